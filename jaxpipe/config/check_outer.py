@@ -1,18 +1,16 @@
 """Checks of an outer loop: its plan, what it excludes, and the checkpoint that it resumes from."""
 
-from typing import Any
-
 import msgspec
 
 from jaxpipe.config.read import Config
 from jaxpipe.errors import CheckpointError, ConfigError
-from jaxpipe.outer import OuterConfig, check_fragments
+from jaxpipe.outer import check_fragments, saved_outer
 from jaxpipe.plan import Plan, check_islands
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.config import Survival, TransportKind
 
-_KEPT = ("islands", "every", "fragments", "delay", "codec", "top_k_fraction")
-"""Fields that a run keeps when it resumes: what is under way depends on them."""
+_KEPT = ("every", "fragments", "delay", "codec", "top_k_fraction")
+"""Fields that islands keep when they resume: what is under way depends on them."""
 
 
 def check_outer(config: Config, plan: Plan) -> None:
@@ -48,12 +46,22 @@ def check_outer(config: Config, plan: Plan) -> None:
 
 
 def check_same_outer(config: Config, checkpoint: Checkpoint) -> None:
-    """Check that a run continues with the outer loop of its checkpoint, or without one as before.
+    """Check that a run whose islands continue has the outer loop of its checkpoint.
+
+    Other islands, or none, start from those that have met: nothing is under way there.
 
     Raises:
         CheckpointError: the outer loops differ in more than learning rate, momentum and mixing.
     """
-    saved = _saved_outer(checkpoint)
+    try:
+        saved = saved_outer(checkpoint.metadata)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(
+            f"a checkpoint holds a configuration: `outer` of {checkpoint.folder} is none: {error}; "
+            "resume from an older step"
+        ) from error
+    if saved.islands != config.outer.islands:
+        return
     for field in _KEPT:
         old, new = getattr(saved, field), getattr(config.outer, field)
         if old != new:
@@ -61,15 +69,3 @@ def check_same_outer(config: Config, checkpoint: Checkpoint) -> None:
                 f"a run continues with its own outer loop: `outer.{field}` is {new}, the "
                 f"checkpoint {checkpoint.folder} has {old}; set it to that"
             )
-
-
-def _saved_outer(checkpoint: Checkpoint) -> OuterConfig:
-    tree: Any = checkpoint.metadata.get("config")
-    values = tree.get("outer", {}) if isinstance(tree, dict) else {}
-    try:
-        return msgspec.convert(values, OuterConfig)
-    except msgspec.ValidationError as error:
-        raise CheckpointError(
-            f"a checkpoint holds a configuration: `outer` of {checkpoint.folder} is none: {error}; "
-            "resume from an older step"
-        ) from error

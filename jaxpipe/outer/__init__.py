@@ -9,7 +9,7 @@ Nothing here needs jax or a transport: `jaxpipe.runtime.outer` runs it.
 """
 
 from jaxpipe.outer.fragments import check_fragments, fragment_of, fragments
-from jaxpipe.outer.outer_config import OuterConfig
+from jaxpipe.outer.outer_config import OuterConfig, saved_outer
 from jaxpipe.outer.outer_step import (
     MEAN,
     OuterOptimizer,
@@ -39,5 +39,6 @@ __all__ = [
     "mixed",
     "outer_gradient",
     "outer_step",
+    "saved_outer",
     "token_weights",
 ]

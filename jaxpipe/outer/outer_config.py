@@ -1,7 +1,11 @@
 """The section `[outer]` of a configuration."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import isfinite
+from typing import Any
+
+import msgspec
 
 from jaxpipe.collective import CodecKind
 from jaxpipe.outer.timetable import check_timetable
@@ -82,3 +86,16 @@ class OuterConfig:
                 f"{getattr(self, changed[0])}, and `islands` is 0; set `islands`, or leave out "
                 f"`{changed[0]}`"
             )
+
+
+def saved_outer(metadata: Mapping[str, Any]) -> OuterConfig:
+    """Return the section `[outer]` of the run that has saved a checkpoint with these metadata.
+
+    >>> saved_outer({}).islands
+    0
+
+    Raises:
+        msgspec.ValidationError: it is none.
+    """
+    tree = metadata.get("config")
+    return msgspec.convert(tree.get("outer", {}) if isinstance(tree, dict) else {}, OuterConfig)

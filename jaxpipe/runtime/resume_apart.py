@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from jaxpipe.comm import Transport
+from jaxpipe.outer import saved_outer
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.checkpoint.own_disks.available import Available, newest_available
 from jaxpipe.runtime.checkpoint.own_disks.fetch import fetch
@@ -28,7 +29,7 @@ def fetched_checkpoint(
     needs: Iterable[str] = files
     if transport.rank >= job.plan.num_ranks:  # a spare rank of a job that has shrunk
         needs = ()
-    elif not job.outer.is_on:
+    elif not (job.outer.is_on or saved_outer(described.metadata).is_on):
         names = needed_tensors(job, rank=transport.rank)
         if transport.rank == 0:
             names = (*names, METRICS_TENSOR)

@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxpipe.comm import FILE_TAG, Transport, first_text
 from jaxpipe.errors import CheckpointError
+from jaxpipe.outer import saved_outer
 from jaxpipe.runtime.checkpoint import Checkpoint, newest_valid
 from jaxpipe.runtime.checkpoint.agree import agree_on_checkpoint
 from jaxpipe.runtime.job import Job
@@ -88,8 +89,9 @@ def stored_checkpoint(
 def _needed(job: Job, checkpoint: Checkpoint, *, rank: int) -> Iterable[str]:
     if rank >= job.plan.num_ranks:  # a spare rank of a job that has shrunk
         return ()
-    if job.outer.is_on:
-        return needed_outer_tensors(job, checkpoint.tensors, rank=rank)
+    before = saved_outer(checkpoint.metadata)
+    if job.outer.is_on or before.is_on:
+        return needed_outer_tensors(job, checkpoint.tensors, rank=rank, before=before)
     return needed_tensors(job, rank=rank)
 
 

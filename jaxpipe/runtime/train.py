@@ -18,6 +18,7 @@ from typing import Any
 from jaxpipe.comm import LoggedTransport, MessageLog, Transport
 from jaxpipe.errors import RunError
 from jaxpipe.jaxpr import warn_if_untested
+from jaxpipe.outer import saved_outer
 from jaxpipe.runtime.checkpoint import latest
 from jaxpipe.runtime.checkpoint.async_saver import Saver
 from jaxpipe.runtime.checkpoint.own_disks.commit_by_message import CommitByMessage
@@ -38,6 +39,7 @@ from jaxpipe.runtime.metrics.records import (
 from jaxpipe.runtime.metrics.step_result import StepEnd
 from jaxpipe.runtime.metrics.trace_file import gather_trace, write_trace
 from jaxpipe.runtime.metrics.trackers import TrackedRun, Trackers
+from jaxpipe.runtime.outer.met_islands import met
 from jaxpipe.runtime.outer.outer_loop import OuterEnd, OuterLoop
 from jaxpipe.runtime.outer.outer_snapshot import outer_snapshot, start_outer
 from jaxpipe.runtime.process.compile_cache import publish
@@ -268,9 +270,19 @@ def _saver(job: Job, transport: Transport, *, hooks: Hooks) -> Saver:
 
 def _restored(worker: Worker, saved: Saved | None) -> tuple[OuterLoop | None, TrainState, int]:
     """Return the outer loop, if there is one, the state to train from, and its number of steps."""
-    if not worker.whole.outer.is_on:
-        return None, *restore_state(worker, saved)
-    return start_outer(worker, saved)
+    whole = worker.whole
+    state = None if saved is None else met(saved, whole.outer)
+    if state is not None and state is not saved and worker.everyone.rank == 0:
+        before = saved_outer(state.metadata).islands
+        logger.warning(
+            "step %d was saved by %d islands, and the run has %d: all start from their mean",
+            state.step,
+            max(1, before),
+            max(1, whole.outer.islands),
+        )
+    if not whole.outer.is_on:
+        return None, *restore_state(worker, state)
+    return start_outer(worker, state)
 
 
 def _finish(saver: Saver) -> None:

@@ -10,8 +10,9 @@
     island.1.counters                   loss scale and skipped steps
     island.1.errors.0.1.0.0             residuals of error feedback, of one replica
 
-A run that resumes has the same islands; their stages and replicas may be others, except where a
-codec feeds errors back. Names are those of `jaxpipe.runtime.checkpoint.tensor_names`.
+Islands that resume may have other stages and replicas, except where a codec feeds errors back. A
+run with other islands starts from the mean of these (`met_islands`). Other names are those of
+`jaxpipe.runtime.checkpoint.tensor_names`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,20 +21,31 @@ from typing import Any
 
 import numpy as np
 
-from jaxpipe.outer import OuterState, fresh_state
+from jaxpipe.outer import OuterConfig, OuterState, fresh_state
 from jaxpipe.plan import island_of
 from jaxpipe.runtime.checkpoint import flatten
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot
 from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.outer.met_islands import MetIslands
 from jaxpipe.runtime.outer.outer_buckets import BucketLayout, OuterBucket, bucket_layouts
 from jaxpipe.runtime.outer.outer_exchange import OuterExchange, outer_exchange
 from jaxpipe.runtime.outer.outer_loop import OuterLoop, first_layer
-from jaxpipe.runtime.stage.moments import MOMENTS
+from jaxpipe.runtime.outer.tensor_names import (
+    COUNTERS,
+    IN_FLIGHT,
+    IN_SYNC,
+    MOMENTUM,
+    PENDING,
+    SHARES,
+    counted,
+    counters,
+    is_moment,
+    of_island,
+    split_island,
+)
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.worker import Worker
 from jaxpipe.runtime.train_snapshot import (
-    LOSS_SCALE,
-    SKIPPED_STEPS,
     Saved,
     needed_tensors,
     restore_state,
@@ -41,10 +53,6 @@ from jaxpipe.runtime.train_snapshot import (
     whole_moments,
 )
 
-_IN_SYNC, _IN_FLIGHT = "outer_in_sync", "outer_in_flight"
-"""The keys of the metadata for what the step alone does not say, if the run is extended later."""
-
-_MOMENTUM, _PENDING = "momentum.", "pending."
 _Tensors = dict[str, np.ndarray]
 
 
@@ -70,19 +78,22 @@ def outer_snapshot(loop: OuterLoop, state: TrainState, *, step: int) -> Snapshot
     if errors := _errors(loop):
         shards[f"island-{island.number}-rank-{rank}"] = errors
     if worker.transport.rank == 0:
-        counters = {_of_island(island.number, "counters"): _counters(state)}
-        shards[f"island-{island.number}"] = counters
+        own_counters = counters(to_metadata(state))
+        shards[f"island-{island.number}"] = {of_island(island.number, COUNTERS): own_counters}
     metadata = {
         **worker.whole.description,
         **to_metadata(state),
-        _IN_SYNC: loop.is_in_sync(step),
-        _IN_FLIGHT: sorted(loop.in_flight),
+        IN_SYNC: loop.is_in_sync(step),
+        IN_FLIGHT: sorted(loop.in_flight),
+        SHARES: _shares(worker.whole),
     }
     return Snapshot(step=step, shards=shards, metadata=metadata)
 
 
 def start_outer(worker: Worker, saved: Saved | None) -> tuple[OuterLoop, TrainState, int]:
     """Return the outer loop, the state from which training starts, and the number of steps done.
+
+    `saved` has the islands of the run, or is that of islands that have met.
 
     Raises:
         CheckpointError: a tensor is missing, corrupt, or of another shape.
@@ -91,7 +102,7 @@ def start_outer(worker: Worker, saved: Saved | None) -> tuple[OuterLoop, TrainSt
     state, step = restore_state(worker, view)
     exchange, layouts = outer_exchange(worker.part), _layouts(worker, state)
     owned = {bucket: layout for bucket, layout in layouts.items() if _is_stepped(bucket)}
-    in_flight = () if saved is None else saved.metadata.get(_IN_FLIGHT, ())
+    in_flight = () if saved is None else saved.metadata.get(IN_FLIGHT, ())
     loop = OuterLoop(
         worker,
         exchange,
@@ -100,28 +111,46 @@ def start_outer(worker: Worker, saved: Saved | None) -> tuple[OuterLoop, TrainSt
         if saved is None
         else {bucket: _restored(exchange, bucket, each, saved) for bucket, each in owned.items()},
         sums={
-            bucket: _slice(exchange, bucket, _read(saved, layout, _PENDING))
+            bucket: _slice(exchange, bucket, _read(saved, layout, PENDING))
             for bucket, layout in owned.items()
             if saved is not None and bucket.fragment in in_flight
         },
         in_flight=in_flight,
     )
-    if saved is not None and worker.whole.outer.feeds_back:
+    feeds_back = worker.whole.outer.feeds_back
+    if feeds_back and saved is not None and not isinstance(saved, MetIslands):
         exchange.reducer.errors = _restored_errors(exchange, owned, saved)
     return loop, state, step
 
 
-def needed_outer_tensors(job: Job, stored: Iterable[str], *, rank: int) -> tuple[str, ...]:
-    """Return which of the `stored` tensors a rank may read to resume; compiles nothing."""
-    island = island_of(job.plan, rank=rank, num_islands=job.outer.islands)
-    plan, number = island.plan, island.number
+def needed_outer_tensors(
+    job: Job, stored: Iterable[str], *, rank: int, before: OuterConfig
+) -> tuple[str, ...]:
+    """Return which of the `stored` tensors a rank may read to resume; compiles nothing.
+
+    `before` is the section `[outer]` of the checkpoint: of other islands, those of all are read.
+    """
+    island = island_of(job.plan, rank=rank, num_islands=max(1, job.outer.islands))
     inside = island.ranks.index(rank)
-    own = needed_tensors(replace(job, plan=plan), rank=inside)
-    prefixes = ("", _MOMENTUM, _PENDING, _of_island(number, ""))
-    names = {prefix + name for prefix in prefixes for name in own}
-    names.add(_of_island(number, "counters"))
-    errors = _of_island(number, f"errors.{plan.replica(inside)}.")
-    return tuple(name for name in stored if name in names or name.startswith(errors))
+    own = {*needed_tensors(replace(job, plan=island.plan), rank=inside), COUNTERS}
+    errors = f"errors.{island.plan.replica(inside)}."
+    stays = before.islands == job.outer.islands
+
+    def is_needed(name: str) -> bool:
+        number, rest = split_island(name)
+        if number is not None and number != island.number and stays:
+            return False
+        plain = rest.removeprefix(MOMENTUM).removeprefix(PENDING)
+        return plain in own or (number is not None and rest.startswith(errors) and stays)
+
+    return tuple(filter(is_needed, stored))
+
+
+def _shares(job: Job) -> list[float]:
+    """Return the part of the batch of each island."""
+    plan, num_islands = job.plan, job.outer.islands
+    firsts = plan.first_ranks[:: plan.num_replicas // num_islands]
+    return [island_of(plan, rank=rank, num_islands=num_islands).share for rank in firsts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +168,8 @@ class IslandState:
     @property
     def metadata(self) -> Mapping[str, Any]:
         """The metadata, with the loss scale and the skipped steps of the island."""
-        name = _of_island(self.number, "counters")
-        is_scaled, scale, good_steps, skipped = self.saved.read([name])[name].tolist()
-        loss_scale = {"scale": scale, "good_steps": int(good_steps)} if is_scaled else None
-        return {**self.saved.metadata, LOSS_SCALE: loss_scale, SKIPPED_STEPS: int(skipped)}
+        name = of_island(self.number, COUNTERS)
+        return {**self.saved.metadata, **counted(self.saved.read([name])[name])}
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Return some tensors by their names.
@@ -150,23 +177,15 @@ class IslandState:
         Raises:
             CheckpointError: one of them is missing or corrupt.
         """
-        in_sync = bool(self.saved.metadata.get(_IN_SYNC, False))
+        in_sync = bool(self.saved.metadata.get(IN_SYNC, False))
         stored = {
-            name: name if in_sync and not name.startswith(_MOMENTS) else self._own(name)
-            for name in names
+            name: name if in_sync and not is_moment(name) else self._own(name) for name in names
         }
         found = self.saved.read(stored.values())
         return {name: found[in_file] for name, in_file in stored.items()}
 
     def _own(self, name: str) -> str:
-        return _of_island(self.number, name)
-
-
-_MOMENTS = tuple(f"{name}." for name in MOMENTS)
-
-
-def _of_island(number: int, name: str) -> str:
-    return f"island.{number}.{name}"
+        return of_island(self.number, name)
 
 
 def _layouts(worker: Worker, state: TrainState) -> dict[OuterBucket, BucketLayout]:
@@ -219,10 +238,10 @@ def _shared(
     gather, state = loop.exchange.gather, loop.states[bucket]
     tensors = layout.unpack(gather(bucket, state.anchor, size=layout.size))
     momentum = layout.unpack(gather(bucket, state.momentum, size=layout.size))
-    tensors |= {_MOMENTUM + name: each for name, each in momentum.items()}
+    tensors |= {MOMENTUM + name: each for name, each in momentum.items()}
     if total is not None:
         pending = layout.unpack(gather(bucket, total, size=layout.size))
-        tensors |= {_PENDING + name: each for name, each in pending.items()}
+        tensors |= {PENDING + name: each for name, each in pending.items()}
     return tensors
 
 
@@ -235,13 +254,7 @@ def _own(loop: OuterLoop, state: TrainState, stage: int, *, step: int) -> _Tenso
         tensors |= flatten(tree, first_layer=layer, prefix=f"{moment}.")
     if not loop.is_in_sync(step):
         tensors |= flatten(trained.params, first_layer=layer)
-    return {_of_island(number, name): np.array(each) for name, each in tensors.items()}
-
-
-def _counters(state: TrainState) -> np.ndarray:
-    scale = state.loss_scale
-    numbers = (0.0, 0.0) if scale is None else (scale.scale, float(scale.good_steps))
-    return np.array([float(scale is not None), *numbers, float(state.skipped_steps)])
+    return {of_island(number, name): np.array(each) for name, each in tensors.items()}
 
 
 def _restored(
@@ -249,7 +262,7 @@ def _restored(
 ) -> OuterState:
     return OuterState(
         anchor=_slice(exchange, bucket, _read(saved, layout, "")),
-        momentum=_slice(exchange, bucket, _read(saved, layout, _MOMENTUM)),
+        momentum=_slice(exchange, bucket, _read(saved, layout, MOMENTUM)),
     )
 
 
@@ -283,4 +296,4 @@ def _errors_name(exchange: OuterExchange, bucket: OuterBucket) -> str:
     island = exchange.island
     replica = island.plan.replica(exchange.inside.rank)
     where = f"errors.{replica}.{bucket.stage}.{bucket.fragment}.{int(bucket.is_tied)}"
-    return _of_island(island.number, where)
+    return of_island(island.number, where)
