@@ -19,12 +19,11 @@ from jaxpipe.comm import AllReduceHandle, CountingTransport, Transport, WireForm
 from jaxpipe.outer import OuterAction, OuterConfig, OuterTimetable, fragment_of
 from jaxpipe.paced.all_reduces import RuntimeAllReduces
 from jaxpipe.paced.reduction import PlannedAllReduces, planned_all_reduces
-from jaxpipe.plan import Island, Plan, check_islands
+from jaxpipe.plan import Island, Plan, check_islands, islands_of
 from jaxpipe.plan.cost import Profile
 from jaxpipe.runtime.outer.outer_buckets import OuterBucket, of_fragment
 from jaxpipe.runtime.outer.outer_exchange import OuterExchange
 from jaxpipe.simulate import Conditions, StepModel, plan_step
-from jaxpipe.simulate.outer_step import islands_of
 
 _VALUE = np.dtype(np.float32)
 """Anchors are float32, whatever the dtype of gradients."""

@@ -5,7 +5,7 @@ from jaxpipe.plan.default import default_plan
 from jaxpipe.plan.draw_plan import draw_plan, ideal_bubble
 from jaxpipe.plan.dtfm import DtfmCost, dtfm_cost
 from jaxpipe.plan.group import Sharing, check_hosts
-from jaxpipe.plan.islands import Island, check_islands, island_of
+from jaxpipe.plan.islands import Island, check_islands, island_of, islands_of, most_islands
 from jaxpipe.plan.partition import Cut, check_partition, even_partition, layers_of
 from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.plan import Plan
@@ -42,7 +42,9 @@ __all__ = [
     "ideal_bubble",
     "island_of",
     "island_tree",
+    "islands_of",
     "layers_of",
+    "most_islands",
     "parse_resolved_plan",
     "plan_text",
     "read_plan",

@@ -53,6 +53,21 @@ def island_of(plan: Plan, *, rank: int, num_islands: int) -> Island:
     )
 
 
+def islands_of(plan: Plan, *, num_islands: int) -> tuple[Island, ...]:
+    """Return the islands of a plan that `check_islands` has accepted, by their number."""
+    firsts = plan.first_ranks[:: plan.num_replicas // num_islands]
+    return tuple(island_of(plan, rank=rank, num_islands=num_islands) for rank in firsts)
+
+
+def most_islands(num_replicas: int, *, at_most: int) -> int:
+    """Return the largest number of islands that divides the replicas.
+
+    >>> [most_islands(replicas, at_most=4) for replicas in (8, 6, 5)]
+    [4, 3, 1]
+    """
+    return max(n for n in range(1, at_most + 1) if num_replicas % n == 0)
+
+
 def check_islands(plan: Plan, *, num_islands: int) -> None:
     """Check that a plan has islands that can exchange outer gradients.
 

@@ -15,9 +15,9 @@ from jaxpipe.collective import CodecKind
 from jaxpipe.collective.codec_bytes import bytes_per_value
 from jaxpipe.outer import OuterConfig
 from jaxpipe.outer.loss_law import PUBLISHED_EVERY, LossPrice, loss_price
-from jaxpipe.plan import Plan
+from jaxpipe.plan import Plan, islands_of
 from jaxpipe.simulate import Conditions, extrapolated_step_s
-from jaxpipe.simulate.outer_step import OuterTimes, islands_of, outer_times
+from jaxpipe.simulate.outer_step import OuterTimes, outer_times
 from jaxpipe.topo import Cluster
 
 _MOST_DELAY = 5

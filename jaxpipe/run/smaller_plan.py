@@ -10,10 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from jaxpipe.collective import AllReduceKind
+from jaxpipe.collective import AllReduceKind, CodecKind
 from jaxpipe.config import Config, cluster_from, plan_from
 from jaxpipe.errors import UserError
-from jaxpipe.plan import Pipeline, Plan, PlanConfig
+from jaxpipe.outer import OuterConfig
+from jaxpipe.plan import Pipeline, Plan, PlanConfig, check_islands, most_islands
 from jaxpipe.plan.cost import Profile
 from jaxpipe.plan.partition import even_partition
 from jaxpipe.plan.replan import Future, Remaining, Replanned, candidates, choose
@@ -47,31 +48,59 @@ def smaller(
     found = within(config, num_ranks=num_ranks - 1, devices=devices, moves=False)
     if found is None:
         return None
-    return plan_settings(found.plan, settings, before=config.plan, names_devices=bool(devices))
+    return plan_settings(found, settings, before=config, names_devices=bool(devices))
 
 
 def plan_settings(
-    found: PlanConfig, settings: Sequence[str], *, before: PlanConfig, names_devices: bool
+    found: Config, settings: Sequence[str], *, before: Config, names_devices: bool
 ) -> tuple[str, ...]:
-    """Return settings with which a configuration has the plan that was `found`.
+    """Return settings with which a configuration has the plan, and the islands, that were `found`.
 
     `settings` are those with which it has the plan `before`; those of the plan's size are replaced,
     and of its devices, if they are named.
 
-    >>> before, found = PlanConfig(file="plan.toml"), PlanConfig(stages=3, replicas=1)
+    >>> from jaxpipe.config import config_from
+    >>> tree = {"run": {"folder": "run"}, "data": {"folder": "data"}, "model": {"preset": "tiny"}}
+    >>> before = config_from({**tree, "plan": {"cluster": "laptop", "file": "plan.toml"}})
+    >>> found = config_from({**tree, "plan": {"cluster": "laptop", "stages": 3, "replicas": 1}})
     >>> plan_settings(found, ["run.seed=1"], before=before, names_devices=False)[:3]
     ('run.seed=1', 'plan.file=', 'plan.schedule=1f1b')
     """
-    kept_fields = _OF_FILE if before.file is not None else ()
-    changed = {*_SIZES, *(f"plan.{name}" for name in kept_fields)}
+    plan, kept_fields = found.plan, _OF_FILE if before.plan.file is not None else ()
+    outer = _outer_settings(found.outer, before=before.outer)
+    changed = {*_SIZES, *(f"plan.{name}" for name in kept_fields), *outer}
     changed |= {"plan.devices"} if names_devices else set()
     # Later settings would win, but each attempt would lengthen the command line.
     kept = [each for each in settings if each.split("=")[0] not in changed]
-    values = ((name, getattr(found, name)) for name in kept_fields)
+    values = ((name, getattr(plan, name)) for name in kept_fields)
     of_file = [f"plan.{name}={'' if value is None else value}" for name, value in values]
     # Names of devices need no escapes in TOML: `jaxpipe.topo.names` has their rule.
-    named = (f"plan.devices={json.dumps(list(found.devices))}",) if names_devices else ()
-    return (*kept, *of_file, *_size_settings(found), *named)
+    named = (f"plan.devices={json.dumps(list(plan.devices))}",) if names_devices else ()
+    islands = (f"{name}={value}" for name, value in outer.items())
+    return (*kept, *of_file, *_size_settings(plan), *named, *islands)
+
+
+def _outer_settings(outer: OuterConfig, *, before: OuterConfig) -> dict[str, object]:
+    """Return the fields of the section `[outer]` that follow the number of replicas."""
+    return {
+        f"outer.{name}": getattr(outer, name)
+        for name in ("islands", "codec")
+        if getattr(outer, name) != getattr(before, name)
+    }
+
+
+def fitting_islands(outer: OuterConfig, *, num_replicas: int) -> OuterConfig:
+    """Return the section `[outer]` with the most islands, of those that it has, that replicas fill.
+
+    A single island sends nothing, and needs no codec.
+
+    >>> fitting_islands(OuterConfig(islands=4), num_replicas=6).islands
+    3
+    """
+    if not outer.is_on:
+        return outer
+    islands = most_islands(num_replicas, at_most=outer.islands)
+    return replace(outer, islands=islands, codec=outer.codec if islands > 1 else CodecKind.NONE)
 
 
 def _size_settings(plan: PlanConfig) -> tuple[str, ...]:
@@ -157,6 +186,8 @@ def replanned(
             # With a sharded optimizer no rank has all moments of its stage: all read a checkpoint.
             moves=moves and not config.optimizer.sharded,
             chunk_bytes=config.comm.chunk_bytes,
+            islands=config.outer.islands,
+            outer_every=config.outer.every,
         ),
         candidates(remaining),
         is_accepted,
@@ -210,7 +241,9 @@ def _sized(
         shares=None if is_equal else tuple(each.num_samples for each in pipelines),
         devices=(*used, *(name for name in names if name not in set(used))),
     )
-    return replace(config, plan=sized)
+    return replace(
+        config, plan=sized, outer=fitting_islands(config.outer, num_replicas=len(pipelines))
+    )
 
 
 def _costs(config: Config, cluster: Cluster) -> tuple[Profile, np.ndarray]:
@@ -229,7 +262,9 @@ def _costs(config: Config, cluster: Cluster) -> tuple[Profile, np.ndarray]:
 def _is_accepted(config: Config, cluster: Cluster, all_reduce: AllReduceKind) -> bool:
     plan = replace(config.plan, all_reduce=all_reduce)  # else it is chosen by simulation
     try:
-        plan_from(replace(config, plan=plan), cluster)
+        made = plan_from(replace(config, plan=plan), cluster)
+        if config.outer.is_on:
+            check_islands(made, num_islands=config.outer.islands)
     except UserError:
         return False
     return True

@@ -27,7 +27,7 @@ from jaxpipe.collective import (
 from jaxpipe.collective.codec_bytes import bytes_per_value
 from jaxpipe.collective.sync_tree import flat
 from jaxpipe.outer import OuterConfig
-from jaxpipe.plan import Island, Plan, check_islands, island_of
+from jaxpipe.plan import Island, Plan, check_islands, islands_of
 from jaxpipe.schedule import Bucket
 from jaxpipe.simulate.choose_all_reduce import MOST_CHUNKS, reductions_s
 from jaxpipe.simulate.plan_step import Conditions, plan_step_s, segment_bytes
@@ -108,12 +108,6 @@ def outer_times(
         within_s=seconds({Bucket.STAGE: within}) + seconds({Bucket.TIED: handed_on}),
         meet_s=seconds({Bucket.SCALARS: (_meeting(plan),)}),
     )
-
-
-def islands_of(plan: Plan, *, num_islands: int) -> tuple[Island, ...]:
-    """Return the islands of a plan, by their number."""
-    found = (island_of(plan, rank=rank, num_islands=num_islands) for rank in range(plan.num_ranks))
-    return tuple({each.number: each for each in found}.values())
 
 
 def _across(islands: tuple[Island, ...], stage: int, num_bytes: float) -> Collective:

@@ -18,6 +18,7 @@ from math import inf
 from jaxpipe.plan.cost.estimate import estimate
 from jaxpipe.plan.cost.memory import BytesPerParameter, overfull
 from jaxpipe.plan.cost.moving_state import is_complete, moved_fraction, moving_s
+from jaxpipe.plan.islands import islands_of, most_islands
 from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.plan import Plan
 from jaxpipe.plan.replan.candidates import Remaining, slowest_s
@@ -33,7 +34,8 @@ class Future:
     """What a plan is worth: on which cluster, for how many steps, and whether its state moves.
 
     `moves` is false if all ranks read a checkpoint, whatever the plan. Gradients are sent in chunks
-    of `chunk_bytes`.
+    of `chunk_bytes`. With an outer loop, as many of its `islands` as replicas allow send once in
+    `outer_every` steps what the sums of a step send between them.
     """
 
     cluster: Cluster
@@ -41,6 +43,8 @@ class Future:
     num_steps: int
     moves: bool
     chunk_bytes: float = inf
+    islands: int = 0
+    outer_every: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +153,17 @@ def _steps_s(step_s: float, moved: float, future: Future) -> float:
 
 
 def _step_s(plan: Plan, remaining: Remaining, future: Future) -> float:
+    """Return the seconds of a step, with an outer loop on average."""
+    whole_s = _estimated_s(plan, remaining, future)
+    num_islands = most_islands(plan.num_replicas, at_most=max(1, future.islands))
+    if num_islands == 1 or not plan.has_equal_cuts:
+        return whole_s
+    islands = islands_of(plan, num_islands=num_islands)
+    inner_s = max(_estimated_s(each.plan, remaining, future) for each in islands)
+    return inner_s + max(0.0, whole_s - inner_s) / future.outer_every
+
+
+def _estimated_s(plan: Plan, remaining: Remaining, future: Future) -> float:
     return estimate(
         plan,
         future.cluster,

@@ -14,7 +14,7 @@ from typing import Any
 from jaxpipe.collective import CodecLimit
 from jaxpipe.config import Config, cluster_from, load_config, plan_from
 from jaxpipe.config.resolve import check_plan_fits
-from jaxpipe.errors import JaxpipeError
+from jaxpipe.errors import ConfigError, JaxpipeError
 from jaxpipe.plan import Plan, write_plan
 from jaxpipe.plan.decide import Task
 from jaxpipe.plan.decide.build_plan import with_suited_trees
@@ -35,8 +35,13 @@ def replan(
     `tflops` is the speed of devices whose speed neither the cluster nor `paced` states.
 
     Raises:
-        UserError: no plan fits, or the speed of a device is unknown.
+        UserError: no plan fits, the speed of a device is unknown, or the run has an outer loop.
     """
+    if config.outer.islands > 1:
+        raise ConfigError(
+            f"a new plan is searched for sums in every step: `outer.islands` is "
+            f"{config.outer.islands}"
+        )
     planned = config
     config = replace(config, plan=replace(config.plan, cluster=str(cluster)))
     paced, train = config.paced, config.train

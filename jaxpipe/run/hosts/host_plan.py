@@ -96,7 +96,7 @@ class Planner:
         found = within(config, num_ranks=len(devices), devices=devices, moves=False)
         if found is None:
             return None
-        settings = plan_settings(found.plan, self.settings, before=config.plan, names_devices=True)
+        settings = plan_settings(found, self.settings, before=config, names_devices=True)
         made = plan_from(load_config(self.config, settings, notice=None), cluster)
         return _host_plan(settings, made, cluster)
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from jaxpipe.outer import OuterConfig, OuterState, fresh_state
-from jaxpipe.plan import island_of
+from jaxpipe.plan import island_of, islands_of
 from jaxpipe.runtime.checkpoint import flatten
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot
 from jaxpipe.runtime.job import Job
@@ -148,9 +148,7 @@ def needed_outer_tensors(
 
 def _shares(job: Job) -> list[float]:
     """Return the part of the batch of each island."""
-    plan, num_islands = job.plan, job.outer.islands
-    firsts = plan.first_ranks[:: plan.num_replicas // num_islands]
-    return [island_of(plan, rank=rank, num_islands=num_islands).share for rank in firsts]
+    return [each.share for each in islands_of(job.plan, num_islands=job.outer.islands)]
 
 
 @dataclass(frozen=True, slots=True)

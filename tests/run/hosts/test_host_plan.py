@@ -7,20 +7,22 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.config import cluster_from, load_config, plan_from
+from jaxpipe.config.check_outer import check_outer
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import write_plan
 from jaxpipe.run.hosts.host_plan import Planner
 from jaxpipe.topo.toml_text import toml_text
-from tests.runtime.training import tiny_tree
+from tests.runtime.training import Tree, tiny_tree
 
 CLUSTER = "homogeneous:hosts=4,delay_ms=0,bandwidth_gbps=1e7"
 TWO = ["here-0:0", "here-1:0"]
 
 
-def planner(tmp_path: Path, **plan: object) -> Planner:
+def planner(tmp_path: Path, others: Tree | None = None, **plan: object) -> Planner:
     path = tmp_path / "config.toml"
     section = {"cluster": CLUSTER, "devices": TWO, "stages": 2, "replicas": 1, **plan}
-    tree = tiny_tree(tmp_path / "run", tmp_path, model={"num_layers": 6}, plan=section)
+    sections = {"model": {"num_layers": 6}, "plan": section, **(others or {})}
+    tree = tiny_tree(tmp_path / "run", tmp_path, **sections)
     path.write_text(toml_text(tree))
     return Planner(config=path, settings=("run.seed=3",))
 
@@ -72,3 +74,32 @@ def test_a_plan_file_is_followed_by_settings_that_unset_it(tmp_path: Path) -> No
     assert "plan.file=" in joined.settings
     assert len(joined.hosts) == 3
     assert load_config(found.config, joined.settings).plan.file is None
+
+
+FOUR = ["here-0:0", "here-1:0", "here-2:0", "here-3:0"]
+
+
+def test_islands_follow_the_replicas_and_come_back(tmp_path: Path) -> None:
+    outer = {"islands": 4, "every": 2, "codec": "int8"}
+    found = planner(tmp_path, {"outer": outer}, stages=1, replicas=4, devices=FOUR)
+    names = [name.removesuffix(":0") for name in FOUR]
+    for number, codec in ((3, "int8"), (1, "none"), (4, "int8")):
+        plan = found.plan_for(names[:number])
+        assert plan is not None
+        made = load_config(found.config, plan.settings)
+        assert (made.outer.islands, made.plan.replicas) == (number, number)
+        assert (made.outer.every, made.outer.codec) == (2, codec)
+        check_outer(made, plan_from(made))
+
+
+def test_islands_on_a_slow_network_stay_islands(tmp_path: Path) -> None:
+    """Sums in every step, or stages, are slower there than one host alone."""
+    slow = "homogeneous:hosts=4,delay_ms=50,bandwidth_gbps=0.5"
+    large = {"num_layers": 6, "dim": 1024, "num_heads": 16, "sequence": 1024}
+    for islands, expected in ((4, 3), (0, 1)):
+        outer = {"outer": {"islands": islands, "every": 500}} if islands else {}
+        others = {"model": large, "train": {"steps": 500}, **outer}
+        found = planner(tmp_path, others, cluster=slow, stages=1, replicas=4, devices=FOUR)
+        plan = found.plan_for(["here-0", "here-1", "here-2"])
+        assert plan is not None
+        assert load_config(found.config, plan.settings).plan.replicas == expected
