@@ -5,7 +5,7 @@ from jaxpipe.plan.default import default_plan
 from jaxpipe.plan.draw_plan import draw_plan, ideal_bubble
 from jaxpipe.plan.dtfm import DtfmCost, dtfm_cost
 from jaxpipe.plan.group import Sharing, check_hosts
-from jaxpipe.plan.islands import Island, check_islands, island_of, islands_of, most_islands
+from jaxpipe.plan.islands import Island, check_islands, fitting_islands, island_of, islands_of
 from jaxpipe.plan.partition import Cut, check_partition, even_partition, layers_of
 from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.plan import Plan
@@ -39,12 +39,12 @@ __all__ = [
     "draw_plan",
     "dtfm_cost",
     "even_partition",
+    "fitting_islands",
     "ideal_bubble",
     "island_of",
     "island_tree",
     "islands_of",
     "layers_of",
-    "most_islands",
     "parse_resolved_plan",
     "plan_text",
     "read_plan",

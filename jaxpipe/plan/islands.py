@@ -59,13 +59,19 @@ def islands_of(plan: Plan, *, num_islands: int) -> tuple[Island, ...]:
     return tuple(island_of(plan, rank=rank, num_islands=num_islands) for rank in firsts)
 
 
-def most_islands(num_replicas: int, *, at_most: int) -> int:
-    """Return the largest number of islands that divides the replicas.
+def fitting_islands(num_replicas: int, *, per_island: int) -> int:
+    """Return the fewest islands of equal size that have no more replicas each than `per_island`.
 
-    >>> [most_islands(replicas, at_most=4) for replicas in (8, 6, 5)]
-    [4, 3, 1]
+    Links between islands are slow: rather more of them than sums across such links in every step.
+
+    >>> [fitting_islands(replicas, per_island=2) for replicas in (8, 6, 5, 1)]
+    [4, 3, 5, 1]
     """
-    return max(n for n in range(1, at_most + 1) if num_replicas % n == 0)
+    return min(
+        n
+        for n in range(1, num_replicas + 1)
+        if num_replicas % n == 0 and num_replicas // n <= per_island
+    )
 
 
 def check_islands(plan: Plan, *, num_islands: int) -> None:

@@ -14,7 +14,7 @@ from jaxpipe.collective import AllReduceKind, CodecKind
 from jaxpipe.config import Config, cluster_from, plan_from
 from jaxpipe.errors import UserError
 from jaxpipe.outer import OuterConfig
-from jaxpipe.plan import Pipeline, Plan, PlanConfig, check_islands, most_islands
+from jaxpipe.plan import Pipeline, Plan, PlanConfig, check_islands, fitting_islands
 from jaxpipe.plan.cost import Profile
 from jaxpipe.plan.partition import even_partition
 from jaxpipe.plan.replan import Future, Remaining, Replanned, candidates, choose
@@ -89,26 +89,23 @@ def _outer_settings(outer: OuterConfig, *, before: OuterConfig) -> dict[str, obj
     }
 
 
-def fitting_islands(outer: OuterConfig, *, num_replicas: int) -> OuterConfig:
-    """Return the section `[outer]` with the most islands, of those that it has, that replicas fill.
-
-    A single island sends nothing, and needs no codec.
-
-    >>> fitting_islands(OuterConfig(islands=4), num_replicas=6).islands
-    3
-    """
-    if not outer.is_on:
-        return outer
-    islands = most_islands(num_replicas, at_most=outer.islands)
-    return replace(outer, islands=islands, codec=outer.codec if islands > 1 else CodecKind.NONE)
-
-
 def _size_settings(plan: PlanConfig) -> tuple[str, ...]:
     lists = {"cut": plan.cut, "cuts": plan.cuts, "shares": plan.shares}
     given = tuple(f"plan.{name}={json.dumps(value)}" for name, value in lists.items() if value)
     if plan.cuts is not None:
         return given
     return (f"plan.stages={plan.stages}", f"plan.replicas={plan.replicas}", *given)
+
+
+def _resized(outer: OuterConfig, *, num_replicas: int, per_island: int | None) -> OuterConfig:
+    """Return the section `[outer]` with as many islands as replicas fill.
+
+    A single island sends nothing, and needs no codec.
+    """
+    if per_island is None:
+        return outer
+    islands = fitting_islands(num_replicas, per_island=per_island)
+    return replace(outer, islands=islands, codec=outer.codec if islands > 1 else CodecKind.NONE)
 
 
 def within(
@@ -169,8 +166,16 @@ def replanned(
     remaining = Remaining(running=running, devices=there[:num_ranks], profile=profile, slow=slow)
     names = tuple(cluster.devices[device].name for device in there)
 
-    def is_accepted(plan: Plan) -> bool:
+    outer = config.outer
+    per_island = running.num_replicas // outer.islands if outer.is_on else None
+
+    def resized(plan: Plan) -> Config | None:
         sized = _sized(config, plan.pipelines, names, cluster)
+        own = _resized(outer, num_replicas=plan.num_replicas, per_island=per_island)
+        return None if sized is None else replace(sized, outer=own)
+
+    def is_accepted(plan: Plan) -> bool:
+        sized = resized(plan)
         return sized is not None and _is_accepted(sized, cluster, plan.all_reduce)
 
     best = choose(
@@ -186,13 +191,13 @@ def replanned(
             # With a sharded optimizer no rank has all moments of its stage: all read a checkpoint.
             moves=moves and not config.optimizer.sharded,
             chunk_bytes=config.comm.chunk_bytes,
-            islands=config.outer.islands,
+            per_island=per_island,
             outer_every=config.outer.every,
         ),
         candidates(remaining),
         is_accepted,
     )
-    if best is None or (sized := _sized(config, best.plan.pipelines, names, cluster)) is None:
+    if best is None or (sized := resized(best.plan)) is None:
         return None
     return sized, best
 
@@ -241,9 +246,7 @@ def _sized(
         shares=None if is_equal else tuple(each.num_samples for each in pipelines),
         devices=(*used, *(name for name in names if name not in set(used))),
     )
-    return replace(
-        config, plan=sized, outer=fitting_islands(config.outer, num_replicas=len(pipelines))
-    )
+    return replace(config, plan=sized)
 
 
 def _costs(config: Config, cluster: Cluster) -> tuple[Profile, np.ndarray]:

@@ -1,6 +1,7 @@
 """Runs with an S3 server: checkpoints, resumed with other stages and past a damaged one; data."""
 
 import logging
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
@@ -112,6 +113,29 @@ def test_islands_take_an_older_step_together(
             found = resume(other)
         assert caplog.text.count("the run resumes from step 3") == resumed + 1, shard
         assert [m.loss for m in found] == expected
+
+
+@pytest.mark.slow
+def test_other_islands_resume_from_what_is_stored(tmp_path: Path, dataset: Path, url: str) -> None:
+    """They read what they need of all islands; from a local folder they start with the same."""
+    saved: Tree = {"checkpoint": {"every": 2}, "train": {"steps": 6}}
+    apart: Tree = {"outer": {"islands": 2, "every": 6}, "plan": {"stages": 2, "replicas": 2}}
+    met: Tree = {"plan": {"stages": 3, "replicas": 1}}
+    losses = {}
+    for name, folder in (("stored", url), ("local", None)):
+        at = {**saved, "checkpoint": {"every": 2, "folder": folder} if folder else {"every": 2}}
+        run_tree(tiny_tree(tmp_path / name, dataset, **at, **apart))
+        tree = tiny_tree(tmp_path / name, dataset, **at, **met)
+        config = config_from(tree)
+        place = job_from(config, plan_from(config)).checkpoints
+        newest = committed(place)[6]  # the islands are together there, and apart before
+        if isinstance(newest, ObjectFolder):
+            flip(newest)
+        else:
+            shutil.rmtree(newest)
+        found = resume(tree) if folder else run_tree(tree, resume=True)
+        losses[name] = [m.loss for m in found]
+    assert losses["stored"] == losses["local"]
 
 
 @pytest.mark.slow

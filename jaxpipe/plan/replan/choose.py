@@ -18,7 +18,7 @@ from math import inf
 from jaxpipe.plan.cost.estimate import estimate
 from jaxpipe.plan.cost.memory import BytesPerParameter, overfull
 from jaxpipe.plan.cost.moving_state import is_complete, moved_fraction, moving_s
-from jaxpipe.plan.islands import islands_of, most_islands
+from jaxpipe.plan.islands import fitting_islands, islands_of
 from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.plan import Plan
 from jaxpipe.plan.replan.candidates import Remaining, slowest_s
@@ -34,7 +34,7 @@ class Future:
     """What a plan is worth: on which cluster, for how many steps, and whether its state moves.
 
     `moves` is false if all ranks read a checkpoint, whatever the plan. Gradients are sent in chunks
-    of `chunk_bytes`. With an outer loop, as many of its `islands` as replicas allow send once in
+    of `chunk_bytes`. With an outer loop, islands of `per_island` replicas send once in
     `outer_every` steps what the sums of a step send between them.
     """
 
@@ -43,7 +43,7 @@ class Future:
     num_steps: int
     moves: bool
     chunk_bytes: float = inf
-    islands: int = 0
+    per_island: int | None = None
     outer_every: int = 1
 
 
@@ -155,9 +155,9 @@ def _steps_s(step_s: float, moved: float, future: Future) -> float:
 def _step_s(plan: Plan, remaining: Remaining, future: Future) -> float:
     """Return the seconds of a step, with an outer loop on average."""
     whole_s = _estimated_s(plan, remaining, future)
-    num_islands = most_islands(plan.num_replicas, at_most=max(1, future.islands))
-    if num_islands == 1 or not plan.has_equal_cuts:
+    if future.per_island is None or not plan.has_equal_cuts:
         return whole_s
+    num_islands = fitting_islands(plan.num_replicas, per_island=future.per_island)
     islands = islands_of(plan, num_islands=num_islands)
     inner_s = max(_estimated_s(each.plan, remaining, future) for each in islands)
     return inner_s + max(0.0, whole_s - inner_s) / future.outer_every

@@ -92,6 +92,14 @@ def test_islands_follow_the_replicas_and_come_back(tmp_path: Path) -> None:
         check_outer(made, plan_from(made))
 
 
+def test_a_host_that_joins_is_an_island(tmp_path: Path) -> None:
+    outer = {"outer": {"islands": 2, "every": 2}}
+    found = planner(tmp_path, outer, stages=1, replicas=2)
+    plan = found.plan_for(["here-0", "here-1", "here-3"])
+    assert plan is not None
+    assert load_config(found.config, plan.settings).outer.islands == 3
+
+
 def test_islands_on_a_slow_network_stay_islands(tmp_path: Path) -> None:
     """Sums in every step, or stages, are slower there than one host alone."""
     slow = "homogeneous:hosts=4,delay_ms=50,bandwidth_gbps=0.5"
