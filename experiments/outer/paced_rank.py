@@ -4,7 +4,7 @@ import argparse
 
 from experiments.outer.paced import TABLE, Case, cases, missing
 from experiments.table import Row, append_csv
-from jaxpipe.comm import Transport
+from jaxpipe.comm import BARRIER_TAG, Transport, barrier
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.paced import Outcome, Scale, execute, planned_all_reduces, planned_outer
 from jaxpipe.runtime.process.affinity import die_with_parent
@@ -27,6 +27,8 @@ def main() -> None:
             row = _row(case, outcome)
             append_csv(row, TABLE)
             print(f"{number}/{len(left)}", *row.values(), sep=" | ", flush=True)
+    # Ranks without a part in the last case would wait for the others no longer than for a close.
+    barrier(transport, tag=BARRIER_TAG, timeout_s=_TIMEOUT_S)
     transport.close()
 
 

@@ -9,7 +9,7 @@ from jaxpipe.plan import Plan, check_islands
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.config import Survival, TransportKind
 
-_KEPT = ("every", "fragments", "delay", "codec", "top_k_fraction")
+_KEPT = ("every", "fragments", "delay", "eager", "codec", "top_k_fraction")
 """Fields that islands keep when they resume: what is under way depends on them."""
 
 

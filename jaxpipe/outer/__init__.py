@@ -8,6 +8,7 @@
 Nothing here needs jax or a transport: `jaxpipe.runtime.outer` runs it.
 """
 
+from jaxpipe.outer.eager_step import EagerState, eager_step, fresh_lead
 from jaxpipe.outer.fragments import check_fragments, fragment_of, fragments
 from jaxpipe.outer.outer_config import OuterConfig, saved_outer
 from jaxpipe.outer.outer_step import (
@@ -25,6 +26,7 @@ from jaxpipe.outer.timetable import OuterAction, OuterEvent, OuterTimetable
 
 __all__ = [
     "MEAN",
+    "EagerState",
     "OuterAction",
     "OuterConfig",
     "OuterEvent",
@@ -32,8 +34,10 @@ __all__ = [
     "OuterState",
     "OuterTimetable",
     "check_fragments",
+    "eager_step",
     "fragment_of",
     "fragments",
+    "fresh_lead",
     "fresh_state",
     "mean_step",
     "mixed",

@@ -39,6 +39,10 @@ class OuterConfig:
     local_fraction: float = 0.0
     """Fraction of its own parameters that an island keeps when new ones arrive, alpha; published
     with a delay: 0.5."""
+    eager: bool = False
+    """Eager updates (arXiv 2502.12996): the all-reduce of a fragment may take until its next one.
+    An island moves by its own outer gradient at once, and by those of the others then. Published
+    with an outer learning rate of 0.4; without `delay` and `local_fraction`."""
     codec: CodecKind = CodecKind.NONE
     """Codec of outer gradients between islands. `top_k` feeds its residuals back into the next
     outer step, and checkpoints contain them."""
@@ -66,6 +70,7 @@ class OuterConfig:
                 f"one island sends nothing to others: `codec` is {self.codec}, and `islands` is 1; "
                 f"set `codec` to {CodecKind.NONE}"
             )
+        self._check_eager()
         check_timetable(every=self.every, num_fragments=self.fragments, delay=self.delay)
 
     @property
@@ -74,9 +79,22 @@ class OuterConfig:
         return self.islands > 0
 
     @property
+    def overlap(self) -> int:
+        """The inner steps for which the all-reduce of a fragment may overlap with training."""
+        return self.every if self.eager else self.delay
+
+    @property
     def feeds_back(self) -> bool:
         """Whether the codec adds its residuals to the next outer step (error feedback)."""
         return self.codec is CodecKind.TOP_K
+
+    def _check_eager(self) -> None:
+        for name in ("delay", "local_fraction"):
+            if self.eager and getattr(self, name):
+                raise ValueError(
+                    f"eager updates have all inner steps until the next outer one, and keep all of "
+                    f"them: `{name}` is {getattr(self, name)}, and `eager` true; set it to 0"
+                )
 
     def _check_given(self) -> None:
         changed = [each.name for each in fields(self) if getattr(self, each.name) != each.default]

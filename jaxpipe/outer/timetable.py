@@ -7,6 +7,8 @@ is applied `delay` inner steps later (tau), while the islands train on::
                                send        0       1       0       1   (and all that is not due)
                                apply           0       1       0   1 0
 
+With eager updates the delay is H: a sum is applied where the next one is sent, right before it.
+
 After the last inner step of a run everything arrives: sums under way are applied, and every
 fragment is sent once more, so that the last anchor contains all inner steps. A fragment that was
 not due then moves to the mean of the islands: another step with momentum, after few inner steps,
@@ -43,7 +45,8 @@ class OuterEvent(NamedTuple):
 class OuterTimetable:
     """The events of a run of `num_steps` inner steps, with an outer step `every` H of them.
 
-    H divides the number of steps, and `check_timetable` accepts the rest.
+    H divides the number of steps, and `check_timetable` accepts the rest; a delay of H is that of
+    eager updates.
     """
 
     every: int
@@ -52,8 +55,14 @@ class OuterTimetable:
     num_steps: int
 
     def __post_init__(self) -> None:
-        check_timetable(every=self.every, num_fragments=self.num_fragments, delay=self.delay)
+        delay = 0 if self.is_eager else self.delay
+        check_timetable(every=self.every, num_fragments=self.num_fragments, delay=delay)
         assert self.num_steps % self.every == 0, (self.num_steps, self.every)
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether a sum is under way until the next one is sent."""
+        return self.delay == self.every
 
     def events(self, done: int) -> tuple[OuterEvent, ...]:
         """Return the events after `done` inner steps, in their order, the same on all ranks.
@@ -68,7 +77,7 @@ class OuterTimetable:
         if done == self.num_steps:
             return tuple(event for p in each for event in self._last_events(p))
         due = (OuterEvent(OuterAction.APPLY, p) for p in each if self._applies(p, done))
-        sent = (OuterEvent(OuterAction.SEND, p) for p in each if self._sends(p, done))
+        sent = (OuterEvent(OuterAction.SEND, p) for p in each if self.is_due(p, done))
         # Without a delay a fragment is applied right after it was sent.
         return tuple([*sent, *due] if self.delay == 0 else [*due, *sent])
 
@@ -82,7 +91,7 @@ class OuterTimetable:
             return ()
         since = range(max(1, done - self.delay + 1), done + 1)
         each = range(self.num_fragments)
-        return tuple(p for p in each if any(self._sends(p, sent) for sent in since))
+        return tuple(p for p in each if any(self.is_due(p, sent) for sent in since))
 
     def is_in_sync(self, done: int) -> bool:
         """Return whether all local parameters equal the anchor, if nothing of them is kept.
@@ -95,22 +104,21 @@ class OuterTimetable:
             return True
         return self.num_fragments == 1 and self.delay == 0 and done % self.every == 0
 
-    def _sends(self, fragment: int, done: int) -> bool:
+    def is_due(self, fragment: int, done: int) -> bool:
+        """Return whether a fragment is sent after `done` inner steps, in the middle of a run."""
         offset = self.every * (fragment + 1) // self.num_fragments
         return done >= offset and (done - offset) % self.every == 0
 
     def _applies(self, fragment: int, done: int) -> bool:
-        return done > self.delay and self._sends(fragment, done - self.delay)
+        return done > self.delay and self.is_due(fragment, done - self.delay)
 
     def _last_events(self, fragment: int) -> tuple[OuterEvent, ...]:
         apply = OuterEvent(OuterAction.APPLY, fragment)
-        send = OuterEvent(OuterAction.SEND, fragment)
-        if self._sends(fragment, self.num_steps):
-            return (send, apply)
-        average = OuterEvent(OuterAction.AVERAGE, fragment)
+        is_due = self.is_due(fragment, self.num_steps)
+        last = apply if is_due else OuterEvent(OuterAction.AVERAGE, fragment)
         # In flight from an earlier step, or due now: applied before the fragment is sent again.
-        before = fragment in self.in_flight(self.num_steps - 1)
-        return (apply, send, average) if before else (send, average)
+        before = (apply,) if fragment in self.in_flight(self.num_steps - 1) else ()
+        return (*before, OuterEvent(OuterAction.SEND, fragment), last)
 
 
 def check_timetable(*, every: int, num_fragments: int, delay: int) -> None:

@@ -84,7 +84,7 @@ def planned_outer(
         timetable=OuterTimetable(
             every=outer.every,
             num_fragments=outer.fragments,
-            delay=outer.delay,
+            delay=outer.overlap,
             num_steps=num_steps,
         ),
         num_steps=num_steps if executed is None else executed,
@@ -104,11 +104,17 @@ class OuterSteps:
     def after_step(self, done: int) -> None:
         """Do what is due after `done` inner steps, as the runtime's outer loop does."""
         events = self.timetable.events(done)
-        for action, fragment in events:
+        is_eager, is_last = self.timetable.is_eager, done == self.timetable.num_steps
+        for position, (action, fragment) in enumerate(events):
             if action is OuterAction.SEND:
                 self._send(fragment)
-            else:
-                self._apply(fragment)
+                if is_eager and not is_last:
+                    self._gather(fragment)
+                continue
+            self._wait(fragment)
+            # An island that is ahead gathers where it sends, and at the end.
+            if not is_eager or (OuterAction.SEND, fragment) not in events[position:]:
+                self._gather(fragment)
         if any(action is not OuterAction.SEND for action, _ in events):
             self.exchange.sum_over_all(np.zeros(2))
 
@@ -121,9 +127,14 @@ class OuterSteps:
             own = self.exchange.slice_of(bucket, size=self.sizes[bucket])
             self._sums[bucket] = self.exchange.begin(bucket, np.zeros(own.size, _VALUE))
 
-    def _apply(self, fragment: int) -> None:
+    def _wait(self, fragment: int) -> None:
+        for bucket in self._stepped(fragment):
+            self.exchange.wait(self._sums.pop(bucket))
+
+    def _gather(self, fragment: int) -> None:
         slices = {
-            bucket: self.exchange.wait(self._sums.pop(bucket)) for bucket in self._stepped(fragment)
+            bucket: np.zeros(self.exchange.slice_of(bucket, size=self.sizes[bucket]).size, _VALUE)
+            for bucket in self._stepped(fragment)
         }
         for bucket in of_fragment(self.sizes, fragment):
             self.exchange.whole(bucket, slices, size=self.sizes[bucket])

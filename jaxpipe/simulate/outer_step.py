@@ -61,7 +61,7 @@ class OuterTimes:
         >>> times.exposed_s(OuterConfig(islands=2, every=30, delay=2))
         1.5
         """
-        each_s = max(0.0, self.across_s / outer.fragments - outer.delay * self.inner_s)
+        each_s = max(0.0, self.across_s / outer.fragments - outer.overlap * self.inner_s)
         return self.within_s + outer.fragments * (each_s + self.meet_s)
 
     def step_s(self, outer: OuterConfig) -> float:

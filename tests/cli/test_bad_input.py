@@ -91,7 +91,11 @@ def test_a_wrong_configuration_is_refused(
         ({"run": {"survive": "shrink"}}, "`run.survive` is shrink, and `outer.islands` 2; set the"),
         ({"run": {"transport": "nccl"}}, "`run.transport` is nccl, and `outer.islands` 2; set the"),
         ({"model": {"param_dtype": "bfloat16"}}, "`model.param_dtype` is bfloat16, and `outer.isl"),
-        ({"run": {"compute": "paced"}}, "`outer.islands` is 2; set it to 0"),
+        (
+            {"run": {"compute": "paced"}, "outer": {"codec": "int8"}},
+            "`outer.codec` is int8; set it to none",
+        ),
+        ({"outer": {"eager": True, "delay": 1, "every": 4}}, "`delay` is 1, and `eager` true; set"),
         ({"outer": {"fragments": 5, "every": 5}, "train": {"steps": 5}}, "at most 4"),
         ({"plan": {"all_reduce": "library"}}, "`plan.all_reduce` is library, `outer.islands` 2"),
         ({"plan": {"cuts": ((2, 1), (3,)), "shares": (5, 3)}}, "have different partitions; use"),

@@ -43,3 +43,36 @@ def diloco(
         anchor = anchor - setting.eta * (total + setting.mu * momentum)
         anchors.append(anchor)
     return anchor, momentum, anchors
+
+
+def eager(
+    start: np.ndarray, inner: InnerStep, setting: Setting, *, num_steps: int
+) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
+    """Return the parameters of each island after each round, and the sums of each round.
+
+    Every island has an anchor and a momentum of its own.
+
+    Source: "Eager Updates For Overlapped Communication and Computation in DiLoCo",
+    arXiv 2502.12996: own outer gradient at once, those of the others a round later.
+    """
+    islands = range(len(setting.weights))
+    anchors = [start.copy() for _ in islands]
+    momenta = [np.zeros_like(start) for _ in islands]
+    late = [np.zeros_like(start) for _ in islands]
+    rounds, sums = [], []
+    for first in range(0, num_steps, setting.every):
+        own = []
+        for island in islands:
+            local = anchors[island]
+            for step in range(first, first + setting.every):
+                local = inner(local, island, step)
+            own.append(setting.weights[island] * (anchors[island] - local))
+        for island in islands:
+            gradient = own[island] + sum(late[other] for other in islands if other != island)
+            momenta[island] = setting.mu * momenta[island] + gradient
+            step_by = gradient + setting.mu * momenta[island]
+            anchors[island] = anchors[island] - setting.eta * step_by
+        late = own
+        rounds.append([each.copy() for each in anchors])
+        sums.append(sum(own))
+    return rounds, sums

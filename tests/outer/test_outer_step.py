@@ -11,6 +11,8 @@ from hypothesis.extra.numpy import arrays
 from jaxpipe.errors import ConfigError
 from jaxpipe.outer import (
     OuterOptimizer,
+    eager_step,
+    fresh_lead,
     fresh_state,
     mean_step,
     mixed,
@@ -34,6 +36,25 @@ def test_the_first_two_steps_are_those_by_hand(
     expected = once.anchor - 0.7 * (second + 0.9 * momentum)
     np.testing.assert_allclose(twice.anchor, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(twice.momentum, momentum, rtol=1e-5, atol=1e-5)
+
+
+@given(st.lists(vectors, min_size=1, max_size=5), st.lists(vectors, min_size=5, max_size=5))
+def test_anchor_and_lead_are_an_eager_anchor_of_its_own(
+    own: list[np.ndarray], others: list[np.ndarray]
+):
+    """Published: each island has an anchor; here they have one in common, and what is ahead."""
+    published = (np.zeros(6), np.zeros(6))
+    common, ahead, late = fresh_state(np.zeros(6, np.float32)), fresh_lead(own[0]), np.zeros(6)
+    before = np.zeros(6, np.float32)
+    for mine, theirs in zip(own, others, strict=False):
+        momentum = 0.9 * published[1] + mine + late
+        published = (published[0] - 0.7 * (mine + late + 0.9 * momentum), momentum)
+        common, ahead = (
+            outer_step(common, before, NESTEROV),
+            eager_step(ahead, mine, NESTEROV),
+        )
+        np.testing.assert_allclose(common.anchor + ahead.lead, published[0], rtol=1e-4, atol=1e-4)
+        before, late = mine + theirs, theirs
 
 
 def test_a_constant_outer_gradient_gains_the_published_factor():

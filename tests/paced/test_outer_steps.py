@@ -83,7 +83,7 @@ def test_a_blocking_outer_step_takes_at_least_as_long_as_simulated(
 
 def test_a_delay_hides_the_messages_between_islands():
     plan = plan_of(tied=False, stages=2, replicas=2)
-    seconds = {}
+    seconds: dict[int, float] = {}
     for delay in (0, 2):
         outer = OuterConfig(islands=2, every=EVERY, delay=delay)
         planned = planned_outer(
@@ -95,6 +95,19 @@ def test_a_delay_hides_the_messages_between_islands():
     assert seconds[2] < seconds[0] + 2 * times.inner_s - 0.5 * min(
         times.across_s, 2 * times.inner_s
     )
+
+
+def test_eager_updates_hide_them_behind_all_inner_steps():
+    plan = plan_of(tied=True, stages=2, replicas=2)
+    ends_s = {}
+    for eager in (False, True):
+        outer = OuterConfig(islands=2, every=EVERY, eager=eager)
+        planned = planned_outer(plan, conditions(), outer, num_steps=4 * EVERY, executed=2 * EVERY)
+        ends_s[eager] = run(plan, planned).ends_s[-1]
+    times = outer_times(plan, conditions(), OuterConfig(islands=2, every=EVERY))
+    assert times.across_s < EVERY * times.inner_s
+    # Two outer steps: all of the first is hidden, and so far nobody has waited for the second.
+    assert ends_s[True] < ends_s[False] - times.across_s
 
 
 def test_ranks_step_with_their_island_alone():

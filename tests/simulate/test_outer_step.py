@@ -105,6 +105,8 @@ def test_inner_steps_have_no_sums_between_islands():
         ({"every": 10}, 2.0 + 6.0 / 10),
         ({"every": 10, "delay": 2}, 2.0 + 2.0 / 10),
         ({"every": 10, "delay": 3}, 2.0 + 1.0 / 10),
+        ({"every": 10, "eager": True}, 2.0 + 1.0 / 10),
+        ({"every": 2, "eager": True}, 2.0 + (1.0 + 5.0 - 4.0) / 2),
         ({"every": 10, "fragments": 5, "delay": 0}, 2.0 + 7.0 / 10),
         ({"every": 10, "fragments": 5, "delay": 1}, 2.0 + 2.0 / 10),
     ],

@@ -134,7 +134,8 @@ class MetIslands:
         state = OuterState(anchor=anchor, momentum=self._one(MOMENTUM + name))
         if fragment_of(name, num_fragments=self.before.fragments) in self.in_flight:
             state = outer_step(state, self._one(PENDING + name), self.optimizer)
-            kept = self.before.local_fraction
+            # With eager updates nothing of what an island has trained gives way to a sum.
+            kept = 1.0 if self.before.eager else self.before.local_fraction
             local = [mixed(each, state.anchor, local_fraction=kept) for each in local]
         total = sum(
             (

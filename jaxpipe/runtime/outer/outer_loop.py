@@ -17,11 +17,14 @@ import numpy as np
 
 from jaxpipe.comm import AllReduceHandle
 from jaxpipe.outer import (
+    EagerState,
     OuterAction,
     OuterConfig,
     OuterOptimizer,
     OuterState,
     OuterTimetable,
+    eager_step,
+    fresh_lead,
     mean_step,
     mixed,
     outer_gradient,
@@ -47,9 +50,9 @@ class OuterEnd:
 class OuterLoop:
     """The outer loop of one rank; `states` has the slices for which it takes the steps.
 
-    `sums` are those under way, begun or complete, by bucket; `in_flight` are their fragments, equal
-    on all ranks, also on those without a bucket of them. All ranks call each method after the same
-    inner steps.
+    With eager updates, `leads` has what this island is ahead of the anchor there. `sums` are those
+    under way, begun or complete, by bucket; `in_flight` are their fragments, equal on all ranks,
+    also on those without a bucket of them. All ranks call each method after the same inner steps.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class OuterLoop:
         *,
         layouts: Mapping[OuterBucket, BucketLayout],
         states: dict[OuterBucket, OuterState],
+        leads: Mapping[OuterBucket, EagerState],
         sums: Mapping[OuterBucket, np.ndarray],
         in_flight: Collection[int],
     ) -> None:
@@ -66,6 +70,9 @@ class OuterLoop:
         self.exchange = exchange
         self.layouts = layouts
         self.states = states
+        self.leads = dict(leads)
+        # Where this island has started its round: the anchor may have moved when it is sent.
+        self._starts = {bucket: self._start(bucket) for bucket in states}
         self.sums: dict[OuterBucket, AllReduceHandle[np.ndarray] | np.ndarray] = {**sums}
         self.timetable = timetable_of(self.config, num_steps=worker.whole.train.steps)
         self.in_flight = set(in_flight)
@@ -94,16 +101,27 @@ class OuterLoop:
             return state, None
         tensors = {stage: self._tensors(state, stage) for stage in state.stages}
         kept = 0.0 if done == self.timetable.num_steps else self.config.local_fraction
-        has_ended = False
-        for action, fragment in events:
+        has_ended, is_last = False, done == self.timetable.num_steps
+        for position, (action, fragment) in enumerate(events):
             if action is OuterAction.SEND:
-                self._send(fragment, tensors)
+                # A fragment that is not due moves to the mean of what the islands are.
+                from_anchor = is_last and not self.timetable.is_due(fragment, done)
+                self._send(fragment, tensors, from_anchor=from_anchor)
+                if self.config.eager and not is_last:
+                    self._lead(fragment, tensors)
             elif fragment in self.in_flight:  # not in a run that was extended after its end
-                self._apply(fragment, action, tensors, kept=kept)
+                self._step(fragment, action)
                 has_ended = True
-        if not has_ended:
+                # An island that is ahead continues from there, and at the end from the anchor.
+                ends = (OuterAction.SEND, fragment) not in events[position:]
+                if ends or not self.config.eager:
+                    self._continue(fragment, tensors, kept=kept)
+        if is_last and self.config.eager:
+            self.leads = {bucket: fresh_lead(each.anchor) for bucket, each in self.states.items()}
+            self._starts = {bucket: self._start(bucket) for bucket in self.states}
+        if not has_ended and not self.config.eager:
             return state, None
-        return self._with(state, tensors), self._end(stops)
+        return self._with(state, tensors), self._end(stops) if has_ended else None
 
     def anchored(self, state: TrainState, *, done: int) -> TrainState:
         """Return the state with the anchor as its parameters: what is evaluated, and exported."""
@@ -141,38 +159,58 @@ class OuterLoop:
         """
         self.exchange.reducer.close(timeout_s=timeout_s)
 
-    def _send(self, fragment: int, tensors: Mapping[int, _Tensors]) -> None:
+    def _send(self, fragment: int, tensors: Mapping[int, _Tensors], *, from_anchor: bool) -> None:
         weight = self.worker.part.island.share
         for bucket in of_fragment(self.states, fragment):
-            layout = self.layouts[bucket]
+            layout, state = self.layouts[bucket], self.states[bucket]
             own = self.exchange.slice_of(bucket, size=layout.size)
             local = layout.pack(tensors[bucket.stage])[own.start : own.stop]
-            gradient = outer_gradient(self.states[bucket].anchor, local, weight=weight)
+            start = state.anchor if from_anchor else self._starts[bucket]
+            gradient = outer_gradient(start, local, weight=weight)
             self.sums[bucket] = self.exchange.begin(bucket, gradient)
+            if self.config.eager:
+                self.leads[bucket] = eager_step(self.leads[bucket], gradient, self._optimizer)
         self.in_flight.add(fragment)
 
-    def _apply(
-        self,
-        fragment: int,
-        action: OuterAction,
-        tensors: Mapping[int, _Tensors],
-        *,
-        kept: float,
-    ) -> None:
-        optimizer = OuterOptimizer(
-            learning_rate=self.config.learning_rate, momentum=self.config.momentum
-        )
+    def _step(self, fragment: int, action: OuterAction) -> None:
+        """Take the outer step of the slices of this rank."""
         for bucket in of_fragment(self.states, fragment):
             total, state = self.exchange.wait(self.sums.pop(bucket)), self.states[bucket]
             averages = action is OuterAction.AVERAGE
-            after = mean_step(state, total) if averages else outer_step(state, total, optimizer)
+            after = (
+                mean_step(state, total) if averages else outer_step(state, total, self._optimizer)
+            )
             self.states[bucket] = after
+            if not self.config.eager:
+                self._starts[bucket] = after.anchor
+        self.in_flight.discard(fragment)
+
+    def _continue(self, fragment: int, tensors: Mapping[int, _Tensors], *, kept: float) -> None:
+        """Mix the new anchor with the parameters of this island."""
         for bucket in of_fragment(self.layouts, fragment):
             layout, of_stage = self.layouts[bucket], tensors[bucket.stage]
             anchor = self.whole_anchor(bucket)
             local = layout.pack(of_stage)
             of_stage.update(layout.unpack(mixed(local, anchor, local_fraction=kept)))
-        self.in_flight.discard(fragment)
+
+    def _lead(self, fragment: int, tensors: Mapping[int, _Tensors]) -> None:
+        """Continue from where this island is ahead of the anchor."""
+        for bucket in of_fragment(self.states, fragment):
+            self._starts[bucket] = self._start(bucket)
+        for bucket in of_fragment(self.layouts, fragment):
+            layout = self.layouts[bucket]
+            start = self.exchange.whole(bucket, self._starts, size=layout.size)
+            tensors[bucket.stage].update(layout.unpack(start))
+
+    def _start(self, bucket: OuterBucket) -> np.ndarray:
+        anchor = self.states[bucket].anchor
+        return anchor + self.leads[bucket].lead if self.config.eager else anchor
+
+    @property
+    def _optimizer(self) -> OuterOptimizer:
+        return OuterOptimizer(
+            learning_rate=self.config.learning_rate, momentum=self.config.momentum
+        )
 
     def _end(self, stops: float) -> OuterEnd:
         sent = self.exchange.between.num_bytes_sent
@@ -210,6 +248,6 @@ def timetable_of(config: OuterConfig, *, num_steps: int) -> OuterTimetable:
     return OuterTimetable(
         every=config.every,
         num_fragments=config.fragments,
-        delay=config.delay,
+        delay=config.overlap,
         num_steps=num_steps,
     )

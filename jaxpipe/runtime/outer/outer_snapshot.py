@@ -7,6 +7,7 @@
     pending.blocks.0.mlp.up             a sum that has not been applied yet
     island.1.blocks.0.mlp.up            local parameters; left out where they are the anchor
     island.1.mu.blocks.0.mlp.up         moments of the inner optimizer
+    island.1.eager.lead.blocks.0.mlp.up of eager updates; also `eager.sent`, `eager.momentum`
     island.1.counters                   loss scale and skipped steps
     island.1.errors.0.1.0.0             residuals of error feedback, of one replica
 
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxpipe.outer import OuterConfig, OuterState, fresh_state
+from jaxpipe.outer import EagerState, OuterConfig, OuterState, fresh_lead, fresh_state
 from jaxpipe.plan import island_of, islands_of
 from jaxpipe.runtime.checkpoint import flatten
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot
@@ -34,13 +35,17 @@ from jaxpipe.runtime.outer.tensor_names import (
     COUNTERS,
     IN_FLIGHT,
     IN_SYNC,
+    LEAD,
+    LEAD_MOMENTUM,
     MOMENTUM,
     PENDING,
+    SENT,
     SHARES,
     counted,
     counters,
     is_moment,
     of_island,
+    parameter_of,
     split_island,
 )
 from jaxpipe.runtime.stage.train_state import TrainState
@@ -70,8 +75,9 @@ def outer_snapshot(loop: OuterLoop, state: TrainState, *, step: int) -> Snapshot
             tensors = _shared(loop, bucket, layout, pending.get(bucket))
             if is_first_replica:
                 shards.setdefault(f"stage-{bucket.stage}", {}).update(tensors)
+    leads = _leads(loop)
     for stage in state.stages:
-        own = _own(loop, state, stage, step=step)
+        own = _own(loop, state, stage, step=step) | leads.get(stage, {})
         if is_first_replica:
             shards[f"island-{island.number}-stage-{stage}"] = own
     rank = worker.everyone.rank
@@ -103,13 +109,26 @@ def start_outer(worker: Worker, saved: Saved | None) -> tuple[OuterLoop, TrainSt
     exchange, layouts = outer_exchange(worker.part), _layouts(worker, state)
     owned = {bucket: layout for bucket, layout in layouts.items() if _is_stepped(bucket)}
     in_flight = () if saved is None else saved.metadata.get(IN_FLIGHT, ())
+    states = (
+        _fresh_states(exchange, owned, _local(worker, state))
+        if saved is None
+        else {bucket: _restored(exchange, bucket, each, saved) for bucket, each in owned.items()}
+    )
+    # Islands that have met are ahead of nothing, and have sent nothing that others wait for.
+    continued = None if isinstance(saved, MetIslands) else saved
+    leads = {
+        bucket: fresh_lead(states[bucket].anchor)
+        if continued is None
+        else _restored_lead(exchange, bucket, layout, continued)
+        for bucket, layout in owned.items()
+        if worker.whole.outer.eager
+    }
     loop = OuterLoop(
         worker,
         exchange,
         layouts=layouts,
-        states=_fresh_states(exchange, owned, _local(worker, state))
-        if saved is None
-        else {bucket: _restored(exchange, bucket, each, saved) for bucket, each in owned.items()},
+        states=states,
+        leads=leads,
         sums={
             bucket: _slice(exchange, bucket, _read(saved, layout, PENDING))
             for bucket, layout in owned.items()
@@ -117,9 +136,8 @@ def start_outer(worker: Worker, saved: Saved | None) -> tuple[OuterLoop, TrainSt
         },
         in_flight=in_flight,
     )
-    feeds_back = worker.whole.outer.feeds_back
-    if feeds_back and saved is not None and not isinstance(saved, MetIslands):
-        exchange.reducer.errors = _restored_errors(exchange, owned, saved)
+    if worker.whole.outer.feeds_back and continued is not None:
+        exchange.reducer.errors = _restored_errors(exchange, owned, continued)
     return loop, state, step
 
 
@@ -140,8 +158,9 @@ def needed_outer_tensors(
         number, rest = split_island(name)
         if number is not None and number != island.number and stays:
             return False
-        plain = rest.removeprefix(MOMENTUM).removeprefix(PENDING)
-        return plain in own or (number is not None and rest.startswith(errors) and stays)
+        return parameter_of(rest) in own or (
+            number is not None and rest.startswith(errors) and stays
+        )
 
     return tuple(filter(is_needed, stored))
 
@@ -253,6 +272,29 @@ def _own(loop: OuterLoop, state: TrainState, stage: int, *, step: int) -> _Tenso
     if not loop.is_in_sync(step):
         tensors |= flatten(trained.params, first_layer=layer)
     return {of_island(number, name): np.array(each) for name, each in tensors.items()}
+
+
+def _leads(loop: OuterLoop) -> dict[int, _Tensors]:
+    """Return by stage what eager updates have of this island; its replicas gather their slices."""
+    found: dict[int, _Tensors] = {}
+    for bucket, lead in loop.leads.items():
+        size, number = loop.layouts[bucket].size, loop.worker.part.island.number
+        of_stage = found.setdefault(bucket.stage, {})
+        for prefix, own in ((SENT, lead.sent), (LEAD, lead.lead), (LEAD_MOMENTUM, lead.momentum)):
+            whole = loop.exchange.gather(bucket, own, size=size)
+            tensors = loop.layouts[bucket].unpack(whole)
+            of_stage |= {of_island(number, prefix + name): each for name, each in tensors.items()}
+    return found
+
+
+def _restored_lead(
+    exchange: OuterExchange, bucket: OuterBucket, layout: BucketLayout, saved: Saved
+) -> EagerState:
+    sent, lead, momentum = (
+        _slice(exchange, bucket, _read(saved, layout, of_island(exchange.island.number, prefix)))
+        for prefix in (SENT, LEAD, LEAD_MOMENTUM)
+    )
+    return EagerState(sent=sent, lead=lead, momentum=momentum)
 
 
 def _restored(

@@ -16,6 +16,9 @@ SHARES: Final = "outer_shares"
 """The part of the batch of each island."""
 
 MOMENTUM, PENDING = "momentum.", "pending."
+SENT, LEAD, LEAD_MOMENTUM = "eager.sent.", "eager.lead.", "eager.momentum."
+"""Of an island with eager updates."""
+_PREFIXES = (MOMENTUM, PENDING, SENT, LEAD, LEAD_MOMENTUM)
 COUNTERS: Final = "counters"
 _MOMENTS = tuple(f"{name}." for name in MOMENTS)
 _ISLAND = re.compile(r"island\.(\d+)\.(.*)")
@@ -28,6 +31,16 @@ def is_moment(name: str) -> bool:
     (True, False)
     """
     return name.startswith(_MOMENTS)
+
+
+def parameter_of(name: str) -> str:
+    """Return the parameter to which a tensor of an outer loop belongs; other names as they are.
+
+    >>> parameter_of("momentum.embed.tokens"), parameter_of("mu.embed.tokens")
+    ('embed.tokens', 'mu.embed.tokens')
+    """
+    prefix = next((each for each in _PREFIXES if name.startswith(each)), "")
+    return name.removeprefix(prefix)
 
 
 def of_island(number: int, name: str) -> str:

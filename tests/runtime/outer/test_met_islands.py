@@ -40,13 +40,15 @@ class Stored:
     values=st.lists(st.floats(-4, 4, width=32), min_size=1, max_size=4),
     shares=st.lists(st.integers(1, 5), min_size=4, max_size=4),
     is_pending=st.booleans(),
-    kept=st.sampled_from([0.0, 0.5]),
+    kept=st.sampled_from([0.0, 0.5, 1.0]),
 )
 def test_all_start_from_the_mean(
     values: list[float], shares: list[int], is_pending: bool, kept: float
 ) -> None:
     islands, anchor, momentum, pending = len(values), 0.5, 2.0, 0.125
-    before = {"islands": islands, "every": 2, "fragments": 2, "local_fraction": kept}
+    # With eager updates, an island keeps everything.
+    keeps = {"eager": True} if kept == 1 else {"local_fraction": kept}
+    before = {"islands": islands, "every": 2, "fragments": 2, **keeps}
     weights = np.array(shares[:islands]) / sum(shares[:islands])
     numbers: dict[str, float] = {
         NAME: anchor,

@@ -14,7 +14,7 @@ from jaxpipe.plan import island_of
 from jaxpipe.runtime.checkpoint import flatten, latest, open_checkpoint
 from jaxpipe.runtime.metrics.records import TRACE_FILE, StepMetrics
 from jaxpipe.trace import messages, read_chrome
-from tests.oracles.outer_loop import Setting, diloco
+from tests.oracles.outer_loop import Setting, diloco, eager
 from tests.oracles.outer_training import InnerTraining, flat_step, packed, unpacked
 from tests.outer.replay import replay
 from tests.runtime.training import Tree, run_tree, tiny_tree
@@ -137,6 +137,52 @@ def test_fragments_take_their_steps_as_in_one_process(
     assert_trained_as(tmp_path, metrics, inner, run.anchor)
 
 
+EAGER = {"islands": 2, "every": 2, "learning_rate": 0.4, "eager": True}
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        ONE_RANK_EACH,
+        {"stages": 2, "replicas": 4},
+        {"stages": 1, "replicas": 2, "shares": (5, 3)},
+    ],
+)
+def test_eager_updates_are_those_of_islands_with_anchors_of_their_own(
+    tmp_path: Path, dataset: Path, plan: dict[str, Any]
+):
+    tree = tiny_tree(
+        tmp_path, dataset, plan=plan, outer=EAGER, train={"steps": 8}, checkpoint={"keep": 9}
+    )
+    metrics = run_tree(tree)
+    inner = inner_training(tree)
+    setting = Setting(weights=[len(rows) / 8 for rows in inner.rows], every=2, eta=0.4, mu=0.9)
+    first = inner.start
+    rounds, sums = eager(packed(first), flat_step(inner), setting, num_steps=8)
+    shapes = {name: each.shape for name, each in first.items()}
+    for number, anchors in enumerate(rounds[:-1], 1):
+        saved = open_checkpoint(tmp_path / "checkpoints" / f"step-{2 * number:08}")
+        for island, anchor in enumerate(anchors):
+            for name, values in unpacked(anchor, shapes).items():
+                found = saved.read([f"island.{island}.{name}"])[f"island.{island}.{name}"]
+                np.testing.assert_allclose(found, values, rtol=2e-3, atol=2e-5, err_msg=name)
+    # After the last step the anchor of all has every outer gradient.
+    anchor, momentum = packed(first), np.zeros_like(packed(first))
+    for total in sums:
+        momentum = 0.9 * momentum + total
+        anchor = anchor - 0.4 * (total + 0.9 * momentum)
+    assert_trained_as(tmp_path, metrics, inner, unpacked(anchor, shapes))
+
+
+def test_one_eager_island_without_momentum_is_plain_training(tmp_path: Path, dataset: Path):
+    one = {**EAGER, "islands": 1, "learning_rate": 1.0, "momentum": 0.0, "fragments": 2}
+    sections = {"plan": ONE_RANK_EACH, "train": {"steps": 6}}
+    found = run_tree(tiny_tree(tmp_path / "eager", dataset, **sections, outer=one))
+    expected = run_tree(tiny_tree(tmp_path / "plain", dataset, **sections))
+    assert [m.loss for m in found] == pytest.approx([m.loss for m in expected], rel=ROUNDING)
+    assert found[-1].eval_loss == pytest.approx(expected[-1].eval_loss, rel=ROUNDING)
+
+
 def test_the_bytes_between_islands_are_those_of_the_closed_form(tmp_path: Path, dataset: Path):
     plan, num_values = {"stages": 1, "replicas": 4}, 0
     tree = tiny_tree(tmp_path, dataset, plan=plan, outer=TWO)
@@ -176,12 +222,13 @@ RESUMED = [
         "outer": {"islands": 2, "every": 4},
         "model": {"compute_dtype": "float16"},
     },
+    {"plan": {"stages": 2, "replicas": 4}, "outer": {**EAGER, "every": 4, "fragments": 2}},
 ]
 
 
 @pytest.mark.parametrize(
     ("sections", "steps"),
-    [*zip(RESUMED, (EVERY_STEP, (2, 4), (5,), (3,)), strict=True)],
+    [*zip(RESUMED, (EVERY_STEP, (2, 4), (5,), (3,), EVERY_STEP), strict=True)],
 )
 def test_a_run_resumes_bit_by_bit(
     tmp_path: Path, dataset: Path, sections: dict[str, Any], steps: tuple[int, ...]
