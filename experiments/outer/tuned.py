@@ -1,4 +1,4 @@
-"""Tune outer loops and per-step sums on one grid: `python -m experiments.outer.tuned`.
+"""Tune outer loops and per-step sums on one grid: `python -m experiments.outer.tuned [long]`.
 
 One process computes what islands would: the inner steps of an island are one jitted loop with the
 model, loss and optimizer of `jaxpipe.runtime.stage`, the outer step is that of `jaxpipe.outer`.
@@ -36,7 +36,8 @@ from jaxpipe.runtime.stage.optimizer import clip_factor, stage_optimizer
 from jaxpipe.runtime.stage.stage import Stage
 
 _HERE = Path(__file__).parent
-_RUNS = _HERE / "results" / "tuned.csv"
+_STUDIES = {"tuned": "gaps", "long": "long-gaps"}
+"""Sections of `cases.toml`, whose names are those of their tables, and their pictures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,17 +138,48 @@ class Islands:
         return mean(float(self._loss(params, each)) for each in batches)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A section of `cases.toml`, and the table of its runs."""
+
+    name: str
+    cases: dict[str, Any]
+
+    @property
+    def grid(self) -> dict[str, Any]:
+        """The section."""
+        return self.cases[self.name]
+
+    @property
+    def table(self) -> Path:
+        """The table of all runs."""
+        return _HERE / "results" / f"{self.name}.csv"
+
+    def config(self) -> Config:
+        """Return the configuration of the runs."""
+        settings = [*self.cases["settings"], *self.grid.get("settings", [])]
+        return load_config(self.cases["config"], settings)
+
+    def losses(self) -> dict[tuple[float, ...], float]:
+        """Return the held-out loss of each run."""
+        rows = read_csv(self.table) if self.table.exists() else []
+        names = list(Cell.__dataclass_fields__)
+        return {tuple(float(r[n]) for n in names): float(r["held_out_loss"]) for r in rows}
+
+
 def main() -> None:
     """Search the grid, then train the best cells with all seeds; make what is missing."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("study", nargs="?", default="tuned", choices=_STUDIES)
     parser.add_argument("--report", action="store_true", help="train nothing: table and picture")
-    cases = tomllib.loads((_HERE / "cases.toml").read_text())
-    if not parser.parse_args().report:
-        islands = Islands(load_config(cases["config"], cases["settings"]))
-        for number in (0, *cases["tuned"]["islands"]):
-            _make(islands, list(_grid(cases["tuned"], number)))
-            _make(islands, list(_chosen(cases, number)))
-    _report(cases)
+    given = parser.parse_args()
+    study = Study(name=given.study, cases=tomllib.loads((_HERE / "cases.toml").read_text()))
+    if not given.report:
+        islands = Islands(study.config())
+        for number in (0, *study.grid["islands"]):
+            _make(islands, study, list(_grid(study.grid, number)))
+            _make(islands, study, list(_chosen(study, number)))
+    _report(study)
 
 
 def _grid(tuned: dict[str, Any], number: int) -> Iterator[Cell]:
@@ -166,41 +198,36 @@ def _grid(tuned: dict[str, Any], number: int) -> Iterator[Cell]:
             )
 
 
-def _chosen(cases: dict[str, Any], number: int) -> Iterator[Cell]:
+def _chosen(study: Study, number: int) -> Iterator[Cell]:
     """Yield the best cell of a number of islands, with all seeds and every H."""
-    tuned, losses = cases["tuned"], _losses()
+    tuned, losses = study.grid, study.losses()
     grid = [cell for cell in _grid(tuned, number) if cell.key in losses]
     if not grid:
         return
     best = min(grid, key=lambda cell: losses[cell.key])
-    for seed, every in product(cases["seeds"], tuned["every"] if number else [0]):
+    for seed, every in product(study.cases["seeds"], tuned["every"] if number else [0]):
         yield replace(best, every=every, seed=seed)
 
 
-def _make(islands: Islands, cells: list[Cell]) -> None:
-    missing = [cell for cell in cells if cell.key not in _losses()]
+def _make(islands: Islands, study: Study, cells: list[Cell]) -> None:
+    known = study.losses()
+    missing = [cell for cell in cells if cell.key not in known]
     began = time.perf_counter()
     for number, cell in enumerate(missing):
         start = time.perf_counter()
         loss = islands.train(cell)
         now = time.perf_counter()
         row = {"held_out_loss": f"{loss:.5f}", "seconds": f"{now - start:.1f}"}
-        append_csv(asdict(cell) | row | {"load": f"{os.getloadavg()[0]:.1f}"}, _RUNS)
+        append_csv(asdict(cell) | row | {"load": f"{os.getloadavg()[0]:.1f}"}, study.table)
         left = (now - began) / (number + 1) * (len(missing) - number - 1)
         print(f"{cell}: {loss:.4f}; {left / 60:.1f} min left", flush=True)
 
 
-def _losses() -> dict[tuple[float, ...], float]:
-    rows = read_csv(_RUNS) if _RUNS.exists() else []
-    names = list(Cell.__dataclass_fields__)
-    return {tuple(float(r[n]) for n in names): float(r["held_out_loss"]) for r in rows}
-
-
-def _report(cases: dict[str, Any]) -> None:
+def _report(study: Study) -> None:
     """Write a row and a point for each number of islands and H that has runs."""
-    losses = _losses()
-    numbers = (0, *sorted(cases["tuned"]["islands"]))
-    cells = [cell for n in numbers for cell in _chosen(cases, n) if cell.key in losses]
+    losses = study.losses()
+    numbers = (0, *sorted(study.grid["islands"]))
+    cells = [cell for n in numbers for cell in _chosen(study, n) if cell.key in losses]
     baseline = {cell.seed: losses[cell.key] for cell in cells if not cell.every}
     rows: list[Row] = []
     points: dict[tuple[int, int], list[float]] = {}
@@ -221,9 +248,9 @@ def _report(cases: dict[str, Any]) -> None:
             }
         )
     table = markdown(rows)
-    (_HERE / "results" / "tuned.md").write_text(table + "\n")
-    trend = {each["islands"]: tuple(each["percent"]) for each in cases["trend"]}
-    draw(points, trend, _HERE / "results" / "gaps.png")
+    study.table.with_suffix(".md").write_text(table + "\n")
+    trend = {each["islands"]: tuple(each["percent"]) for each in study.cases["trend"]}
+    draw(points, trend, _HERE / "results" / f"{_STUDIES[study.name]}.png")
     print(table)
 
 
