@@ -10,6 +10,7 @@ from jaxpipe.config import Config, cluster_from, plan_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import DTYPE_BYTES, activation_bytes
 from jaxpipe.network import MessageCosts
+from jaxpipe.plan import Plan, check_islands, islands_of
 from jaxpipe.plan.cost import slowness
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
@@ -17,7 +18,7 @@ from jaxpipe.propose.trained_part import TrainedPart
 from jaxpipe.runtime.config import Remat
 from jaxpipe.simulate import Conditions, Overheads, plan_step, replay_step, simulate
 from jaxpipe.topo import Cluster
-from jaxpipe.trace import Trace
+from jaxpipe.trace import Trace, of_ranks, side_by_side
 
 
 def simulate_step(
@@ -28,7 +29,8 @@ def simulate_step(
     The computation takes as long as its FLOPs, or `paced.profile`, say. With the `measured` trace
     of a run of this configuration it takes the median of the measured times instead, so that what
     differs from that trace is not compute. `cluster` replaces the configured links: for example
-    those of `jaxpipe.topo.without_network`.
+    those of `jaxpipe.topo.without_network`. With an outer loop it is an inner step, of all islands
+    side by side; `jaxpipe.simulate.outer_step.outer_times` has the outer steps.
 
     >>> from jaxpipe.config import config_from
     >>> config = config_from({
@@ -43,20 +45,28 @@ def simulate_step(
     ('simulated', 64)
 
     Raises:
-        ConfigError: there is no such cluster, the speed of a device is unknown and no trace was
-            measured, or the run has an outer loop.
+        ConfigError: there is no such cluster, or the speed of a device is unknown and no trace was
+            measured.
         PlanError: cluster, model and batch do not fit the plan, or the trace is of another plan.
     """
-    if config.outer.islands > 1:
-        raise ConfigError(
-            f"a simulated step has sums over all replicas: `outer.islands` is "
-            f"{config.outer.islands}; set it to 0, or compare both with `jaxpipe plan --outer auto`"
-        )
     plan = plan_from(config)
     if measured is None:
         conditions = conditions_from(config, cluster)
+    else:
+        conditions = _sizes(config, cluster or cluster_from(config))
+    if config.outer.islands <= 1:
+        return _simulated(plan, conditions, measured)
+    check_islands(plan, num_islands=config.outer.islands)
+    traces: list[Trace] = []
+    for each in islands_of(plan, num_islands=config.outer.islands):
+        own = None if measured is None else of_ranks(measured, each.ranks)
+        traces.append(_simulated(each.plan, conditions, own))
+    return side_by_side(traces)
+
+
+def _simulated(plan: Plan, conditions: Conditions, measured: Trace | None) -> Trace:
+    if measured is None:
         return simulate(plan_step(plan, conditions))
-    conditions = _sizes(config, cluster or cluster_from(config))
     return simulate(replay_step(plan, conditions, measured))
 
 

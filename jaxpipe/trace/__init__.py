@@ -20,7 +20,7 @@ from jaxpipe.trace.link_use import (
     link_uses,
     total_bytes,
 )
-from jaxpipe.trace.overlay import one_step, write_overlay
+from jaxpipe.trace.overlay import of_ranks, one_step, side_by_side, write_overlay
 from jaxpipe.trace.plot import Panel, draw_panels, panels_height_in, plot, plot_beside
 from jaxpipe.trace.span import Lane, Span, Trace, Truth, messages
 from jaxpipe.trace.summary import RankSummary, StepSummary, bubble_fraction, summarise
@@ -50,11 +50,13 @@ __all__ = [
     "mean_account",
     "mean_spent_s",
     "messages",
+    "of_ranks",
     "one_step",
     "panels_height_in",
     "plot",
     "plot_beside",
     "read_chrome",
+    "side_by_side",
     "summarise",
     "to_chrome",
     "total_bytes",

@@ -17,7 +17,7 @@ import msgspec
 
 from jaxpipe.errors import UserError
 from jaxpipe.trace.chrome import to_chrome
-from jaxpipe.trace.span import Trace
+from jaxpipe.trace.span import Span, Trace
 
 
 def one_step(trace: Trace, *, step: int, called: int | None = None) -> Trace:
@@ -48,6 +48,30 @@ def one_step(trace: Trace, *, step: int, called: int | None = None) -> Trace:
         ),
         bubbles=tuple((number, bubble) for of, bubble in trace.bubbles if of == step),
     )
+
+
+def of_ranks(trace: Trace, ranks: range) -> Trace:
+    """Return the trace of some ranks alone, which are numbered from 0."""
+    return _moved(trace, ranks, by=-ranks.start)
+
+
+def side_by_side(traces: Sequence[Trace]) -> Trace:
+    """Return traces of different ranks as one; the ranks of each follow those of the one before."""
+    names: list[str] = []
+    spans: list[Span] = []
+    for each in traces:
+        spans += _moved(each, range(len(each.rank_names)), by=len(names)).spans
+        names += each.rank_names
+    return replace(traces[0], rank_names=tuple(names), spans=tuple(spans), bubbles=())
+
+
+def _moved(trace: Trace, ranks: range, *, by: int) -> Trace:
+    spans = tuple(
+        replace(s, rank=s.rank + by, peer=None if s.peer is None else s.peer + by)
+        for s in trace.spans
+        if s.rank in ranks
+    )
+    return replace(trace, rank_names=trace.rank_names[ranks.start : ranks.stop], spans=spans)
 
 
 def write_overlay(traces: Sequence[Trace], path: Path) -> None:

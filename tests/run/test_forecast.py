@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
-from jaxpipe.config import Config, cluster_from, config_from
+from jaxpipe.config import Config, cluster_from, config_from, plan_from
 from jaxpipe.errors import ConfigError
-from jaxpipe.run.forecast import simulate_step
+from jaxpipe.outer import OuterConfig
+from jaxpipe.run.forecast import conditions_from, simulate_step
+from jaxpipe.simulate.outer_step import outer_times
 from jaxpipe.topo import with_slower_links, without_network
-from jaxpipe.trace import Lane, Trace, Truth
+from jaxpipe.trace import Lane, Trace, Truth, messages
 
 
 def config_of(**sections: dict[str, Any]) -> Config:
@@ -74,3 +76,20 @@ def test_an_unknown_speed_is_named_with_its_field() -> None:
         simulate_step(config_of(plan=unknown))
     known = config_of(plan=unknown, paced={"tflops": 10.0})
     assert end_s(simulate_step(known)) > 0
+
+
+def test_islands_step_side_by_side() -> None:
+    """Each as long as its own plan alone, without sums between them; also with measured seconds."""
+    outer = {"islands": 2, "every": 2}
+    whole, apart = simulate_step(config_of()), simulate_step(config_of(outer=outer))
+    assert apart.rank_names == whole.rank_names
+    found = {(sent.rank, received.rank) for sent, received in messages(apart)}
+    assert found == {(sent.rank, received.rank) for sent, received in messages(whole)}
+    times = outer_times(
+        plan_from(config_of()), conditions_from(config_of()), OuterConfig(islands=2, every=2)
+    )
+    assert end_s(apart) == pytest.approx(times.inner_s)
+    assert end_s(apart) < end_s(whole)
+    measured = replace(apart, truth=Truth.MEASURED)
+    again = simulate_step(config_of(outer=outer), measured=measured)
+    assert compute_s(again) == pytest.approx(compute_s(apart))
