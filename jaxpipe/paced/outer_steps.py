@@ -119,7 +119,8 @@ class OuterSteps:
             self.exchange.sum_over_all(np.zeros(2))
 
     def close(self, *, timeout_s: float) -> None:
-        """End the thread of the sums once all of them are complete."""
+        """End the thread of the sums once all of them, and all messages, are complete."""
+        self.exchange.finish()
         self.exchange.reducer.close(timeout_s=timeout_s)
 
     def _send(self, fragment: int) -> None:

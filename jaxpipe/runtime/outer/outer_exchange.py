@@ -12,7 +12,7 @@ Each rank of R replicas sends `2 (M - 1) / M * n / R` values of a vector of n to
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 import numpy as np
@@ -25,6 +25,7 @@ from jaxpipe.comm import (
     AllReducer,
     AsyncAllReduce,
     CountingTransport,
+    Sending,
     Transport,
     WireFormat,
     all_gather,
@@ -53,6 +54,7 @@ class OuterExchange:
     sync_all: SyncTree
     num_fragments: int
     timeout_s: float
+    handed_on: list[Sending] = field(default_factory=list[Sending])
 
     @property
     def counterparts(self) -> tuple[int, ...]:
@@ -133,6 +135,16 @@ class OuterExchange:
             self.everyone, scalars, self.sync_all, tag=CONTROL_TAG, timeout_s=self.timeout_s
         )
 
+    def finish(self) -> None:
+        """Wait until what was handed on has been sent.
+
+        Raises:
+            DeadlineError: it takes longer than the timeout of the run.
+            TransportError: a message could not be moved.
+        """
+        while self.handed_on:
+            self.handed_on.pop().wait(timeout_s=self.timeout_s)
+
     def tag(self, bucket: OuterBucket) -> int:
         """Return the tag of a bucket; slices and whole vectors never travel at the same time."""
         return bucket.tag(num_fragments=self.num_fragments)
@@ -140,8 +152,9 @@ class OuterExchange:
     def _hand_on(self, bucket: OuterBucket, vector: np.ndarray) -> None:
         last = self._rank_of(self.island.plan.pipeline(self.inside.rank).num_stages - 1)
         if last != self.inside.rank:
-            sending = self.inside.send(vector, to=last, tag=self.tag(bucket))
-            sending.wait(timeout_s=self.timeout_s)
+            # Not waited for here: the first stage has computes to begin, the last one waits.
+            self.finish()
+            self.handed_on.append(self.inside.send(vector, to=last, tag=self.tag(bucket)))
 
     def _rank_of(self, stage: int) -> int:
         plan = self.island.plan

@@ -100,8 +100,8 @@ class OuterLoop:
         if not events:
             return state, None
         tensors = {stage: self._tensors(state, stage) for stage in state.stages}
-        kept = 0.0 if done == self.timetable.num_steps else self.config.local_fraction
         has_ended, is_last = False, done == self.timetable.num_steps
+        kept = 0.0 if is_last else self.config.local_fraction
         for position, (action, fragment) in enumerate(events):
             if action is OuterAction.SEND:
                 # A fragment that is not due moves to the mean of what the islands are.
@@ -155,8 +155,9 @@ class OuterLoop:
         """End the threads that sum outer gradients.
 
         Raises:
-            DeadlineError: a thread did not end in time.
+            DeadlineError: a thread did not end, or a message was not sent, in time.
         """
+        self.exchange.finish()
         self.exchange.reducer.close(timeout_s=timeout_s)
 
     def _send(self, fragment: int, tensors: Mapping[int, _Tensors], *, from_anchor: bool) -> None:
