@@ -167,7 +167,7 @@ def replanned(
     names = tuple(cluster.devices[device].name for device in there)
 
     outer = config.outer
-    per_island = running.num_replicas // outer.islands if outer.is_on else None
+    per_island = max(1, running.num_replicas // outer.islands) if outer.is_on else None
 
     def resized(plan: Plan) -> Config | None:
         sized = _sized(config, plan.pipelines, names, cluster)

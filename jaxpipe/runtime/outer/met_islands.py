@@ -7,11 +7,12 @@
     parameters of each island    ─►    their mean is the anchor, and the parameters of all
     moments of each island       ─►    their mean, on all
 
-Nothing that an island has trained since its last outer step is lost, not even that of an island
-that does not continue. One that joins starts where all others start, so it counts once, and no
-round begins with an outer gradient that is another's. The anchor moves to the mean without the
-outer learning rate and momentum, as at the end of a run: another step with them, after few inner
-steps, would move it too far. Loss scale and skipped steps are those of the first island.
+What an island has trained since its last outer step is kept, also that of an island that does not
+continue; a sum under way replaces what it would have replaced later. One that joins starts where
+all others start, so it counts once, and no round begins with an outer gradient that is another's.
+The anchor moves to the mean without the outer learning rate and momentum, as at the end of a run:
+another step with them, after few inner steps, would move it too far. Loss scale and skipped steps
+are those of the first island.
 """
 
 from collections.abc import Iterable, Mapping
@@ -62,6 +63,8 @@ def met(saved: Saved, outer: OuterConfig) -> Saved:
         shares = msgspec.convert(
             saved.metadata.get(SHARES, [1.0] * before.islands), tuple[float, ...]
         )
+        if len(shares) != before.islands:
+            raise msgspec.ValidationError(f"{len(shares)} shares of {before.islands} islands")
         in_flight = msgspec.convert(saved.metadata.get(IN_FLIGHT, []), tuple[int, ...])
     except msgspec.ValidationError as error:
         raise CheckpointError(

@@ -94,7 +94,12 @@ def test_islands_start_from_a_run_without() -> None:
 
 
 @pytest.mark.parametrize(
-    "metadata", [{"config": {"outer": {"islands": "two"}}}, {"config": {}, "outer_in_flight": 3}]
+    "metadata",
+    [
+        {"config": {"outer": {"islands": "two"}}},
+        {"config": {}, "outer_in_flight": 3},
+        {"config": {"outer": {"islands": 2}}, "outer_shares": [1.0]},
+    ],
 )
 def test_damaged_metadata_are_one_error(metadata: dict[str, Any]) -> None:
     with pytest.raises(CheckpointError, match=r"step 6 does not: .*; resume from an older step"):
