@@ -36,8 +36,8 @@ def _execute(case: Case, transport: Transport, *, scale: Scale) -> Outcome | Non
     job, outer = plan_step(case.plan, case.conditions), None
     if case.outer is not None:
         every = case.outer.every
-        # The last outer step is timed, in a run that goes on after it. The first one is not: ranks
-        # that send between islands for the first time do not keep up with the emulated clock.
+        # From one outer step to the next, in a run that goes on after them; not the first ones, as
+        # eager updates wait for their first sum an outer step later.
         after = every if case.outer.eager else case.outer.delay
         outer = planned_outer(
             case.plan,

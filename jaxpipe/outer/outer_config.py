@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from jaxpipe.collective import CodecKind
+from jaxpipe.errors import CheckpointError
 from jaxpipe.outer.timetable import check_timetable
 
 
@@ -113,7 +114,14 @@ def saved_outer(metadata: Mapping[str, Any]) -> OuterConfig:
     0
 
     Raises:
-        msgspec.ValidationError: it is none.
+        CheckpointError: it is none.
     """
     tree = metadata.get("config")
-    return msgspec.convert(tree.get("outer", {}) if isinstance(tree, dict) else {}, OuterConfig)
+    values = tree.get("outer", {}) if isinstance(tree, dict) else {}
+    try:
+        return msgspec.convert(values, OuterConfig)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(
+            f"a checkpoint holds a configuration: its `outer` is none: {error}; resume from an "
+            "older step"
+        ) from error

@@ -103,6 +103,7 @@ class OuterSteps:
 
     def after_step(self, done: int) -> None:
         """Do what is due after `done` inner steps, as the runtime's outer loop does."""
+        self.exchange.finish()
         events = self.timetable.events(done)
         is_eager, is_last = self.timetable.is_eager, done == self.timetable.num_steps
         for position, (action, fragment) in enumerate(events):

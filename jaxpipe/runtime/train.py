@@ -273,12 +273,11 @@ def _restored(worker: Worker, saved: Saved | None) -> tuple[OuterLoop | None, Tr
     whole = worker.whole
     state = None if saved is None else met(saved, whole.outer)
     if state is not None and state is not saved and worker.everyone.rank == 0:
-        before = saved_outer(state.metadata).islands
         logger.warning(
-            "step %d was saved by %d islands, and the run has %d: all start from their mean",
+            "`outer.islands` is %d, and was %d when step %d was saved: all start from the mean",
+            whole.outer.islands,
+            saved_outer(state.metadata).islands,
             state.step,
-            max(1, before),
-            max(1, whole.outer.islands),
         )
     if not whole.outer.is_on:
         return None, *restore_state(worker, state)

@@ -76,7 +76,8 @@ def test_a_blocking_outer_step_takes_at_least_as_long_as_simulated(
     times = outer_times(plan, conditions(), outer)
     *inner_s, outer_s, after_s = np.diff((0.0, *ends_s))
     assert len(inner_s) == EVERY - 1
-    assert np.array([*inner_s, after_s]) == pytest.approx(times.inner_s, rel=0.2)
+    # At least: on a busy machine what is late adds to the seconds.
+    assert min(*inner_s, after_s) >= 0.9 * times.inner_s
     assert outer_s >= 0.9 * (times.inner_s + times.across_s)
     assert times.across_s > times.inner_s
 

@@ -56,10 +56,10 @@ def met(saved: Saved, outer: OuterConfig) -> Saved:
     Raises:
         CheckpointError: the metadata are damaged.
     """
+    before = saved_outer(saved.metadata)
+    if before.islands == outer.islands:
+        return saved
     try:
-        before = saved_outer(saved.metadata)
-        if before.islands == outer.islands:
-            return saved
         shares = msgspec.convert(
             saved.metadata.get(SHARES, [1.0] * before.islands), tuple[float, ...]
         )

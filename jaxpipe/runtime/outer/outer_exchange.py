@@ -152,8 +152,7 @@ class OuterExchange:
     def _hand_on(self, bucket: OuterBucket, vector: np.ndarray) -> None:
         last = self._rank_of(self.island.plan.pipeline(self.inside.rank).num_stages - 1)
         if last != self.inside.rank:
-            # Not waited for here: the first stage has computes to begin, the last one waits.
-            self.finish()
+            # `finish` waits: the first stage has computes to begin, and the last one waits anyway.
             self.handed_on.append(self.inside.send(vector, to=last, tag=self.tag(bucket)))
 
     def _rank_of(self, stage: int) -> int:

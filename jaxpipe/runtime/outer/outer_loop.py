@@ -96,6 +96,7 @@ class OuterLoop:
 
         `stops` counts the ranks of this island that were asked to stop.
         """
+        self.exchange.finish()  # the last stage has it since before this step
         events = self.timetable.events(done)
         if not events:
             return state, None

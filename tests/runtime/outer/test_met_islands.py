@@ -102,7 +102,7 @@ def test_islands_start_from_a_run_without() -> None:
     ],
 )
 def test_damaged_metadata_are_one_error(metadata: dict[str, Any]) -> None:
-    with pytest.raises(CheckpointError, match=r"step 6 does not: .*; resume from an older step"):
+    with pytest.raises(CheckpointError, match="resume from an older step"):
         met(Stored({}, metadata), OTHER)
 
 
