@@ -31,6 +31,7 @@ from jaxpipe.autoshard.duplex.systems import (
     bucket_bytes,
     fusing_s,
     strategy_of,
+    sums_gradients,
 )
 from jaxpipe.autoshard.duplex.timeline import replicated_bytes
 from jaxpipe.collective.kinds import CollectiveKind
@@ -68,13 +69,16 @@ def program_of(system: System, workload: Workload) -> Program:
     if system is System.HIDUP:
         model = workload.model(RoutingGroup.SEQUENCE, halves=2, overlaps_backward=False)
         return _Writer(model, search(model).strategy).halves()
-    model = workload.model(_GROUPS.get(system, RoutingGroup.SEQUENCE), halves=1)
+    group = _GROUPS.get(system, RoutingGroup.SEQUENCE)
+    model = workload.model(group, halves=1)
     strategy = strategy_of(system, model.graph, num_devices=workload.profile.devices)
     fusing = fusing_s(
         system, model, strategy, memory_bytes_per_s=workload.device.memory_bytes_per_s
     )
-    return _Writer(model, strategy).whole(
-        counts=system is System.FASTMOE, bucket=bucket_bytes(system), fusing=fusing
+    return _Writer(model, strategy, exchanged=workload.fullest_host(group)).whole(
+        counts=system is System.FASTMOE,
+        bucket=bucket_bytes(system) if sums_gradients(system, workload) else None,
+        fusing=fusing,
     )
 
 
@@ -101,18 +105,22 @@ def simulated_s(program: Program, profile: CollectiveProfile) -> float:
 class _Writer:
     """Writes the program of a strategy under a cost model."""
 
-    def __init__(self, model: CostModel, strategy: Sequence[Decision]) -> None:
+    def __init__(
+        self, model: CostModel, strategy: Sequence[Decision], *, exchanged: float = 1.0
+    ) -> None:
         self._model, self._strategy = model, strategy
+        self._exchanged = exchanged
+        """Bytes of an all-to-all over those of an even one: all wait for the fullest host."""
         self._costs = costs_of(model, strategy)
         self._written: list[Compute | Communicate | Await] = []
         self._count = 0
 
-    def whole(self, *, counts: bool, bucket: float, fusing: float) -> Program:
+    def whole(self, *, counts: bool, bucket: float | None, fusing: float) -> Program:
         """Return the program of a whole batch.
 
         Args:
             counts: whether an exchange of counts precedes each mixture.
-            bucket: gradients that are all-reduced at once [bytes].
+            bucket: gradients that are all-reduced at once [bytes]; None if they are not at all.
             fusing: copies of gradients, which end the step [s].
         """
         steps = list(zip(self._costs, self._strategy, strict=True))
@@ -125,6 +133,8 @@ class _Writer:
         for cost, decision in reversed(steps):
             self._compute(BACKWARD * cost.compute_s)
             self._send_and_await(self._moved(decision, forward=False))
+            if bucket is None:
+                continue
             waiting += replicated_bytes(self._model, [decision])
             if waiting >= bucket:
                 self._send([(CollectiveKind.ALL_REDUCE, waiting)])
@@ -208,7 +218,8 @@ class _Writer:
 
     def _send(self, collectives: Sequence[tuple[CollectiveKind, float]]) -> None:
         for kind, num_bytes in collectives:
-            self._written.append(Communicate(kind, num_bytes))
+            uneven = self._exchanged if kind is CollectiveKind.ALL_TO_ALL else 1.0
+            self._written.append(Communicate(kind, uneven * num_bytes))
             self._count += 1
 
     def _send_and_await(self, collectives: Sequence[tuple[CollectiveKind, float]]) -> None:

@@ -20,6 +20,7 @@ from jaxpipe.propose.model_sizes import transformer_sizes
 MODELS = ("bert-sgmoe", "bert-switch", "vit-sgmoe", "vit-switch")
 _SETTINGS = tomllib.loads((Path(__file__).parent / "simulated.toml").read_text())
 _THREE = (System.HIDUP, System.DEEPSPEED, System.FASTMOE)
+_HOSTS = {6: 8, 7: 1, 8: 2}
 _OF_FIGURE = {6: _THREE, 7: (*_THREE, System.HOROVOD, System.DDP), 8: _THREE}
 
 
@@ -30,12 +31,12 @@ class Constants:
     Args:
         flops_per_s: speed of a V100 in float32 products, as reached by these models [FLOP/s].
         efficiency: speed of a collective in a step, over that of the published microbenchmark.
-        skew: exponent of the popularity of experts, which FastMoE does not bound.
+        spread: of the logarithm of experts' popularities, which FastMoE does not bound.
     """
 
     flops_per_s: float
     efficiency: float
-    skew: float
+    spread: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ def workload(bar: Bar, constants: Constants) -> Workload:
         capacity_factor=config.capacity_factor / per_token,
         tokens=routed["tokens"],
         sequences=_SETTINGS["batch"][str(bar.figure)],
-        skew=constants.skew,
+        spread=constants.spread,
         whole_slots=False,
     )
     # As published, the token table is looked up for the samples of a device.
@@ -101,6 +102,9 @@ def workload(bar: Bar, constants: Constants) -> Workload:
         device=device,
         profile=profile.scaled(constants.efficiency),
         throughput=tuple(zip(*_SETTINGS["throughput"].values(), strict=True)),
+        hosts=_HOSTS[bar.figure],
+        # The published benchmark of FastMoE never calls its all-reduce.
+        unsummed=frozenset({System.FASTMOE}),
     )
 
 

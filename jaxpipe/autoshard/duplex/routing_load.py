@@ -5,16 +5,18 @@
     sequence   slots of an expert per sequence: k x factor x tokens / experts; the mask of a
                sequence has tokens x experts x slots elements                        (GShard, HiDup)
     device     the same for all tokens of a device, whose mask grows with their square   (DeepSpeed)
-    none       k rows for each token, without slots or mask; compute waits for the fullest device
-               (FastMoE)
+    none       k rows for each token, without slots or mask; all wait for the fullest device, and
+               for the fullest host's messages                                           (FastMoE)
 
-Without a capacity, popularity decides. First choices follow Zipf's law: that of the i-th expert is
-proportional to i^-s; further choices are spread evenly. Experts are dealt to devices in turn.
+Without a capacity, popularity decides. A router whose loads nothing balances has logits that differ
+from expert to expert; ours are spread normally, so that popularities are log-normal. A second
+choice is drawn like the first, among the other experts; further ones are spread evenly.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
-from math import ceil
+from math import ceil, exp, fsum
+from statistics import NormalDist
 
 from jaxpipe.autoshard.duplex.transformer_graph import ExpertSizes
 
@@ -41,7 +43,7 @@ class RoutingLoad:
         capacity_factor: slots per token and choice.
         tokens: of a sequence that are routed.
         sequences: of a device.
-        skew: s, the exponent of the popularity of experts; 0 if all are equally popular.
+        spread: standard deviation of the logarithm of experts' popularities; 0 if all are equal.
         whole_slots: whether the slots of a sequence are rounded up.
     """
 
@@ -51,7 +53,7 @@ class RoutingLoad:
     capacity_factor: float
     tokens: int
     sequences: int
-    skew: float = 0.0
+    spread: float = 0.0
     whole_slots: bool = True
 
     def sizes(self, group: RoutingGroup) -> ExpertSizes:
@@ -77,17 +79,39 @@ class RoutingLoad:
             whole = max(whole, _LEAST_SLOTS)
             slots = whole / self.sequences
             return ExpertSizes(num_experts=count, slots=slots, mask_slots=count * whole)
-        return ExpertSizes(num_experts=count, slots=wanted, mask_slots=0, fullest=self.fullest())
+        return ExpertSizes(
+            num_experts=count, slots=wanted, mask_slots=0, fullest=self.fullest(self.num_devices)
+        )
 
-    def fullest(self) -> float:
-        """Return the load of the fullest device, over the mean.
+    def fullest(self, groups: int) -> float:
+        """Return the load of the fullest of `groups` equal groups of experts, over the mean.
 
-        >>> load = RoutingLoad(num_experts=2, num_devices=2, experts_per_token=1,
-        ...     capacity_factor=1.0, tokens=1, sequences=1, skew=1.0)
-        >>> round(load.fullest(), 3)  # 2/3 of the tokens where 1/2 is the mean
-        1.333
+        It has the most popular expert; its other experts are as popular as the others' mean.
+
+        >>> load = RoutingLoad(num_experts=8, num_devices=8, experts_per_token=1,
+        ...     capacity_factor=1.0, tokens=1, sequences=1, spread=2.0)
+        >>> round(load.fullest(8), 2), load.fullest(1)  # 66 % of the tokens; and all of them
+        (5.25, 1.0)
         """
-        popularity = [(number + 1) ** -self.skew for number in range(self.num_experts)]
-        # The first device has the most popular expert, and the first of each further round.
-        first = self.num_devices * sum(popularity[:: self.num_devices]) / sum(popularity)
-        return (first + self.experts_per_token - 1) / self.experts_per_token
+        most = max(self._shares())
+        others = (1.0 - most) / max(1, self.num_experts - 1)
+        return groups * (most + (self.num_experts / groups - 1) * others)
+
+    def _shares(self) -> list[float]:
+        """Return each expert's part of all choices."""
+        count, normal = self.num_experts, NormalDist()
+        weights = [
+            exp(self.spread * normal.inv_cdf((number + 0.5) / count)) for number in range(count)
+        ]
+        total = fsum(weights)
+        first = [weight / total for weight in weights]
+        if self.experts_per_token == 1 or count == 1:
+            return first
+        # After j, which has the part p_j of the first choices, i has p_i / (1 - p_j) of the second.
+        after = fsum(part / (1 - part) for part in first)
+        second = [part * (after - part / (1 - part)) for part in first]
+        even = (self.experts_per_token - 2) / count
+        return [
+            (one + two + even) / self.experts_per_token
+            for one, two in zip(first, second, strict=True)
+        ]

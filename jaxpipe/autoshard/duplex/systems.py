@@ -75,6 +75,9 @@ class Workload:
         device: its speed in products of large batches.
         profile: the speed of collectives.
         throughput: batches of a device, ascending, with the part of the speed that they reach.
+        hosts: among which devices are divided equally. Messages of tokens without a capacity take
+            as long as those of the fullest host.
+        unsummed: systems that leave out the sum of gradients, as a benchmark may by mistake.
     """
 
     sizes: TransformerSizes
@@ -82,6 +85,8 @@ class Workload:
     device: Device
     profile: CollectiveProfile
     throughput: tuple[tuple[float, float], ...] = ((1.0, 1.0),)
+    hosts: int = 1
+    unsummed: frozenset[System] = frozenset()
 
     def model(
         self, group: RoutingGroup, *, halves: int, overlaps_backward: bool = True
@@ -92,13 +97,19 @@ class Workload:
         graph = transformer_graph(sizes, batch=batch)
         batches, parts = zip(*self.throughput, strict=True)
         reached = float(np.interp(self.load.sequences, batches, parts))
+        slower = self.fullest_host(group)
+        profile = replace(self.profile, all_to_all=self.profile.all_to_all / slower)
         return CostModel(
             graph=graph,
             device=replace(self.device, flops_per_s=reached * self.device.flops_per_s),
-            profile=self.profile,
+            profile=profile,
             halves=halves,
             overlaps_backward=overlaps_backward,
         )
+
+    def fullest_host(self, group: RoutingGroup) -> float:
+        """Return the messages of the fullest host under a routing group, over the mean."""
+        return self.load.fullest(self.hosts) if group is RoutingGroup.NONE else 1.0
 
 
 def strategy_of(system: System, graph: Graph, *, num_devices: int) -> tuple[Decision, ...]:
@@ -119,6 +130,11 @@ def strategy_of(system: System, graph: Graph, *, num_devices: int) -> tuple[Deci
 def bucket_bytes(system: System) -> float:
     """Return the size of the buckets of gradients; infinite if one all-reduce ends the step."""
     return _RULES[system].overlap.bucket_bytes
+
+
+def sums_gradients(system: System, workload: Workload) -> bool:
+    """Return whether a system sums the gradients of what each device stores as a whole."""
+    return system not in workload.unsummed
 
 
 def fusing_s(
@@ -149,4 +165,5 @@ def predicted_step_s(system: System, workload: Workload) -> float:
     others_s += fusing_s(
         system, model, strategy, memory_bytes_per_s=workload.device.memory_bytes_per_s
     )
-    return whole_step_s(model, strategy, rule.overlap) + others_s
+    overlap = replace(rule.overlap, sums_gradients=sums_gradients(system, workload))
+    return whole_step_s(model, strategy, overlap) + others_s

@@ -27,10 +27,12 @@ class Overlap:
             all-reduce follows the backward [bytes].
         prefetches: whether sharded parameters are gathered ahead of their reader, and their
             gradients scattered under the rest of the backward.
+        sums_gradients: whether gradients of replicated parameters are all-reduced at all.
     """
 
     bucket_bytes: float = inf
     prefetches: bool = False
+    sums_gradients: bool = True
 
 
 @dataclass(slots=True)
@@ -90,7 +92,8 @@ def _backward(
             send = clocks.sent if overlap.prefetches else clocks.awaited
             send(cost.sync_s)
             continue
-        waiting += replicated_bytes(model, [decision])
+        if overlap.sums_gradients:
+            waiting += replicated_bytes(model, [decision])
         if waiting >= overlap.bucket_bytes:
             clocks.sent(model.profile.seconds(CollectiveKind.ALL_REDUCE, waiting))
             waiting = 0.0

@@ -96,7 +96,7 @@ def test_masks_of_a_device_cost_the_square_of_its_tokens() -> None:
 
 @pytest.mark.parametrize("experts_per_token", [1, 2])
 @pytest.mark.parametrize("experts_per_device", [1, 2])
-def test_without_skew_every_device_is_equally_full(
+def test_without_a_spread_every_device_is_equally_full(
     experts_per_token: int, experts_per_device: int
 ) -> None:
     load = RoutingLoad(
@@ -107,5 +107,5 @@ def test_without_skew_every_device_is_equally_full(
         tokens=128,
         sequences=16,
     )
-    assert load.fullest() == pytest.approx(1.0)
-    assert 1.0 < replace(load, skew=1.0).fullest() < 8.0
+    assert load.fullest(8) == pytest.approx(1.0)
+    assert 1.0 < replace(load, spread=1.0).fullest(8) < 8.0
