@@ -44,6 +44,7 @@ CASES = (
     Case(model="alpa-350m", layers=6, devices=6, batch=64),
     Case(model="alpa-125m", layers=5, devices=7, batch=8),
     Case(model="alpa-1.3b", layers=6, devices=7, batch=16),
+    Case(model="alpa-350m", layers=6, devices=6, batch=16),
 )
 
 

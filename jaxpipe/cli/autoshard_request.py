@@ -59,7 +59,7 @@ class AutoshardRequest:
             devices, in hosts of the target, each sharded as is fastest (Alpa's inter-operator
             search), and only predicts.
         plan: for `--stages auto`, a plan file to write, which `jaxpipe train` executes with a rank
-            for each stage: stages lie inside hosts, and all divide samples, or all heads.
+            for each stage, on a mesh of its own: stages lie inside hosts.
     """
 
     model: str = "alpa-6.7b"

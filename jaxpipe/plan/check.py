@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from jaxpipe.collective import AllReduceKind, CodecKind, ranks
 from jaxpipe.errors import PlanError
+from jaxpipe.plan.group import Sharing
 from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import Op, ScheduleKind, check_chunks
@@ -52,6 +53,7 @@ def _check_pipelines(plan: Plan) -> None:
                 f"each rank has its own group of devices: `peers` has {len(pipeline.peers)} rows "
                 f"for {pipeline.num_ranks} ranks; give one for each, or none at all"
             )
+        _check_data_parts(pipeline, plan.sharing)
         _check_codecs(pipeline, num_chunks=plan.num_chunks)
     layers = [sum(pipeline.cut) for pipeline in plan.pipelines]
     if len(set(layers)) > 1 or min(min(each.cut, default=0) for each in plan.pipelines) < 1:
@@ -64,6 +66,23 @@ def _check_pipelines(plan: Plan) -> None:
             f"a library's own all-reduces begin in one order on all ranks: `all_reduce` is "
             f"{plan.all_reduce}, and replicas have different partitions; choose another, such as "
             f"{AllReduceKind.HIERARCHICAL}"
+        )
+
+
+def _check_data_parts(pipeline: Pipeline, sharing: Sharing) -> None:
+    """Check that data parts divide the devices of each rank, if any has some."""
+    parts = pipeline.data_parts
+    if parts and sharing not in (Sharing.TENSOR, Sharing.SEQUENCE):
+        raise PlanError(
+            f"with `sharing` {sharing.value} all devices of a rank divide samples: `data_parts` is "
+            f"{list(parts)}; leave it out, or share by {Sharing.TENSOR.value}"
+        )
+    if len(parts) not in (0, pipeline.num_ranks) or any(
+        each < 1 or size % each for size, each in zip(pipeline.degrees, parts, strict=False)
+    ):
+        raise PlanError(
+            f"data parts of a rank have equal numbers of devices: `data_parts` is {list(parts)} "
+            f"for ranks of {list(pipeline.degrees)}; give one for each rank that divides them"
         )
 
 

@@ -131,6 +131,10 @@ def _sharing(plan: Plan) -> Iterator[str]:
         degrees = [degree for pipeline in plan.pipelines for degree in pipeline.degrees]
         sizes = ", ".join(map(str, sorted(set(degrees))))
         yield f"ranks have {sizes} devices, {_SHARED[plan.sharing]}"
+    for first, pipeline in zip(plan.first_ranks, plan.pipelines, strict=True):
+        for rank, parts in enumerate(pipeline.data_parts, start=first):
+            if parts > 1:
+                yield f"rank {rank} divides each microbatch into {parts} parts before that"
 
 
 _SHARED = {

@@ -8,6 +8,9 @@
     data      each device has all parameters, and computes its own samples of a microbatch, whose
               gradients are all-reduced
 
+A rank may divide the samples of a microbatch first, into `data_parts`; then the devices of a part
+share its stages like this, and a part's gradients are added to those of the others.
+
 One device of a group sends and receives the messages of its rank, whole activations and gradients,
 so ranks of unlike groups exchange them as if each had one device.
 

@@ -18,7 +18,9 @@ class Pipeline:
     stage; every rank holds an equal number of stages. `microbatch` is in samples. `warmup` is the
     number of forwards before the first backward, for each stage. `codecs[stage]` is that of the
     messages between a stage and the next one; without any, all have that of the run's configuration
-    (`comm.boundary`).
+    (`comm.boundary`). `data_parts[rank]` is into how many parts its devices divide a microbatch's
+    samples, before those of each part share its stages as the plan's `sharing` says; without any,
+    `sharing` is all that is divided.
     """
 
     devices: tuple[int, ...]
@@ -28,22 +30,31 @@ class Pipeline:
     warmup: tuple[int, ...] | None = None
     peers: tuple[tuple[int, ...], ...] = ()
     codecs: tuple[CodecKind, ...] = ()
+    data_parts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not any(self.peers):
             # A frozen dataclass can only be set like this.
             object.__setattr__(self, "peers", ())
+        if all(parts == 1 for parts in self.data_parts):
+            object.__setattr__(self, "data_parts", ())
 
     @property
     def shape(self) -> tuple[object, ...]:
         """Everything but devices and codecs of messages: equal where replicas are alike."""
         counts = (self.num_ranks, self.num_microbatches, self.microbatch)
-        return (*counts, self.cut, self.warmup, self.degrees)
+        return (*counts, self.cut, self.warmup, self.degrees, self.data_parts)
 
     @property
     def degrees(self) -> tuple[int, ...]:
         """The number of devices of each rank."""
         return tuple(1 + len(each) for each in self.peers) or (1,) * self.num_ranks
+
+    @property
+    def tensor_parts(self) -> tuple[int, ...]:
+        """The devices of each rank that compute the same samples."""
+        parts = self.data_parts or (1,) * self.num_ranks
+        return tuple(size // each for size, each in zip(self.degrees, parts, strict=True))
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:

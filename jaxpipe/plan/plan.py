@@ -88,6 +88,11 @@ class Plan:
         return any(pipeline.peers for pipeline in self.pipelines)
 
     @property
+    def has_data_parts(self) -> bool:
+        """Whether the devices of any rank divide samples before they share its stages."""
+        return any(pipeline.data_parts for pipeline in self.pipelines)
+
+    @property
     def placement(self) -> tuple[tuple[int, ...], ...]:
         """The devices of each replica, one for each rank of its pipeline: without peers."""
         return tuple(pipeline.devices for pipeline in self.pipelines)
@@ -176,15 +181,20 @@ class Plan:
         return self.on_groups([(device,) for device in row] for row in placement)
 
     def on_groups(self, placement: Iterable[Iterable[tuple[int, ...]]]) -> "Plan":
-        """Return the plan on other groups of devices: a row of them for each replica."""
+        """Return the plan on other groups of devices: a row of them for each replica.
+
+        Data parts stay where groups are as large as before.
+        """
         rows = [tuple(row) for row in placement]
-        return replace(
-            self,
-            pipelines=tuple(
-                replace(each, devices=tuple(g[0] for g in row), peers=tuple(g[1:] for g in row))
-                for each, row in zip(self.pipelines, rows, strict=True)
-            ),
+        moved = tuple(
+            replace(each, devices=tuple(g[0] for g in row), peers=tuple(g[1:] for g in row))
+            for each, row in zip(self.pipelines, rows, strict=True)
         )
+        kept = tuple(
+            new if new.degrees == old.degrees else replace(new, data_parts=())
+            for new, old in zip(moved, self.pipelines, strict=True)
+        )
+        return replace(self, pipelines=kept)
 
     def rank(self, *, replica: int, stage: int) -> int:
         """Return the rank that holds a stage of a replica."""

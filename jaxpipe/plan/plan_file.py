@@ -58,6 +58,12 @@ each, of all replicas or of each; an empty array stands for those of the run's c
         [],
     ]
 
+Where ranks divide samples before their devices share stages by tensor parallelism, `format` is 5,
+and `data_parts` says into how many parts, for each rank of all replicas or of each::
+
+    format = 5
+    data_parts = [2, 1]
+
 The segments of `sync` are the stages, or the parts of them that the same ranks hold
 (`jaxpipe.plan.segments`). Optional keys: `warmup`, `num_chunks`, and `devices`, which files of
 older versions lack. A custom schedule is an array of the rows of a schedule file
@@ -88,7 +94,7 @@ from jaxpipe.topo.toml_text import parse_toml, toml_pair, toml_rows
 
 _T = TypeVar("_T", int, str)
 
-_FORMATS = (1, 2, 3, 4)
+_FORMATS = (1, 2, 3, 4, 5)
 _MOST_BYTES = 2**26
 """Of a plan file: 64 MiB, more than the sync trees and a schedule of 8192 ranks."""
 
@@ -135,6 +141,7 @@ class _File:
     all_reduce: AllReduceKind = AllReduceKind.TREE
     warmup: tuple[int | tuple[int, ...], ...] | None = None
     codecs: tuple[CodecKind | tuple[CodecKind, ...], ...] = ()
+    data_parts: tuple[int | tuple[int, ...], ...] = ()
 
 
 def write_plan(plan: Plan, cluster: Cluster, path: Path, *, about: str = "") -> None:
@@ -167,6 +174,7 @@ def resolved_plan_text(resolved: ResolvedPlan, *, about: str = "") -> str:
         *_lines(plan, "cut"),
         *(_lines(plan, "codecs") if plan.has_codecs else []),
         *([toml_pair("sharing", plan.sharing.value)] if plan.has_groups else []),
+        *(_lines(plan, "data_parts") if plan.has_data_parts else []),
         *toml_rows("placement", placement),
         *toml_rows("devices", devices),
         *toml_rows("sync", plan.sync),
@@ -284,6 +292,7 @@ def _pipelines(file: _File, *, source: str) -> tuple[Pipeline, ...]:
         "num_microbatches": _of_each(file, "num_microbatches", source=source),
         # An empty array says that this replica has none.
         "codecs": _of_each(file, "codecs", source=source),
+        "data_parts": _of_each(file, "data_parts", source=source),
         "warmup": [each or None for each in _of_each(file, "warmup", source=source)],
     }
     return tuple(
@@ -299,7 +308,7 @@ def _pipelines(file: _File, *, source: str) -> tuple[Pipeline, ...]:
 def _of_each(file: _File, name: str, *, source: str) -> Sequence[Any]:
     """Return the value of each replica, from one for all of them or an array of their own."""
     value, num_replicas = getattr(file, name), len(file.placement)
-    is_row = name in ("cut", "warmup", "codecs")
+    is_row = name in ("cut", "warmup", "codecs", "data_parts")
     kinds = {isinstance(entry, tuple) for entry in value} if isinstance(value, tuple) else set()
     if not isinstance(value, tuple) or (is_row and True not in kinds):
         return (value,) * num_replicas
@@ -313,6 +322,8 @@ def _of_each(file: _File, name: str, *, source: str) -> Sequence[Any]:
 
 def _format(plan: Plan) -> int:
     """Return the oldest format that holds all of a plan."""
+    if plan.has_data_parts:
+        return 5
     if plan.has_codecs:
         return 4
     return 3 if plan.has_groups else 1 if plan.is_even else 2

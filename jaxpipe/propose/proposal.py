@@ -357,7 +357,8 @@ def task_and_conditions(request: PlanRequest, model: ModelConfig) -> tuple[Task,
 
 def _check_heads(plan: Plan, model: ModelConfig) -> None:
     divides_heads = plan.sharing in (Sharing.TENSOR, Sharing.SEQUENCE)
-    sizes = {len(group) for group in plan.groups} if divides_heads else set()
+    parts = {size for pipeline in plan.pipelines for size in pipeline.tensor_parts}
+    sizes = parts if divides_heads else set()
     if wrong := [size for size in sorted(sizes) if model.num_heads % size]:
         raise PlanError(
             f"the devices of a rank have equal parts of {model.num_heads} heads: ranks have "

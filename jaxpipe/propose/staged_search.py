@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 
 from jaxpipe.autoshard.hlo import TargetSpeeds
 from jaxpipe.autoshard.inter_op import (
@@ -64,8 +63,8 @@ def search_stages(
 ) -> SearchedStages:
     """Return the stages with the shortest predicted step.
 
-    With `as_plan` they are those that the pipeline executes: each inside a host, and all of them
-    divided by samples alone, or by heads alone (`jaxpipe.propose.staged_plan`).
+    With `as_plan` they are those that the pipeline executes: each inside a host, with equal parts
+    of the heads (`jaxpipe.propose.staged_plan`).
 
     Raises:
         PlanError: no stages fit into the devices.
@@ -86,12 +85,10 @@ def search_stages(
     )
     found: list[tuple[StagedModel, ShardedCosts]] = []
     refused: PlanError | None = None
-    ways = _ONE_AXIS if as_plan else (_any_shape,)
-    for microbatch, allows in product(_microbatches(batch), ways):
-        costs = replace(
-            _costs(config, speeds, works, microbatch=microbatch, batch=batch),
-            allows=partial(allows, config),
-        )
+    for microbatch in _microbatches(batch):
+        costs = _costs(config, speeds, works, microbatch=microbatch, batch=batch)
+        if as_plan:
+            costs = replace(costs, allows=partial(_divides_heads, config))
         space = _space(config, speeds, num_devices=num_devices, microbatch=microbatch)
         if as_plan:
             space = replace(space, submeshes=_in_hosts(space.submeshes, speeds.host_devices))
@@ -122,19 +119,8 @@ def search_stages(
     )
 
 
-def _any_shape(_config: GptConfig, _dp: int, _op: int) -> bool:
-    return True
-
-
-def _by_samples(_config: GptConfig, _dp: int, op: int) -> bool:
-    return op == 1
-
-
-def _by_heads(config: GptConfig, dp: int, op: int) -> bool:
-    return dp == 1 and config.num_heads % op == 0
-
-
-_ONE_AXIS = (_by_samples, _by_heads)
+def _divides_heads(config: GptConfig, _dp: int, op: int) -> bool:
+    return config.num_heads % op == 0
 
 
 def _in_hosts(submeshes: Iterable[range], host_devices: int) -> tuple[range, ...]:

@@ -13,8 +13,9 @@ def rank_mesh(plan: Plan, mesh: MeshConfig, *, rank: int) -> MeshConfig:
         return MeshConfig(data=degree, sharded=degree > 1)
     if plan.sharing is Sharing.DATA:
         return MeshConfig(data=degree)
-    in_parts = plan.sharing is Sharing.SEQUENCE and degree > 1
-    return MeshConfig(tensor=degree, sequence_parallel=in_parts)
+    tensor = plan.pipeline(rank).tensor_parts[plan.number(rank)]
+    in_parts = plan.sharing is Sharing.SEQUENCE and tensor > 1
+    return MeshConfig(data=degree // tensor, tensor=tensor, sequence_parallel=in_parts)
 
 
 def first_device(plan: Plan, mesh: MeshConfig, *, rank: int, num_devices: int) -> int:

@@ -186,7 +186,7 @@ def _stage_costs(plan: Plan, pipeline: Pipeline, conditions: Conditions) -> Iter
         name: each.scaled(microbatch=pipeline.microbatch)
         for name, each in conditions.profiles.items()
     }
-    factors = _factors(pipeline, conditions)
+    factors, tensor_parts = _factors(pipeline, conditions), pipeline.tensor_parts
     for stage, (group, factor) in enumerate(zip(_holders(pipeline), factors, strict=True)):
         part = profile.stage(pipeline.cut, stage)
         of_gpu, slow = own.get(_gpu(group, conditions)), _slowest(group, conditions)
@@ -208,6 +208,7 @@ def _stage_costs(plan: Plan, pipeline: Pipeline, conditions: Conditions) -> Iter
             is_first=stage == 0,
             is_last=stage == pipeline.num_stages - 1,
             recomputes=conditions.recomputes,
+            data_parts=len(group) // tensor_parts[stage % pipeline.num_ranks],
         )
         yield shared_part(timed, shared, plan.sharing, conditions.cluster)
 

@@ -34,7 +34,17 @@ def grouped_plans(draw: st.DrawFn) -> Plan:
     devices = iter(draw(st.permutations(range(sum(sizes)))))
     groups = iter([tuple(next(devices) for _ in range(size)) for size in sizes])
     rows = [[next(groups) for _ in row] for row in plan.placement]
-    return replace(plan.on_groups(rows), sharing=draw(st.sampled_from(Sharing)))
+    plan = replace(plan.on_groups(rows), sharing=draw(st.sampled_from(Sharing)))
+    if plan.sharing not in (Sharing.TENSOR, Sharing.SEQUENCE) or not draw(st.booleans()):
+        return plan
+    # Groups of two or three have one part, or as many as devices.
+    return replace(
+        plan,
+        pipelines=tuple(
+            replace(each, data_parts=tuple(draw(st.sampled_from((1, n))) for n in each.degrees))
+            for each in plan.pipelines
+        ),
+    )
 
 
 def grouped() -> Plan:
@@ -50,7 +60,7 @@ def test_a_file_gives_back_the_plan(tmp_path_factory: pytest.TempPathFactory, pl
     path = tmp_path_factory.getbasetemp() / "grouped.toml"
     write_plan(plan, LARGE, path)
     if plan.has_groups:
-        assert path.read_text().startswith("format = 3\n")
+        assert path.read_text().startswith(f"format = {5 if plan.has_data_parts else 3}\n")
         assert read_plan(path, LARGE) == plan
         assert parse_resolved_plan(path.read_text(), source="text").plan == plan
     else:  # what does not matter is not written
@@ -63,7 +73,11 @@ def test_the_groups_are_all_devices_once(plan: Plan):
     devices = [device for rank in range(plan.num_ranks) for device in plan.group(rank)]
     assert sorted(devices) == list(range(len(devices)))
     assert [plan.device(rank) for rank in range(plan.num_ranks)] == [g[0] for g in plan.groups]
-    assert plan.on_devices(plan.placement).has_groups is False
+    alone = plan.on_devices(plan.placement)
+    assert not alone.has_groups
+    assert not alone.has_data_parts
+    # Groups of the same sizes keep them.
+    assert plan.on_groups([tuple(each.groups) for each in plan.pipelines]) == plan
 
 
 def test_unlike_groups_make_unlike_replicas():
@@ -73,6 +87,42 @@ def test_unlike_groups_make_unlike_replicas():
     assert row.shape != other.shape
     alone = replace(row, peers=((), ()))
     assert (alone.peers, alone.degrees) == ((), (1, 1))
+
+
+def in_parts() -> Plan:
+    """Return `grouped`, whose first rank has two data parts and whose last one three."""
+    first, last = grouped().pipelines
+    pipelines = (replace(first, data_parts=(2, 1)), replace(last, data_parts=(3,)))
+    return replace(grouped(), pipelines=pipelines)
+
+
+def test_data_parts_leave_the_rest_of_a_group_to_tensor_parallelism():
+    four = grouped().on_groups((((0, 1, 2, 3), (4,)), ((5,),)))
+    first, last = four.pipelines
+    plan = replace(four, pipelines=(replace(first, data_parts=(2, 1)), last))
+    assert plan.pipelines[0].tensor_parts == (2, 1)
+    assert plan.pipelines[0].shape != first.shape
+    assert replace(first, data_parts=(1, 1)) == first
+    assert "data_parts = [\n    [2, 1],\n    [],\n]\n" in plan_text(plan, CLUSTER)
+    drawn = draw_plan(in_parts(), CLUSTER)
+    assert "rank 0 divides each microbatch into 2 parts before that\nrank 2 " in drawn
+
+
+@pytest.mark.parametrize(
+    ("parts", "sharing", "words"),
+    [
+        ((2,), Sharing.TENSOR, r"`data_parts` is \[2\] for ranks of \[2, 1\]; give one for each"),
+        ((2, 2), Sharing.TENSOR, r"`data_parts` is \[2, 2\] for ranks of \[2, 1\]; give one"),
+        ((0, 1), Sharing.TENSOR, r"`data_parts` is \[0, 1\] for ranks of"),
+        ((2, 1), Sharing.ZERO3, r"with `sharing` zero3 .* `data_parts` is \[2, 1\]; leave it out"),
+        ((2, 1), Sharing.DATA, "with `sharing` data all devices of a rank divide samples"),
+    ],
+)
+def test_wrong_data_parts_are_refused(parts: tuple[int, ...], sharing: Sharing, words: str):
+    first, last = grouped().pipelines
+    wrong = (replace(first, data_parts=parts), last)
+    with pytest.raises(PlanError, match=words):
+        check_plan(replace(grouped(), pipelines=wrong, sharing=sharing), num_devices=16)
 
 
 def test_a_file_and_a_drawing_of_groups_read_well():
@@ -138,6 +188,15 @@ def test_devices_of_a_group_divide_its_memory(sharing: Sharing):
                 assert own.activations == of_rank.activations
             else:
                 assert own.activations < of_rank.activations
+
+
+def test_data_parts_divide_residuals_and_keep_parameters():
+    each, profile = BytesPerParameter(), profile_of(NUM_LAYERS)
+    for number in (0, 1):
+        by_data = stage_memory(
+            replace(grouped(), sharing=Sharing.DATA), profile, each=each, replica=number
+        )
+        assert stage_memory(in_parts(), profile, each=each, replica=number) == by_data
 
 
 def test_all_devices_of_a_group_have_to_hold_their_part():

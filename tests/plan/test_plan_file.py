@@ -165,7 +165,7 @@ def test_a_file_reads_well():
         ("format = 1", "format = ", "is not a plan"),
         ("tied = true", "", "missing required field `tied`"),
         ('schedule = "1f1b"', 'schedule = "2f2b"', r"Invalid enum value '2f2b'"),
-        ("format = 1", "format = 5", "has `format` 5, .* reads 1, 2, 3, 4; plan again"),
+        ("format = 1", "format = 6", "has `format` 6, .* reads 1, 2, 3, 4, 5; plan again"),
         ("    [2, 3],", "    [2, []],", "`placement` has a rank without a device: name one"),
         ('"two-region"', '"laptop"', "`cluster` 'laptop', the configuration 'two-region'"),
         ("    [2, 3],", "    [2],", r"have \[2, 1\] devices, `cut` has 2 stages"),

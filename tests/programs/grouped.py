@@ -64,6 +64,10 @@ def main(folder: Path) -> None:
     found["in parts"] = _run_plan(folder / "in-parts", dataset, in_parts, cluster)
     in_samples = _unlike(microbatch=4, sharing=Sharing.DATA)
     found["in samples"] = _run_plan(folder / "in-samples", dataset, in_samples, cluster)
+    first, second = _unlike(microbatch=4, sharing=Sharing.TENSOR).pipelines
+    pipelines = (replace(first, data_parts=(2,)), replace(second, data_parts=(2, 1)))
+    mixed = replace(_unlike(microbatch=4, sharing=Sharing.TENSOR), pipelines=pipelines)
+    found["mixed"] = _run_plan(folder / "mixed", dataset, mixed, cluster)
     report = {"losses": found, "sharded": _sharded()}
     (folder / "report.json").write_text(json.dumps(report))
 

@@ -27,7 +27,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["t8", "p4t2", "p2t4", "zero3", "unlike", "in parts", "in samples"]
+    "name", ["t8", "p4t2", "p2t4", "zero3", "unlike", "in parts", "in samples", "mixed"]
 )
 def test_losses_are_those_of_one_device(report: dict[str, Any], name: str) -> None:
     losses = report["losses"]
@@ -52,6 +52,10 @@ def test_the_group_of_a_rank_is_its_mesh() -> None:
     assert parts == MeshConfig(tensor=2, sequence_parallel=True)
     samples = replace(plan, sharing=Sharing.DATA)
     assert rank_mesh(samples, none, rank=0) == MeshConfig(data=4)
+    first, second = plan.pipelines
+    mixed = replace(plan, pipelines=(replace(first, data_parts=(2,)), second))
+    assert rank_mesh(mixed, none, rank=0) == MeshConfig(data=2, tensor=2)
+    assert rank_mesh(mixed, none, rank=1) == MeshConfig(tensor=2)
     zero3 = layout_plan(NamedLayout.ZERO3)
     assert zero3.sharing is Sharing.ZERO3
     assert rank_mesh(zero3, none, rank=1) == MeshConfig(data=4, sharded=True)

@@ -16,7 +16,7 @@ from tests.simulate.test_plan_step import conditions_of, with_updates
 @given(grouped_plans())
 def test_without_a_network_a_group_is_a_device_as_fast_as_all_of_them(plan: Plan):
     conditions = conditions_of(64, layers=NUM_LAYERS, network=False)
-    if plan.sharing is not Sharing.DATA:
+    if plan.sharing is not Sharing.DATA and not plan.has_data_parts:
         # Updates as well: each device has its part of them.
         conditions = with_updates(conditions, *[2.0] * NUM_LAYERS)
     alone, slow = plan.on_devices(plan.placement), np.ones(64)

@@ -15,6 +15,9 @@ device updates all parameters.
 With parts of each sequence between products, an all-reduce is a reduce-scatter and an all-gather,
 which take as long; the backward gathers the inputs of products once more: n r(A) in addition.
 
+Of d data parts each has T / d devices, which exchange activations of A / d bytes like this; the
+backward all-reduces the gradients of a microbatch between the parts, P d / T bytes on each device.
+
 The table of embeddings, split by rows, adds one r(A) to the forward of the first stage, the head
 one to the backward of the last. Nothing overlaps.
 
@@ -40,7 +43,8 @@ class SharedStage:
     """A stage that the devices of a group share: its layers, and the bytes that they exchange.
 
     `is_first` says that it has the embedding, `is_last` the head, `recomputes` that a backward
-    computes the forward again.
+    computes the forward again. Its devices divide samples into `data_parts`, those of a part the
+    rest; devices of a part follow each other in `group`.
     """
 
     group: tuple[int, ...]
@@ -50,6 +54,7 @@ class SharedStage:
     is_first: bool = False
     is_last: bool = False
     recomputes: bool = False
+    data_parts: int = 1
 
 
 def shared_part(part: Part, stage: SharedStage, sharing: Sharing, cluster: Cluster) -> Part:
@@ -72,7 +77,9 @@ def shared_part(part: Part, stage: SharedStage, sharing: Sharing, cluster: Clust
     update_s = part.update_s
     if sharing is not Sharing.DATA:
         # Gradients are gathered once in a step, for the messages to other replicas.
-        update_s = update_s / degree + _ring_s(stage, cluster, stage.gradient_bytes) / 2
+        tensor = degree // stage.data_parts
+        gathered_s = _ring_s(stage.group[:tensor], cluster, stage.gradient_bytes) / 2
+        update_s = update_s / tensor + gathered_s
     return replace(
         part,
         forward_s=part.forward_s / degree + forward_s,
@@ -85,17 +92,21 @@ def shared_part(part: Part, stage: SharedStage, sharing: Sharing, cluster: Clust
 def _exchanges_s(stage: SharedStage, sharing: Sharing, cluster: Cluster) -> tuple[float, float]:
     """Return the seconds of the exchanges of a forward and of a backward."""
     if sharing is Sharing.ZERO3:
-        whole_s = _ring_s(stage, cluster, stage.gradient_bytes)
+        whole_s = _ring_s(stage.group, cluster, stage.gradient_bytes)
         return whole_s / 2, whole_s
     if sharing is Sharing.DATA:
-        return 0.0, _ring_s(stage, cluster, stage.gradient_bytes)
-    each_s = _ring_s(stage, cluster, stage.activation_bytes)
+        return 0.0, _ring_s(stage.group, cluster, stage.gradient_bytes)
+    tensor = len(stage.group) // stage.data_parts
+    each_s = _ring_s(stage.group[:tensor], cluster, stage.activation_bytes / stage.data_parts)
+    summed_s = _ring_s(stage.group[::tensor], cluster, stage.gradient_bytes / tensor)
     num_layers = _ALL_REDUCES * stage.num_layers
     num_back = num_layers * (1 + stage.recomputes) + stage.is_last
     if sharing is Sharing.SEQUENCE:
         num_back += stage.num_layers  # two all-gathers
-    return (num_layers + stage.is_first) * each_s, num_back * each_s
+    return (num_layers + stage.is_first) * each_s, num_back * each_s + summed_s
 
 
-def _ring_s(stage: SharedStage, cluster: Cluster, num_bytes: float) -> float:
-    return ring_s(links_between(cluster, stage.group), num_bytes=num_bytes)
+def _ring_s(group: tuple[int, ...], cluster: Cluster, num_bytes: float) -> float:
+    if len(group) == 1:
+        return 0.0
+    return ring_s(links_between(cluster, group), num_bytes=num_bytes)

@@ -74,10 +74,11 @@ def stage_memory(
     def of_rank(number: int, degree: int) -> StageMemory:
         stages = pipeline.stages(number)
         # With data parallelism each device has everything but the residuals of others' samples.
-        parts_of_model = 1 if plan.sharing is Sharing.DATA else degree
+        tensor = pipeline.tensor_parts[number]
+        parts_of_model = 1 if plan.sharing is Sharing.DATA else tensor
         own = -(-sum(parameters[stage] for stage in stages) // parts_of_model)
         kept = max(parts[stage].kept_bytes for stage in stages)
-        num_shares = 1 if plan.sharing is Sharing.TENSOR else degree
+        num_shares = degree // tensor if plan.sharing is Sharing.TENSOR else degree
         return StageMemory(
             parameters=own * each.parameter,
             gradients=-(-sum(trained[stage] for stage in stages) // parts_of_model) * each.gradient,

@@ -78,6 +78,28 @@ def test_data_parallelism_all_reduces_gradients_and_updates_everything(degree: i
     assert found.update_s == 3.0
 
 
+@given(st.sampled_from([(2, 2), (2, 4), (4, 2)]), st.booleans())
+def test_data_parts_exchange_fewer_activations_and_add_their_gradients(
+    parts: tuple[int, int], recomputes: bool
+):
+    data, tensor = parts
+    where = cluster(8, latency_s=LATENCY_S, bytes_per_s=RATE)
+    stage = stage_of(data * tensor, recomputes=recomputes, data_parts=data)
+    found = shared_part(WHOLE, stage, Sharing.TENSOR, where)
+    each_s = all_reduce_s(tensor, 16.0 / data)
+    assert found.forward_s == pytest.approx(6 / (data * tensor) + 6 * each_s)
+    back_s = 6 * (1 + recomputes) * each_s + all_reduce_s(data, 40.0 / tensor)
+    assert found.backward_s == pytest.approx(12 / (data * tensor) + back_s)
+    assert found.update_s == pytest.approx(4 / tensor + all_reduce_s(tensor, 40.0) / 2)
+
+
+@given(st.integers(2, 8))
+def test_as_many_data_parts_as_devices_are_data_parallelism(degree: int):
+    where = cluster(8, latency_s=LATENCY_S, bytes_per_s=RATE)
+    parts = shared_part(WHOLE, stage_of(degree, data_parts=degree), Sharing.TENSOR, where)
+    assert parts == shared_part(WHOLE, stage_of(degree), Sharing.DATA, where)
+
+
 def test_one_device_has_nothing_to_exchange():
     where = cluster(2, latency_s=LATENCY_S, bytes_per_s=RATE)
     for sharing in Sharing:
