@@ -17,6 +17,7 @@ import optax
 from experiments.alpa_gpt.published import Case
 from jaxpipe.autoshard.hlo import Target, compile_step, count_collectives, target_devices
 from jaxpipe.autoshard.spmd import (
+    Combining,
     NamedStep,
     abstract_arrays,
     baseline,
@@ -85,7 +86,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         strategy,
         devices=devices,
         donated=(1,),
-        by_layout=by_layout,
+        combining=Combining(by_layout=by_layout),
     )
     shardings = placed(arguments, strategy.arguments, jax_mesh(mesh, devices), names=_NAMES)
     compiled = compile_step(run, abstract_arrays(arguments, shardings), target)

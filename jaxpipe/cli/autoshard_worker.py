@@ -31,6 +31,7 @@ from jaxpipe.autoshard.intra_op import (
     price_strategy,
 )
 from jaxpipe.autoshard.spmd import (
+    Combining,
     abstract_arrays,
     baseline,
     partitioned_step,
@@ -172,8 +173,8 @@ def _compiled(problem: Problem, strategy: Strategy, target: Target) -> CompiledS
     if problem.request["partitioner"] == "gspmd":
         run = partitioned_step(step, arguments, strategy, devices=devices)
     else:
-        by_layout = problem.request["reduce_scatter"]
-        run = sharded_step(step, arguments, strategy, devices=devices, by_layout=by_layout)
+        combining = Combining(by_layout=problem.request["reduce_scatter"])
+        run = sharded_step(step, arguments, strategy, devices=devices, combining=combining)
     return compile_step(run, abstract_arrays(arguments, shardings), target)
 
 

@@ -15,7 +15,7 @@ import jax
 import msgspec
 
 from jaxpipe.autoshard.hlo import collectives
-from jaxpipe.autoshard.spmd import NamedStep, abstract_arrays, placed, sharded_step
+from jaxpipe.autoshard.spmd import Combining, NamedStep, abstract_arrays, placed, sharded_step
 from jaxpipe.autoshard.spmd.distributed import initial_pieces, placed_pieces
 from jaxpipe.autoshard.strategy import jax_mesh, parse_strategy, strategy_text
 from jaxpipe.comm import (
@@ -101,7 +101,7 @@ def run_sharded(
         arguments,
         strategy,
         devices=ranks.devices,
-        bucket_bytes=BUCKET_BYTES.get(system, inf),
+        combining=Combining(bucket_bytes=BUCKET_BYTES.get(system, inf)),
     )
     mesh = jax_mesh(strategy.mesh, ranks.devices)
     shardings = placed(arguments, strategy.arguments, mesh, names=NAMES)

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ from jaxpipe.autoshard.graph import trace_step
 from jaxpipe.autoshard.hlo import KEEP_RECOMPUTED, collectives, count_collectives
 from jaxpipe.autoshard.intra_op import Machine, find_strategy
 from jaxpipe.autoshard.spmd import (
+    Combining,
     NamedStep,
     baseline,
     initial_state,
@@ -65,6 +66,8 @@ def _run(
     else:
         strategy = baseline(state, BATCH, BATCH, mesh=mesh, split=gpt.split, zero=ZeroLevel(zero))
     make: Any = partitioned_step if options.get("by_compiler", False) else sharded_step
+    if options.get("combines", False):
+        make = partial(sharded_step, combining=Combining(by_compiler=True))
     lying = jax.device_put(
         arguments, placed(arguments, strategy.arguments, jax_mesh(mesh), names=step.names)
     )

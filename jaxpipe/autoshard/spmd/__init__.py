@@ -10,6 +10,7 @@ from jaxpipe.autoshard.spmd.host_step import (
     measured_segments,
     trace_host_program,
 )
+from jaxpipe.autoshard.spmd.interpret import Combining
 from jaxpipe.autoshard.spmd.microbatches import accumulated
 from jaxpipe.autoshard.spmd.program import Program, trace_program
 from jaxpipe.autoshard.spmd.propagate import propagate
@@ -31,6 +32,7 @@ from jaxpipe.autoshard.spmd.train_step import (
 )
 
 __all__ = [
+    "Combining",
     "HostProgram",
     "HostSchedule",
     "HostStep",

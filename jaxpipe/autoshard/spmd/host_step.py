@@ -22,6 +22,7 @@ from jax import Array
 
 from jaxpipe.autoshard.spmd.host_program import HostCollective, HostProgram, host_program
 from jaxpipe.autoshard.spmd.host_schedule import HostSchedule, schedule_of
+from jaxpipe.autoshard.spmd.interpret import Combining
 from jaxpipe.autoshard.spmd.sharded_step import NamedStep, local_step, shard_program
 from jaxpipe.autoshard.strategy import MeshShape, Sharding, Strategy
 from jaxpipe.collective import AllReduceKind
@@ -60,7 +61,7 @@ def trace_host_program(
         jax.ShapeDtypeStruct(sharding.local_shape(leaf.shape, mesh), leaf.dtype)
         for leaf, sharding in zip(whole, sharded.arguments, strict=True)
     ]
-    local = local_step(step, sharded, mesh, by_layout=False, bucket_bytes=bucket_bytes)
+    local = local_step(step, sharded, mesh, combining=Combining(bucket_bytes=bucket_bytes))
     traced = jax.make_jaxpr(local, axis_env=[("dp", mesh.dp), ("op", mesh.op)])(*shapes)
     return host_program(live(flatten(traced, unroll=True, barriers=True)), rank=rank)
 

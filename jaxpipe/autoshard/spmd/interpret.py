@@ -35,6 +35,33 @@ from jaxpipe.autoshard.strategy import (
 )
 
 _JOIN = {"reduce_max": jax.lax.pmax, "reduce_min": jax.lax.pmin}
+_COMBINED = (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_GATHER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combining:
+    """Which collectives of several arrays are one.
+
+    Args:
+        by_layout: whether reduce-scatters are combined only if the same other axes split the
+            arrays, so that a buffer is either replicated or sharded along those axes, never both.
+        bucket_bytes: what one flat buffer of an all-reduce has at most, unless a single array is
+            larger: a bucket depends on its own arrays alone, so that it can start before others
+            are computed.
+        by_compiler: whether the compiler combines reduce-scatters and all-gathers. Then each array
+            has its own, without copies into a flat buffer and out of it. By default those of all
+            devices but CPUs, for which XLA combines none.
+    """
+
+    by_layout: bool = False
+    bucket_bytes: float = math.inf
+    by_compiler: bool | None = None
+
+    def on(self, platform: str) -> "Combining":
+        """Return what `by_compiler` is on a platform of JAX, if it is not set."""
+        if self.by_compiler is not None:
+            return self
+        return replace(self, by_compiler=platform != "cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,19 +114,14 @@ class Evaluation:
         program: the operators.
         choices: how each of them is computed.
         mesh: the devices.
-        by_layout: whether reduce-scatters are combined only if the same other axes split the
-            arrays, so that a buffer is either replicated or sharded along those axes, never both.
-        bucket_bytes: what one flat buffer of an all-reduce has at most, unless a single array is
-            larger: a bucket depends on its own arrays alone, so that it can start before others
-            are computed.
+        combining: which collectives are one.
     """
 
     program: Program
     choices: Sequence[OperatorChoice]
     mesh: MeshShape
-    by_layout: bool
+    combining: Combining
     book: LayoutBook
-    bucket_bytes: float = math.inf
     held: MutableMapping[int, Held] = field(default_factory=dict)
     guarded: Mapping[int, Held] = field(default_factory=_nothing)
     weights: Sequence[int] = ()
@@ -206,19 +228,22 @@ class Evaluation:
         """Return the collectives that share a buffer with the first; an all-to-all shares none."""
         if first.kind is CollectiveKind.ALL_TO_ALL:
             return [first]
-        found = [each for each in waits if each.goes_with(first, by_layout=self.by_layout)]
+        found = [
+            each for each in waits if each.goes_with(first, by_layout=self.combining.by_layout)
+        ]
         return found if first.kind is not CollectiveKind.ALL_REDUCE else self._bucket(found)
 
     def _bucket(self, waits: Sequence[Wait]) -> list[Wait]:
         """Return those that are made first, up to the size of a bucket; at least one."""
-        if self.bucket_bytes == math.inf:
+        most = self.combining.bucket_bytes
+        if most == math.inf:
             return [*waits]
         found: list[Wait] = []
         size = 0
         # Arrays are numbered as they are made: gradients of the last layer first.
         for wait in sorted(waits, key=lambda each: each.number):
             size += self._source(wait).nbytes
-            if found and size > self.bucket_bytes:
+            if found and size > most:
                 break
             found.append(wait)
         return found
@@ -287,6 +312,9 @@ class Evaluation:
 
     def _collected(self, waits: Sequence[Wait], pieces: Sequence[Array]) -> list[Array]:
         kind, axes, dims = waits[0].kind, waits[0].axes, [wait.dim for wait in waits]
+        if self.combining.by_compiler and len(waits) > 1 and kind in _COMBINED:
+            each = zip(waits, pieces, strict=True)
+            return [found for one, piece in each for found in self._collected((one,), (piece,))]
         if kind is CollectiveKind.ALL_REDUCE:
             # The operator decides how partial results join: maxima must not be summed.
             join = _JOIN.get(waits[0].join, jax.lax.psum)

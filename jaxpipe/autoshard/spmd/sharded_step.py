@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any, TypeAlias
 
 import jax
@@ -12,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding
 from jaxpipe.autoshard.graph import path_name
 from jaxpipe.autoshard.resharding import Computed, LayoutBook, carried
 from jaxpipe.autoshard.spmd.check_choice import check_choices
-from jaxpipe.autoshard.spmd.interpret import Evaluation
+from jaxpipe.autoshard.spmd.interpret import Combining, Evaluation
 from jaxpipe.autoshard.spmd.microbatches import phases_of, run_microbatches, times_of
 from jaxpipe.autoshard.spmd.program import Program, array_type, trace_program
 from jaxpipe.autoshard.spmd.propagate import propagate
@@ -31,6 +30,7 @@ from jaxpipe.errors import PlanError
 Device: TypeAlias = Any
 """A device of JAX."""
 
+_ALL_TOGETHER = Combining()
 _SCATTERS = frozenset((ZeroLevel.GRADIENTS, ZeroLevel.PARAMETERS))
 
 
@@ -183,8 +183,7 @@ def sharded_step(
     *,
     devices: Sequence[Device] | None = None,
     donated: Sequence[int] = (0,),
-    by_layout: bool = False,
-    bucket_bytes: float = inf,
+    combining: Combining = _ALL_TOGETHER,
 ) -> Callable[..., Any]:
     """Return the jitted step with explicit collectives.
 
@@ -194,16 +193,17 @@ def sharded_step(
         strategy: how they are sharded.
         devices: the devices of the mesh; default: those of JAX.
         donated: the arguments that results may overwrite.
-        by_layout: combine reduce-scatters only where the same other axes split the arrays.
-        bucket_bytes: what one all-reduce of several arrays has at most.
+        combining: which collectives of several arrays are one.
 
     Raises:
         PlanError: the strategy does not say how an argument is stored, or it does not fit.
     """
     sharded = shard_program(step, arguments, strategy)
+    mesh = jax_mesh(strategy.mesh, devices)
+    combining = combining.on(mesh.devices.flat[0].platform)
     mapped = jax.shard_map(
-        local_step(step, sharded, strategy.mesh, by_layout=by_layout, bucket_bytes=bucket_bytes),
-        mesh=jax_mesh(strategy.mesh, devices),
+        local_step(step, sharded, strategy.mesh, combining=combining),
+        mesh=mesh,
         in_specs=tuple(map(partition_spec, sharded.arguments)),
         out_specs=tuple(map(partition_spec, sharded.results)),
         # Whether results are replicated follows from the choices: JAX's check cannot see it.
@@ -222,8 +222,7 @@ def local_step(
     sharded: ShardedProgram,
     mesh: MeshShape,
     *,
-    by_layout: bool,
-    bucket_bytes: float = inf,
+    combining: Combining,
 ) -> Callable[..., tuple[Array, ...]]:
     """Return what each device runs: from pieces of the arguments to pieces of the results."""
     program = sharded.program
@@ -233,9 +232,8 @@ def local_step(
             program=program,
             choices=sharded.choices,
             mesh=mesh,
-            by_layout=by_layout,
+            combining=combining,
             book=LayoutBook(mesh=mesh),
-            bucket_bytes=bucket_bytes,
         )
         held = dict(
             zip(program.arguments, zip(sharded.arguments, pieces, strict=True), strict=True)

@@ -18,6 +18,13 @@ CASES: dict[str, dict[str, Any]] = {
     "zero 2": {"model": "alpa", "dp": 2, "op": 2, "zero": "gradients"},
     "zero 3": {"model": "alpa", "dp": 2, "op": 2, "zero": "parameters", "remat": True},
     "zero 3 of gpt": {"model": "gpt", "dp": 4, "op": 1, "zero": "parameters"},
+    "zero 2, combined by XLA": {
+        "model": "alpa",
+        "dp": 2,
+        "op": 2,
+        "zero": "gradients",
+        "combines": True,
+    },
     "by the compiler": {"model": "alpa", "dp": 2, "op": 2, "by_compiler": True},
     "found": {"model": "alpa", "dp": 2, "op": 2, "found": True},
 }
@@ -55,6 +62,16 @@ def test_collectives(
 ) -> None:
     kinds = ("allreduce", "allgather", "reducescatter")
     assert tuple(runs[name]["counts"][kind] for kind in kinds) == counts
+
+
+def test_a_compiler_that_combines_gets_a_collective_for_each_array(
+    runs: dict[str, dict[str, Any]],
+) -> None:
+    # XLA for CPUs combines none of them.
+    together, apart = (runs[name]["counts"] for name in ("zero 2", "zero 2, combined by XLA"))
+    assert together["allgather"] == together["reducescatter"] == 1
+    assert apart["allgather"] == apart["reducescatter"] > 10
+    assert apart["allreduce"] == together["allreduce"]
 
 
 def test_a_found_strategy_says_how_each_operator_is_computed(
