@@ -9,6 +9,7 @@ all seeds and every H. A row is written after each run, and runs that have one a
 """
 
 import argparse
+import json
 import os
 import time
 import tomllib
@@ -29,7 +30,15 @@ from experiments.table import Row, append_csv, markdown, read_csv
 from jaxpipe import load_config
 from jaxpipe.config import Config
 from jaxpipe.models.build_model import build_model
-from jaxpipe.outer import MEAN, OuterOptimizer, fresh_state, outer_gradient, outer_step
+from jaxpipe.outer import (
+    MEAN,
+    OuterOptimizer,
+    eager_step,
+    fresh_lead,
+    fresh_state,
+    outer_gradient,
+    outer_step,
+)
 from jaxpipe.runtime.data import open_dataset
 from jaxpipe.runtime.data.samples import Windows
 from jaxpipe.runtime.stage.optimizer import clip_factor, stage_optimizer
@@ -42,7 +51,10 @@ _STUDIES = {"tuned": "gaps", "long": "long-gaps"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One run; sums in every step are one island that never takes an outer step (`every` is 0)."""
+    """One run; sums in every step are one island that never takes an outer step (`every` is 0).
+
+    With `eager` an island moves by its own outer gradient at once, by others' a round later.
+    """
 
     islands: int
     every: int
@@ -50,6 +62,7 @@ class Cell:
     outer_rate: float = MEAN.learning_rate
     momentum: float = MEAN.momentum
     seed: int = 0
+    eager: bool = False
 
     @property
     def key(self) -> tuple[float, ...]:
@@ -81,21 +94,36 @@ class Islands:
         optimizer = OuterOptimizer(learning_rate=cell.outer_rate, momentum=cell.momentum)
         vector, _ = ravel_pytree(self._initial(cell.seed))
         state = fresh_state(np.asarray(vector))
+        leads = [fresh_lead(state.anchor)] * islands
         moments = [self._optimizer.init(self._restore(vector))] * islands
         tokens = self._tokens(cell)
+        sent: np.ndarray | None = None
         for first in range(0, steps, every):
             parts: list[np.ndarray] = []
             for island in range(islands):
+                start = state.anchor + leads[island].lead
                 local, moments[island] = self._inner(
-                    state.anchor,
+                    start,
                     moments[island],
                     tokens[:, island],
                     first,
                     first + every,
                     cell.inner_rate,
                 )
-                parts.append(outer_gradient(state.anchor, np.asarray(local), weight=1 / islands))
-            state = outer_step(state, sum(parts[1:], parts[0]), optimizer)
+                parts.append(outer_gradient(start, np.asarray(local), weight=1 / islands))
+            total = sum(parts[1:], parts[0])
+            if not cell.eager:
+                state = outer_step(state, total, optimizer)
+                continue
+            # The sum of a round arrives at the end of the next one.
+            if sent is not None:
+                state = outer_step(state, sent, optimizer)
+            sent = total
+            leads = [
+                eager_step(lead, part, optimizer) for lead, part in zip(leads, parts, strict=True)
+            ]
+        if sent is not None:
+            state = outer_step(state, sent, optimizer)
         return self._held_out(state.anchor)
 
     def _inner_steps(
@@ -164,7 +192,10 @@ class Study:
         """Return the held-out loss of each run."""
         rows = read_csv(self.table) if self.table.exists() else []
         names = list(Cell.__dataclass_fields__)
-        return {tuple(float(r[n]) for n in names): float(r["held_out_loss"]) for r in rows}
+        return {
+            tuple(json.loads(row[name].lower()) for name in names): float(row["held_out_loss"])
+            for row in rows
+        }
 
 
 def main() -> None:
@@ -207,6 +238,9 @@ def _chosen(study: Study, number: int) -> Iterator[Cell]:
     best = min(grid, key=lambda cell: losses[cell.key])
     for seed, every in product(study.cases["seeds"], tuned["every"] if number else [0]):
         yield replace(best, every=every, seed=seed)
+    if number and tuned.get("eager", False):
+        for seed in study.cases["seeds"]:
+            yield replace(best, every=tuned["tuned_every"], seed=seed, eager=True)
 
 
 def _make(islands: Islands, study: Study, cells: list[Cell]) -> None:
@@ -234,12 +268,12 @@ def _report(study: Study) -> None:
     for first in dict.fromkeys(replace(cell, seed=0) for cell in cells):
         own = [cell for cell in cells if replace(cell, seed=0) == first]
         gaps = [losses[cell.key] / baseline[cell.seed] - 1 for cell in own]
-        if first.every:
+        if first.every and not first.eager:
             points[first.islands, first.every] = gaps
         rows.append(
             {
                 "islands": first.islands if first.every else "sums in every step",
-                "H": first.every or "",
+                "H": f"{first.every}{', eager' if first.eager else ''}" if first.every else "",
                 "inner rate": first.inner_rate,
                 "eta, mu": f"{first.outer_rate:g}, {first.momentum:g}" if first.every else "",
                 "held-out loss, by seed": " ".join(f"{losses[cell.key]:.4f}" for cell in own),

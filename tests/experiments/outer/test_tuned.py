@@ -22,6 +22,10 @@ RATE = 1e-2
             Cell(islands=2, every=2, inner_rate=RATE, outer_rate=0.6, momentum=0.5, seed=1),
             {"islands": 2, "every": 2, "learning_rate": 0.6, "momentum": 0.5},
         ),
+        (
+            Cell(islands=2, every=2, inner_rate=RATE, momentum=0.5, seed=1, eager=True),
+            {"islands": 2, "every": 2, "learning_rate": 1.0, "momentum": 0.5, "eager": True},
+        ),
     ],
 )
 def test_losses_are_those_of_a_run_with_ranks(
