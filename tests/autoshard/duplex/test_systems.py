@@ -1,6 +1,9 @@
 """Systems under one cost model: what they move and overlap, and closed forms of their time."""
 
 from dataclasses import replace
+from itertools import permutations
+from math import exp
+from statistics import NormalDist
 
 import pytest
 
@@ -109,3 +112,48 @@ def test_without_a_spread_every_device_is_equally_full(
     )
     assert load.fullest(8) == pytest.approx(1.0)
     assert 1.0 < replace(load, spread=1.0).fullest(8) < 8.0
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 2.0])
+def test_a_second_choice_is_one_of_the_other_experts(spread: float) -> None:
+    """Against all ordered pairs of experts, drawn without replacement."""
+    load = RoutingLoad(
+        num_experts=5,
+        num_devices=5,
+        experts_per_token=2,
+        capacity_factor=1.0,
+        tokens=1,
+        sequences=1,
+        spread=spread,
+    )
+    weights = [exp(spread * NormalDist().inv_cdf((each + 0.5) / 5)) for each in range(5)]
+    chosen = [0.0] * 5
+    for first, second in permutations(range(5), 2):
+        others = sum(weights) - weights[first]
+        likely = weights[first] / sum(weights) * weights[second] / others
+        chosen[first] += likely
+        chosen[second] += likely
+    assert sum(chosen) == pytest.approx(2.0)
+    assert load.fullest(5) == pytest.approx(5 * max(chosen) / 2)
+    assert load.fullest(1) == pytest.approx(1.0)
+
+
+def test_without_a_capacity_messages_wait_for_the_fullest_host() -> None:
+    even = work(profile=CollectiveProfile(devices=DEVICES, all_to_all=1.0))
+    uneven = replace(even, load=replace(even.load, spread=1.5), hosts=2)
+    factor = uneven.load.fullest(2)
+    assert 1.0 < factor < 2.0
+    assert predicted_step_s(System.FASTMOE, uneven) == pytest.approx(4 * EXCHANGED * factor)
+    # Inside a host, and with a capacity, they are even.
+    assert predicted_step_s(System.FASTMOE, replace(uneven, hosts=1)) == pytest.approx(
+        4 * EXCHANGED
+    )
+    assert predicted_step_s(System.GSHARD, uneven) == pytest.approx(4 * EXCHANGED)
+
+
+def test_a_benchmark_may_leave_out_the_sum_of_gradients() -> None:
+    given = work(profile=CollectiveProfile(devices=DEVICES, all_reduce=1.0))
+    assert predicted_step_s(System.FASTMOE, given) == pytest.approx(DENSE)
+    unsummed = replace(given, unsummed=frozenset({System.FASTMOE}))
+    assert predicted_step_s(System.FASTMOE, unsummed) == pytest.approx(0.0, abs=1e-6)
+    assert predicted_step_s(System.GSHARD, unsummed) == pytest.approx(DENSE)
