@@ -1,9 +1,10 @@
 """Run the programs of figures 6 to 8 on 2 to 64 ranks: computes paced, links emulated.
 
-    python -m experiments.hidup.emulated                          6 and 8 on 8, 16 and 32 ranks
-    python -m experiments.hidup.emulated figure-7                 7 on 2, 4 and 8 ranks
-    python -m experiments.hidup.emulated 64 vit-switch deepspeed  one model and system on 64
-    python -m experiments.hidup.emulated 8 late                   bars whose messages were late
+    python -m experiments.hidup.emulated                6 and 8 on 8 and 16 ranks: 8 minutes
+    python -m experiments.hidup.emulated figure-7       7 on 2, 4 and 8 ranks: 7 minutes
+    python -m experiments.hidup.emulated 32             6 on 32 ranks: 21 minutes
+    python -m experiments.hidup.emulated 64 vit-switch  one model on 64 ranks: 13 minutes
+    python -m experiments.hidup.emulated 8 late         bars whose messages were late
 
 Rows of what is run replace those of an earlier run in `results/emulated.csv`.
 """
@@ -75,7 +76,7 @@ def _late() -> set[tuple[str, ...]]:
 def main(arguments: Sequence[str]) -> None:
     """Run the numbers of ranks and the models that are named, and write the table."""
     names = [each for each in arguments if not each.isdigit()]
-    default = [2, 4, 8] if _ONE_HOST in names else [8, 16, 32]
+    default = [2, 4, 8] if _ONE_HOST in names else [8, 16]
     ranks = [int(each) for each in arguments if each.isdigit()] or default
     known = {*MODELS, *_SYSTEMS, _ONE_HOST, "late"}
     if not set(names) <= known or not set(ranks) <= set(_STRETCH):

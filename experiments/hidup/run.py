@@ -7,8 +7,8 @@ fit        fit the three constants, and again without each condition, model or c
 reachable  what the published bars contradict: the network alone, each other, orders
 noise      misled searches (VI.E)
 search     search seconds over layers and devices (VI.F), measured
-emulated   run the systems of figures 6 and 8 on 8, 16 and 32 paced ranks; `python -m
-           experiments.hidup.emulated` takes models, numbers of ranks and `figure-7`
+emulated   run the systems of figures 6 and 8 on 8 and 16 paced ranks; `python -m
+           experiments.hidup.emulated` takes models, 32 and 64 ranks, and `figure-7`
 ========== ========================================================================================
 """
 

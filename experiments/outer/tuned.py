@@ -183,6 +183,12 @@ class Study:
         """The table of all runs."""
         return _HERE / "results" / f"{self.name}.csv"
 
+    @property
+    def sides(self) -> list[tuple[int, bool]]:
+        """What is tuned: numbers of islands, 0 for sums in every step, and if they are eager."""
+        kinds = (False, True) if self.grid.get("eager", False) else (False,)
+        return [(0, False), *((n, eager) for n in self.grid["islands"] for eager in kinds)]
+
     def config(self) -> Config:
         """Return the configuration of the runs."""
         settings = [*self.cases["settings"], *self.grid.get("settings", [])]
@@ -207,13 +213,13 @@ def main() -> None:
     study = Study(name=given.study, cases=tomllib.loads((_HERE / "cases.toml").read_text()))
     if not given.report:
         islands = Islands(study.config())
-        for number in (0, *study.grid["islands"]):
-            _make(islands, study, list(_grid(study.grid, number)))
-            _make(islands, study, list(_chosen(study, number)))
+        for number, eager in study.sides:
+            _make(islands, study, list(_grid(study.grid, number, eager=eager)))
+            _make(islands, study, list(_chosen(study, number, eager=eager)))
     _report(study)
 
 
-def _grid(tuned: dict[str, Any], number: int) -> Iterator[Cell]:
+def _grid(tuned: dict[str, Any], number: int, *, eager: bool) -> Iterator[Cell]:
     """Yield the runs that the best of a number of islands is chosen from; 0 are sums."""
     for rate in tuned["inner_rates"]:
         if number == 0:
@@ -226,21 +232,20 @@ def _grid(tuned: dict[str, Any], number: int) -> Iterator[Cell]:
                 inner_rate=rate,
                 outer_rate=eta,
                 momentum=mu,
+                eager=eager,
             )
 
 
-def _chosen(study: Study, number: int) -> Iterator[Cell]:
-    """Yield the best cell of a number of islands, with all seeds and every H."""
+def _chosen(study: Study, number: int, *, eager: bool) -> Iterator[Cell]:
+    """Yield the best cell of a number of islands, with all seeds, and every H if not eager."""
     tuned, losses = study.grid, study.losses()
-    grid = [cell for cell in _grid(tuned, number) if cell.key in losses]
+    grid = [cell for cell in _grid(tuned, number, eager=eager) if cell.key in losses]
     if not grid:
         return
     best = min(grid, key=lambda cell: losses[cell.key])
-    for seed, every in product(study.cases["seeds"], tuned["every"] if number else [0]):
+    periods = [tuned["tuned_every"]] if eager else tuned["every"] if number else [0]
+    for seed, every in product(study.cases["seeds"], periods):
         yield replace(best, every=every, seed=seed)
-    if number and tuned.get("eager", False):
-        for seed in study.cases["seeds"]:
-            yield replace(best, every=tuned["tuned_every"], seed=seed, eager=True)
 
 
 def _make(islands: Islands, study: Study, cells: list[Cell]) -> None:
@@ -260,8 +265,12 @@ def _make(islands: Islands, study: Study, cells: list[Cell]) -> None:
 def _report(study: Study) -> None:
     """Write a row and a point for each number of islands and H that has runs."""
     losses = study.losses()
-    numbers = (0, *sorted(study.grid["islands"]))
-    cells = [cell for n in numbers for cell in _chosen(study, n) if cell.key in losses]
+    cells = [
+        cell
+        for number, eager in sorted(study.sides)
+        for cell in _chosen(study, number, eager=eager)
+        if cell.key in losses
+    ]
     baseline = {cell.seed: losses[cell.key] for cell in cells if not cell.every}
     rows: list[Row] = []
     points: dict[tuple[int, int], list[float]] = {}
