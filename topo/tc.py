@@ -11,10 +11,13 @@ then delayed by netem; a NIC that is shared is the parent of all of them::
 Only outgoing packets are shaped: the sender decides each direction, so links may be asymmetric. A
 host that limits what enters it (`Host.ingress_bytes_per_s`) is not emulated.
 
+Or, simpler, one token bucket (tbf) limits all that leaves the interface of a host, without delays:
+`bucket_commands`.
+
 A command is a list of words. An emulation hands them to `tc` itself; scripts, for other hosts, hold
 the same words, quoted.
 
-Sources: tc-htb(8), tc-netem(8), tc-u32(8).
+Sources: tc-htb(8), tc-netem(8), tc-u32(8), tc-tbf(8).
 """
 
 import re
@@ -24,7 +27,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from math import ceil, inf
 
-from jaxpipe.topo.cluster import Cluster
+from jaxpipe.topo.cluster import Cluster, Host
 from jaxpipe.topo.shaping import ShapedPeer, shaped_peers
 from jaxpipe.topo.units import ms_from_seconds
 
@@ -85,8 +88,7 @@ def tc_commands(
         ValueError: a host has no address or shares it, an address has no host, the device's name
             is not one, or there are more than 65,519 peers.
     """
-    if not _DEVICE.fullmatch(device):
-        raise ValueError(f"`device` must be a network interface such as eth0, is {device!r}")
+    _check_device(device)
     _check_addresses(cluster, addresses)
     commands: dict[str, tuple[Command, ...]] = {}
     for host in cluster.hosts:
@@ -95,6 +97,50 @@ def tc_commands(
         ]
         commands[host.name] = tuple(_shape(peers, addresses, device, host.egress_bytes_per_s))
     return commands
+
+
+def bucket_commands(cluster: Cluster, *, device: str) -> dict[str, Command]:
+    """Return for each host the command that limits the `device` to the speed of its NIC.
+
+    Where the cluster states none, it is that of the fastest link to another host. This is how
+    HiDup's authors limit their network (Zhang et al., SoCC 2022, section 6.4).
+
+    Raises:
+        ValueError: the name of the device is not one, or there is one host alone.
+    """
+    _check_device(device)
+    if len(cluster.hosts) == 1:
+        raise ValueError(f"cluster {cluster.name!r} has one host, whose NIC nothing crosses")
+    return {
+        host.name: (
+            *("qdisc", "replace", "dev", device, "root"),
+            *token_bucket(_nic_bytes_per_s(cluster, host)),
+        )
+        for host in cluster.hosts
+    }
+
+
+def token_bucket(bytes_per_s: float) -> Command:
+    """Return tbf's words: a rate, and what may go at once.
+
+    >>> " ".join(token_bucket(2.5e9))
+    'tbf rate 20000000000bit burst 2500000 latency 200ms'
+    """
+    # A millisecond of traffic, but at least one packet of segmentation offload (64 KiB).
+    burst = max(2**16, round(bytes_per_s / 1e3))
+    # tc's rates are in bits, its bursts in bytes.
+    return ("tbf", *f"rate {round(8 * bytes_per_s)}bit burst {burst} latency 200ms".split())
+
+
+def _nic_bytes_per_s(cluster: Cluster, host: Host) -> float:
+    if host.egress_bytes_per_s < inf:
+        return host.egress_bytes_per_s
+    return max(peer.bytes_per_s for peer in shaped_peers(cluster, host.name))
+
+
+def _check_device(device: str) -> None:
+    if not _DEVICE.fullmatch(device):
+        raise ValueError(f"`device` must be a network interface such as eth0, is {device!r}")
 
 
 def parse_addresses(text: str) -> dict[str, Address]:

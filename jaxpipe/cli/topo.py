@@ -12,6 +12,9 @@ import tyro
 if TYPE_CHECKING:  # it imports numpy, which `--help` can do without
     from jaxpipe.topo import Cluster
 
+_MOST_NAMES = 8
+"""Of hosts in a line."""
+
 
 @contextmanager
 def _users_mistakes() -> Iterator[None]:
@@ -86,8 +89,9 @@ def write_tc(
     name: tyro.conf.Positional[str],
     *,
     device: str,
-    addresses: Path,
+    addresses: Path | None = None,
     out: Path = Path("tc"),
+    tbf: bool = False,
 ) -> int:
     """Write tc scripts that make a fast network behave like a cluster: two for each host.
 
@@ -96,7 +100,11 @@ def write_tc(
         device: the network interface to shape on every host, such as eth0.
         addresses: a file of lines `HOST ADDRESS`, one for each host of the cluster.
         out: the folder to write.
+        tbf: only print the command for each host that limits all that leaves it to the speed of
+            its NIC, without delays: it needs no addresses.
     """
+    if tbf or addresses is None:
+        return _print_buckets(name, device=device, tbf=tbf, addresses=addresses)
     from jaxpipe import topo
     from jaxpipe.run.console import console
     from jaxpipe.run.output_files import check_output_folder
@@ -119,6 +127,31 @@ def write_tc(
     console.print(f"{2 * len(scripts)} scripts -> {out}", markup=False)
     script = shlex.quote(str(out / f"{first}.setup.sh"))
     console.print(f"\nnext, as root on {first}: {script}", markup=False)
+    return 0
+
+
+def _print_buckets(name: str, *, device: str, tbf: bool, addresses: Path | None) -> int:
+    """Print the command that limits the NIC of each host; hosts alike share one."""
+    from jaxpipe import topo
+    from jaxpipe.errors import ConfigError
+    from jaxpipe.topo.tc import bucket_commands
+
+    if not tbf:
+        raise ConfigError(
+            "hosts are told apart by their addresses: `--addresses` is missing; give the file, or "
+            "`--tbf` to limit whole interfaces"
+        )
+    if addresses is not None:
+        raise ConfigError("`--tbf` limits whole interfaces: leave `--addresses` out")
+    with _users_mistakes():
+        commands = bucket_commands(topo.load(name), device=device)
+    hosts: dict[str, list[str]] = {}
+    for host, words in commands.items():
+        hosts.setdefault(shlex.join(("tc", *words)), []).append(host)
+    for command, alike in hosts.items():
+        names = ", ".join(alike) if len(alike) <= _MOST_NAMES else f"each of {len(alike)} hosts"
+        print(f"# as root on {names}\n{command}")
+    print(f"# to undo\n{shlex.join(('tc', 'qdisc', 'del', 'dev', device, 'root'))}")
     return 0
 
 

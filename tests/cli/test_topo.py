@@ -54,6 +54,18 @@ def test_tc_writes_two_scripts_for_each_host(tmp_path: Path):
     assert all(os.access(path, os.X_OK) for path in scripts)
 
 
+def test_tc_prints_the_command_that_limits_a_nic(capsys: pytest.CaptureFixture[str]):
+    # Figure 8 of HiDup: two hosts of four GPUs, 20 Gbit/s.
+    name = "homogeneous:hosts=2,devices=4,delay_ms=0,bandwidth_gbps=20"
+    assert main(["topo", "tc", name, "--device", "ens14", "--tbf"]) == 0
+    assert capsys.readouterr().out == (
+        "# as root on here-0, here-1\n"
+        "tc qdisc replace dev ens14 root tbf rate 20000000000bit burst 2500000 latency 200ms\n"
+        "# to undo\n"
+        "tc qdisc del dev ens14 root\n"
+    )
+
+
 def test_hosts_writes_a_placement(tmp_path: Path):
     command = ["topo", "hosts", "two-region", "--devices", "2,0", "--out", str(tmp_path)]
     assert main(command) == 0
@@ -79,6 +91,16 @@ def test_hosts_writes_the_placement_of_a_plan(tmp_path: Path):
     [
         (["show", "homogenous"], "no cluster 'homogenous': did you mean 'homogeneous'?"),
         (["tc", "laptop", "--device", "eth0", "--addresses", "no"], "No such file"),
+        (
+            ["tc", "laptop", "--device", "eth0"],
+            "`--addresses` is missing; give the file, or `--tbf`",
+        ),
+        (["tc", "laptop", "--device", "eth0", "--tbf"], "has one host, whose NIC nothing crosses"),
+        (["tc", "two-region", "--device", "a;b", "--tbf"], "`device` must be a network interface"),
+        (
+            ["tc", "two-region", "--device", "eth0", "--tbf", "--addresses", "hosts.txt"],
+            "`--tbf` limits whole interfaces: leave `--addresses` out",
+        ),
         (["hosts", "laptop", "--devices", "1,x"], "`--devices` must be numbers such as 0,2,1"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from ipaddress import ip_address
@@ -11,7 +12,7 @@ from hypothesis import given
 
 from jaxpipe.topo import Cluster, load
 from jaxpipe.topo.shaping import shaped_peers
-from jaxpipe.topo.tc import parse_addresses, tc_scripts
+from jaxpipe.topo.tc import bucket_commands, parse_addresses, tc_scripts
 from tests.topo.golden_cases import addresses, scripts
 from tests.topo.strategies import clusters
 
@@ -149,3 +150,22 @@ def test_the_kernel_takes_the_scripts_twice_and_undoes_them(name: str, host: str
     assert (done.returncode, done.stderr) == (0, "")
     num_classes = script.setup.count("tc class add")
     assert done.stdout.split() == [str(num_classes), "0"]
+
+
+def test_a_bucket_limits_a_nic_or_the_fastest_link() -> None:
+    stated = bucket_commands(load("case2-spot"), device="eth0")["datacenter-0"]
+    assert " ".join(stated).startswith("qdisc replace dev eth0 root tbf rate 10000000000bit ")
+    # No NIC is stated here.
+    cluster = load("homogeneous:hosts=3,bandwidth_gbps=2")
+    assert "2000000000bit" in bucket_commands(cluster, device="eth0")["here-2"]
+
+
+@pytest.mark.root
+def test_the_kernel_takes_a_bucket_twice() -> None:
+    needs("tbf rate 1gbit burst 65536 latency 200ms")
+    cluster = load("homogeneous:hosts=2,delay_ms=0,bandwidth_gbps=20")
+    command = shlex.join(("tc", *bucket_commands(cluster, device="lo")["here-0"]))
+    done = in_a_namespace(f"set -e; {command}; {command}; tc qdisc show dev lo")
+    assert not done.returncode, done.stderr
+    assert "tbf" in done.stdout
+    assert "rate 20Gbit" in done.stdout

@@ -24,7 +24,7 @@ from jaxpipe.topo.emulate.commands import ip_batch, run, tc_batch
 from jaxpipe.topo.emulate.engine import EngineKind, LinkCount
 from jaxpipe.topo.emulate.network_spec import NetworkSpec, Tcp
 from jaxpipe.topo.emulate.owner import Owner
-from jaxpipe.topo.tc import FIRST_PEER, Command, tc_commands
+from jaxpipe.topo.tc import FIRST_PEER, Command, tc_commands, token_bucket
 
 _HUB = "hub"
 _JUMBO = 9000  # jumbo frames: fewer packets for tc to sort
@@ -127,8 +127,4 @@ def _join(hub: str, namespace: str, number: int, *, mtu: int) -> None:
 
 
 def _bucket(number: int, bytes_per_s: float) -> tuple[str, ...]:
-    # A millisecond of traffic, but at least one packet of segmentation offload (64 KiB).
-    burst = max(2**16, round(bytes_per_s / 1e3))
-    # tc's rates are in bits, its bursts in bytes.
-    words = f"rate {round(8 * bytes_per_s)}bit burst {burst} latency 200ms"
-    return ("tc", "qdisc", "add", "dev", f"to{number}", "root", "tbf", *words.split())
+    return ("tc", "qdisc", "add", "dev", f"to{number}", "root", *token_bucket(bytes_per_s))
