@@ -19,7 +19,7 @@ from jaxpipe.models.costs import (
 )
 from jaxpipe.models.gpt_config import DTYPE_BYTES, GptConfig
 from jaxpipe.models.gpt_costs import ByRemat
-from jaxpipe.models.llama import LlamaConfig
+from jaxpipe.models.llama_config import LlamaConfig
 from jaxpipe.models.load_presets import load_preset, presets
 
 __all__ = [

@@ -3,7 +3,7 @@
 from jaxpipe.models.catalogue import ModelConfig
 from jaxpipe.models.gpt import Gpt
 from jaxpipe.models.gpt_config import GptConfig
-from jaxpipe.models.llama.llama import Llama
+from jaxpipe.models.llama import Llama
 
 
 def build_model(config: ModelConfig) -> Gpt | Llama:

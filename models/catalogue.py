@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from jaxpipe.models.gpt_config import GptConfig
-from jaxpipe.models.llama.llama_config import LlamaConfig
+from jaxpipe.models.llama_config import LlamaConfig
 from jaxpipe.models.load_presets import load_preset
 
 ModelConfig: TypeAlias = GptConfig | LlamaConfig

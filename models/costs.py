@@ -1,15 +1,14 @@
 """The costs of every model of the catalogue, by the type of its configuration; without jax.
 
-The closed forms are those of `jaxpipe.models.gpt_costs` and `jaxpipe.models.llama.llama_costs`.
+The closed forms are those of `jaxpipe.models.gpt_costs` and `jaxpipe.models.llama_costs`.
 """
 
 from functools import partial
 
-from jaxpipe.models import gpt_costs, split_costs
+from jaxpipe.models import gpt_costs, llama_costs
 from jaxpipe.models.catalogue import ModelConfig
 from jaxpipe.models.gpt_config import DTYPE_BYTES, GptConfig
 from jaxpipe.models.gpt_costs import ByRemat
-from jaxpipe.models.llama import llama_costs
 
 
 def layer_forward_flops(config: ModelConfig, *, batch: int, sequence: int) -> int:
@@ -63,7 +62,7 @@ def parameters_of_part(
 ) -> int:
     """Return the parameters that one of `tensor` devices holds of a stage."""
     if isinstance(config, GptConfig):
-        return split_costs.parameters_of_part(
+        return gpt_costs.parameters_of_part(
             config, layers=layers, embed=embed, head=head, tensor=tensor
         )
     return llama_costs.parameters_of_part(
@@ -97,7 +96,7 @@ def layer_residual_bytes_of_part(
     With sequence parallelism, sequences are `in_parts` between products.
     """
     if isinstance(config, GptConfig):
-        of_part = partial(split_costs.layer_residual_bytes_of_part, config)
+        of_part = partial(gpt_costs.layer_residual_bytes_of_part, config)
     else:
         of_part = partial(llama_costs.layer_residual_bytes_of_part, config)
     return of_part(batch=batch, sequence=sequence, tensor=tensor, in_parts=in_parts)

@@ -20,7 +20,7 @@ from jaxpipe.models import (
     preset_config,
 )
 from jaxpipe.models.build_model import build_model
-from jaxpipe.models.llama.llama import Llama
+from jaxpipe.models.llama import Llama
 from tests.models.test_gpt_costs import BETWEEN, POLICIES, assert_counts, bytes_of, flops
 from tests.oracles.llamas import GEMMA, KINDS, LLAMA, QWEN3
 

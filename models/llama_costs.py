@@ -18,7 +18,7 @@ before the window do not, also where a part of a short sequence computes some of
 
 from jaxpipe.models.gpt_config import DTYPE_BYTES
 from jaxpipe.models.gpt_costs import ByRemat
-from jaxpipe.models.llama.llama_config import LlamaConfig
+from jaxpipe.models.llama_config import LlamaConfig
 
 
 def layer_forward_flops(config: LlamaConfig, *, batch: int, sequence: int) -> int:
