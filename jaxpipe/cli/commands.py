@@ -123,7 +123,7 @@ TOPICS: Mapping[str, Mapping[str, Command | Group]] = {
             {
                 "list": Command(
                     "topo:list_clusters",
-                    "List the clusters of the catalogue, with the GPUs of each.",
+                    "List this machine and the clusters of the catalogue, with the GPUs of each.",
                 ),
                 "show": Command(
                     "topo:show_cluster",

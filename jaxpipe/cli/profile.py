@@ -53,7 +53,8 @@ def profile(  # noqa: PLR0913  each is an option of the command line
         raise ConfigError("`--model` must name a preset, such as gpt2, unless with `--collectives`")
     # They import jax.
     from jaxpipe.cli.profile_text import profile_notes, profile_table
-    from jaxpipe.profile import MeasureConfig, measure_gpt, write_costs
+    from jaxpipe.profile.gpt_parts import measure_gpt, write_costs
+    from jaxpipe.profile.measure_config import MeasureConfig
 
     try:
         config = preset_config(model)

@@ -2,7 +2,8 @@
 
 from rich.table import Table
 
-from jaxpipe.profile import TIMED, GptCosts, PartCosts
+from jaxpipe.profile.gpt_parts import GptCosts
+from jaxpipe.profile.part import TIMED, PartCosts
 from jaxpipe.schedule import Op
 
 
