@@ -40,8 +40,7 @@ Transformer Models", section 4 (the method of counting residuals, not the number
 2019, "Megatron-LM", section 3 (the split).
 """
 
-from dataclasses import dataclass
-
+from jaxpipe.models.family import ByRemat
 from jaxpipe.models.gpt_config import DTYPE_BYTES, GptConfig
 from jaxpipe.models.moe.mixture_costs import (
     mixture_flops,
@@ -49,28 +48,6 @@ from jaxpipe.models.moe.mixture_costs import (
     mixture_residual_bytes,
     router_residual_bytes,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ByRemat:
-    """One cost under each policy of rematerialisation of a layer.
-
-    Args:
-        none: keep what the layer's own checkpoints leave.
-        dots: keep the layer's input, the products with weights, and of attention the output and
-            the statistics: `dots_with_no_batch_dims_saveable` or the name "attention".
-        full: keep the layer's input.
-    """
-
-    none: int
-    dots: int
-    full: int
-
-    def over(self, num_parts: int) -> "ByRemat":
-        """Return the cost of one of equal parts."""
-        return ByRemat(
-            none=self.none // num_parts, dots=self.dots // num_parts, full=self.full // num_parts
-        )
 
 
 def layer_forward_flops(config: GptConfig, *, batch: int, sequence: int) -> int:

@@ -31,15 +31,6 @@ class Field:
     meaning: str
 
 
-def forms_of(section: Any) -> tuple[Any, ...]:
-    """Return the dataclasses of a section: one, or one for each family of models.
-
-    >>> len(forms_of(int | str)), forms_of(int)
-    (2, (<class 'int'>,))
-    """
-    return get_args(section) or (section,)
-
-
 def fields_of(section: type) -> tuple[Field, ...]:
     """Return the fields of a dataclass, in order.
 

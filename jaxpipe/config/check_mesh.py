@@ -2,7 +2,7 @@
 
 from jaxpipe.config.read import Config
 from jaxpipe.errors import ConfigError
-from jaxpipe.models import GptConfig, LlamaConfig
+from jaxpipe.models import family_of
 from jaxpipe.models.gpt_config import Attention
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.config import MeshConfig
@@ -32,11 +32,10 @@ def _check_parts(config: Config, mesh: MeshConfig, *, microbatch: int) -> None:
     field = "train.sequence" if config.train.sequence else "model.sequence"
     sequence = config.train.sequence or model.sequence
     divides = [
-        ("mesh.tensor", mesh.tensor, "model.num_heads", model.num_heads),
-        ("mesh.data", mesh.data, "plan.microbatch", microbatch),
+        ("mesh.tensor", mesh.tensor, f"model.{name}", getattr(model, name))
+        for name in family_of(model).heads
     ]
-    if isinstance(model, LlamaConfig):
-        divides.append(("mesh.tensor", mesh.tensor, "model.num_kv_heads", model.num_kv_heads))
+    divides.append(("mesh.data", mesh.data, "plan.microbatch", microbatch))
     if mesh.sequence_parallel:
         divides.append(("mesh.tensor", mesh.tensor, field, sequence))
     for name, parts, whole_field, whole in divides:
@@ -56,20 +55,22 @@ def _check_parts(config: Config, mesh: MeshConfig, *, microbatch: int) -> None:
 
 def _check_context(config: Config, plan: Plan, mesh: MeshConfig) -> None:
     """Check that the model and the schedule compute with parts of sequences."""
-    model = config.model
+    attention = getattr(config.model, "attention", None)
     wrong: dict[str, tuple[object, bool, str]] = {
         "model.attention": (
-            model.attention,
-            model.attention is Attention.FLASH,
+            attention,
+            attention is Attention.FLASH,
             f'set it to "{Attention.PRODUCT}"',
         )
     }
-    if isinstance(model, GptConfig):
-        wrong |= {
-            "model.dropout": (model.dropout, model.dropout > 0, "set it to 0"),
-            "model.experts": (model.experts, model.experts > 0, "they share whole sequences"),
-            "model.classes": (model.classes, model.classes > 0, "they read one token alone"),
-        }
+    fixes = {
+        "dropout": "set it to 0",
+        "experts": "they share whole sequences",
+        "classes": "they read one token alone",
+    }
+    for name, fix in fixes.items():
+        value = getattr(config.model, name, 0)  # a family without the field has none
+        wrong[f"model.{name}"] = value, value > 0, fix
     splits = any(
         each.op is Op.BACKWARD_INPUT
         for replica in range(plan.num_replicas)

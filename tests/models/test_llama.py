@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpipe.models.build_model import build_model
+from jaxpipe.models import build_model
 from jaxpipe.models.llama import Llama
 from jaxpipe.models.llama_config import LlamaConfig, RopeScaling
 from jaxpipe.runtime.stage.model import Model
