@@ -167,7 +167,7 @@ _CAUSAL = _equal("model.causal", True)
 
 _ONE_DEVICE = "a paced run emulates ranks of one device"
 _UNCOMPRESSED = "a paced run emulates messages without codecs"
-_ALL_TRAINED = "a paced run times the update of all parameters"
+_NOTHING_TRAINED = "a paced run trains nothing"
 _APART = "each device computes its part of a sequence alone"
 _AVERAGE = "an outer loop averages all parameters of the islands"
 _DIVIDED_ONCE = "moments are divided over replicas or over the devices of a rank"
@@ -179,8 +179,8 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
     Exclusion(_PACED, _OUTER_CODEC, _UNCOMPRESSED, "set `outer.codec` to none"),
     Exclusion(_PACED, _MESH, _ONE_DEVICE, "remove the section `mesh`"),
     Exclusion(_PACED, _SHARDED, _ONE_DEVICE, "set `optimizer.sharded` to false"),
-    Exclusion(_PACED, _LORA, _ALL_TRAINED, "set `lora.rank` to 0"),
-    Exclusion(_PACED, _FROZEN, _ALL_TRAINED, "remove `train.frozen`"),
+    Exclusion(_PACED, _LORA, _NOTHING_TRAINED, "set `lora.rank` to 0"),
+    Exclusion(_PACED, _FROZEN, _NOTHING_TRAINED, "remove `train.frozen`"),
     Exclusion(_PACED, _TRACKERS, "a paced run has no losses to log", "remove `run.trackers`"),
     Exclusion(
         _PACED,
@@ -321,8 +321,8 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
         "set `outer.local_fraction` to 0",
     ),
     Exclusion(
-        _ONE_ISLAND,
         _OUTER_CODEC,
+        _ONE_ISLAND,
         "one island sends nothing to others",
         "set `outer.codec` to none",
     ),

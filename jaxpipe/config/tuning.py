@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from jaxpipe.config.compatibility import check_compatible
 from jaxpipe.config.read import Config
 from jaxpipe.config.saved_config import saved_lora
 from jaxpipe.errors import CheckpointError, ConfigError
@@ -28,6 +29,7 @@ def tuned_model_from(config: Config, model: "Model | None" = None) -> "Model":
     from jaxpipe.finetune.tuned_model import partly_frozen, tuned
     from jaxpipe.models.build_model import build_model
 
+    check_compatible(config)
     base = build_model(config.model) if model is None else model
     found = tuned(base, lora=config.lora, frozen=config.train.frozen)
     # Pieces of a shard have no layers, by which the frozen ones could be told from others.

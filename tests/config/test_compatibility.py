@@ -81,6 +81,7 @@ def _ids(row: Exclusion) -> str:
 
 @pytest.mark.parametrize("row", EXCLUSIONS, ids=_ids)
 def test_settings_that_exclude_each_other_are_refused_with_their_row(row: Exclusion) -> None:
+    # The second wins where both have the same field.
     examples = EXAMPLES[str(row.first)], EXAMPLES[str(row.second)]
     with pytest.raises(ConfigError) as refusal:
         _check(*examples)
