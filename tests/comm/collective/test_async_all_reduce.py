@@ -15,7 +15,7 @@ from jaxpipe.comm import AsyncAllReduce, Transport, WireFormat, all_reduce, run_
 from jaxpipe.comm.codec import Int8Codec, TopKCodec
 from jaxpipe.errors import ConfigError, DeadlineError
 
-ALGORITHMS = tuple(kind for kind in AllReduceKind if kind is not AllReduceKind.LIBRARY)
+ALGORITHMS = tuple(kind for kind in AllReduceKind if not kind.facts.is_native)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
