@@ -25,9 +25,9 @@ import numpy as np
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan, Sharing, even_partition
 from jaxpipe.plan.cost import overfull
-from jaxpipe.plan.decide import Task, build
 from jaxpipe.propose.request import NamedLayout
 from jaxpipe.schedule import ScheduleKind
+from jaxpipe.search import Task, build
 from jaxpipe.simulate.published.dtfm import NUM_STAGES, scheduled, unscheduled
 from jaxpipe.simulate.published.dtfm_launch_order import launch_order
 
