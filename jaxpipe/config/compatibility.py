@@ -140,13 +140,11 @@ _MESH = Setting(
     is_chosen=lambda config, _: config.mesh.num_devices > 1,
 )
 _GROUPS = _of_plan("file", "with several devices per rank", lambda plan: plan.has_groups)
-_LIBRARY = _of_plan(
-    "all_reduce", "= library", lambda plan: plan.all_reduce is AllReduceKind.LIBRARY
-)
-_NOT_HIERARCHICAL = _of_plan(
+_LIBRARY = _of_plan("all_reduce", "= library", lambda plan: plan.all_reduce.facts.is_native)
+_NEAR = _of_plan(
     "all_reduce",
-    "≠ hierarchical",
-    lambda plan: plan.all_reduce is not AllReduceKind.HIERARCHICAL,
+    "without far messages",
+    lambda plan: not plan.all_reduce.facts.has_far_messages,
 )
 _UNEQUAL_CUTS = _of_plan("cuts", "unequal", lambda plan: not plan.has_equal_cuts)
 _SPLIT_BACKWARD = _of_plan("schedule", "with a split backward", _splits_backward)
@@ -328,8 +326,8 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
     ),
     Exclusion(
         _GRADIENT_CODEC,
-        _NOT_HIERARCHICAL,
-        "only a hierarchical all-reduce compresses gradients",
+        _NEAR,
+        "a codec of gradients compresses far messages",
         f"set `plan.all_reduce` to {AllReduceKind.HIERARCHICAL}, or `comm.gradients` to "
         f"{CodecKind.NONE}",
     ),

@@ -139,7 +139,7 @@ def _check_threads(config: Config) -> None:
 
 
 def _check_all_reduce(plan: Plan) -> None:
-    if plan.all_reduce is AllReduceKind.LIBRARY:
+    if plan.all_reduce.facts.is_native:
         raise ConfigError(
             f"`plan.all_reduce` ({plan.all_reduce}) needs processes, as threads have no library "
             f"that sums; set it to {AllReduceKind.HIERARCHICAL}, or use `jaxpipe train`"

@@ -57,7 +57,7 @@ EXAMPLES = {
     "`mesh.sequence_parallel` = true": Example({"mesh": {"tensor": 2, "sequence_parallel": True}}),
     "`plan.file` with several devices per rank": Example(change=_with_groups),
     "`plan.all_reduce` = library": Example({"plan": {"all_reduce": "library"}}),
-    "`plan.all_reduce` ≠ hierarchical": Example({"plan": {"all_reduce": "ring"}}),
+    "`plan.all_reduce` without far messages": Example({"plan": {"all_reduce": "ring"}}),
     "`plan.cuts` unequal": Example({"plan": {"cuts": [[1, 2], [2, 1]]}}),
     "`plan.schedule` with a split backward": Example({"plan": {"schedule": "zb-h1"}}),
     "`optimizer.sharded` = true": Example({"optimizer": {"sharded": True}}),
