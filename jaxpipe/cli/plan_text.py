@@ -194,11 +194,8 @@ def _left_out(request: PlanRequest, proposal: "Proposal") -> list[str]:
             "into memory, or none was among the most promising"
         )
     else:
-        shape, seconds = proposal.larger
-        reason = (
-            f"the best plan found with more of them, {shape.stages} stages x {shape.replicas} "
-            f"replicas, takes {seconds:.4g} s"
-        )
+        larger = proposal.larger
+        reason = f"the best plan found with more of them, {larger.name}, takes {larger.value:.4g} s"
     return [f"{len(names)} devices are not used ({shown}): {reason}"]
 
 

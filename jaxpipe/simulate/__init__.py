@@ -36,10 +36,6 @@ from jaxpipe.simulate.extrapolate import (
     extrapolated_step_s,
     step_objective,
 )
-from jaxpipe.simulate.layout_step import (
-    LayoutCosts,
-    layout_step,
-)
 from jaxpipe.simulate.plan_step import (
     IDEAL,
     Conditions,
@@ -63,7 +59,6 @@ __all__ = [
     "Candidate",
     "Conditions",
     "Constants",
-    "LayoutCosts",
     "MessageCosts",
     "NetworkConstants",
     "Overheads",
@@ -80,7 +75,6 @@ __all__ = [
     "extrapolated_step_s",
     "fastest_all_reduce",
     "gradient_sync_s",
-    "layout_step",
     "named_schedules",
     "plan_step",
     "plan_step_s",

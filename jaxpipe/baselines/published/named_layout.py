@@ -27,9 +27,9 @@ from jaxpipe.baselines.published.dtfm_launch_order import launch_order
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan, Sharing, even_partition
 from jaxpipe.plan.cost import overfull
-from jaxpipe.plan.decide import Task, build
 from jaxpipe.propose.request import NamedLayout
 from jaxpipe.schedule import ScheduleKind
+from jaxpipe.search import Task, build
 
 _Groups: TypeAlias = tuple[tuple[tuple[int, ...], ...], ...]
 """The devices of each rank, a row for each replica."""

@@ -8,9 +8,9 @@ from jaxpipe.baselines.published.dtfm import scheduled, unscheduled
 from jaxpipe.baselines.published.named_layout import named_plan
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Sharing, check_hosts, check_plan
-from jaxpipe.plan.decide import Task
 from jaxpipe.propose.request import NamedLayout
 from jaxpipe.schedule import ScheduleKind
+from jaxpipe.search import Task
 from tests.plan.models import profile_of
 
 
