@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from docs.tools.source import DocumentationError, attribute_docs, summary
+from jaxpipe.models import ModelConfig
+from jaxpipe.models.catalogue import FAMILIES
 
 _SI: Final = frozenset({"s", "ms", "bytes", "bytes/s", "Gbit/s", "TFLOP/s"})
 _COUNTED: Final = frozenset({"samples", "tokens", "steps", "batches", "layers", "heads"})
@@ -29,6 +31,15 @@ class Field:
     unit: str
     default: str
     meaning: str
+
+
+def forms_of(section: Any) -> tuple[Any, ...]:
+    """Return the dataclasses of a section: one, or one for each family of models.
+
+    >>> [form.__name__ for form in forms_of(ModelConfig)], forms_of(int)
+    (['GptConfig', 'LlamaConfig'], (<class 'int'>,))
+    """
+    return tuple(f.config for f in FAMILIES) if section is ModelConfig else (section,)
 
 
 def fields_of(section: type) -> tuple[Field, ...]:

@@ -10,13 +10,13 @@ from typing import Any
 import jaxpipe
 from docs.tools.commands import command_reference
 from docs.tools.compatibility import compatibility_reference
-from docs.tools.fields import choice_table, choices_of, definitions, field_list
+from docs.tools.fields import choice_table, choices_of, definitions, field_list, forms_of
 from docs.tools.messages import error_classes, messages
 from docs.tools.source import summary
 from jaxpipe import topo
 from jaxpipe.config import Config
-from jaxpipe.models import GptConfig, ModelConfig, num_parameters, preset_config, presets
-from jaxpipe.models.catalogue import FAMILIES, FAMILY
+from jaxpipe.models import GptConfig, num_parameters, preset_config, presets
+from jaxpipe.models.catalogue import FAMILY
 from jaxpipe.topo.cluster_file import ClusterFile, HostGroup, Measured, Pairs, RegionLink, Speed
 from jaxpipe.topo.csv_table import csv_rows
 
@@ -42,8 +42,7 @@ def _configuration() -> str:
     for each in fields(Config):
         note = _REQUIRED if each.name in ("run", "model", "data") else ""
         # The section `model` has a form for each family.
-        forms = [f.config for f in FAMILIES] if each.type is ModelConfig else [each.type]
-        for section in forms:
+        for section in forms_of(each.type):
             shown = _title(each.name, section)
             parts.append(f"## {shown}\n\n{summary(section)}{note}\n\n{field_list(section)}")
             parts += [_choices(choice, section) for choice in choices_of(section)]

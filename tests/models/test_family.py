@@ -21,7 +21,7 @@ from jaxpipe.models import GptConfig, build_model, family_of, num_parameters, pr
 from jaxpipe.models.catalogue import FAMILIES, family_named
 from jaxpipe.models.llama_config import LlamaConfig
 
-SIZES = {"num_layers": 2, "dim": 8, "num_heads": 2, "sequence": 8, "vocabulary": 16}
+SIZES: dict[str, Any] = {"num_layers": 2, "dim": 8, "num_heads": 2, "sequence": 8, "vocabulary": 16}
 
 TRAIN = """
 import json, sys

@@ -94,8 +94,8 @@ def _check_same(config: Config) -> None:
 def _check_family(system: System, config: Config) -> None:
     if system is System.HIDUP and not isinstance(config.model, GptConfig):
         raise ConfigError(
-            f"{system} knows the layers of a GPT alone: `model.family` is {family_of(config.model).name}; "
-            "leave out the system, or compare a GPT"
+            f"`model.family` must be left out for a GPT, whose layers alone {system} knows, not "
+            f"{family_of(config.model).name}; leave out the system, or compare a GPT"
         )
 
 
