@@ -3,7 +3,7 @@
 ::
 
     kept_profile(task) ──► Profile, or None      a file of the user's cache, in milliseconds
-    measured_profile(task) ──► Profile           processes of their own: about 10 s for a small model
+    measured_profile(task) ──► Profile           processes of their own: 10 s for a small model
 
 One process for each core, all busy at the same time, as ranks are: two cores share the memory.
 """
