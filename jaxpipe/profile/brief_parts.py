@@ -3,7 +3,7 @@
 ::
 
     first     embedding + 1 block          embedding = first - block
-    middle    1 or 2 blocks                block     = middle / blocks
+    middle    1 to 4 blocks                block     = middle / blocks
     last      1 block + head, loss         head      = last - block
 
 They are stages of the runtime, so that adapters, frozen parameters and dtypes count. Their forwards
@@ -13,6 +13,7 @@ takes as long for each trained parameter of the ends.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import ceil
 from statistics import median
 
 import jax
@@ -23,6 +24,7 @@ from jaxpipe.models import (
     activation_bytes,
     layer_backward_flops,
     layer_forward_flops,
+    num_parameters,
 )
 from jaxpipe.models.build_model import build_model
 from jaxpipe.plan.cost import Part, Profile, Software
@@ -37,12 +39,14 @@ from jaxpipe.schedule import Op
 _ROUNDS, _LEAST_ROUNDS = 15, 3
 _BUDGET_S = 1.5
 """Of the calls for one size of microbatch, without the first of each."""
-_MOST_BLOCKS = 2
+_MOST_BLOCKS, _CACHED_BYTES = 4, 2**24
+"""Blocks are measured in a row until their parameters exceed a core's caches, as in a stage."""
 _COPIED_BYTES = 2**22
 _CALLS_OF_UPDATE = 5
-_INSTRUCTION_S, _MESSAGE_S, _STEP_S = 60e-6, 120e-6, 3e-3
-"""The interpreter's own work for a compute, for either end of a message, and for a step with its
-scalars and samples: medians in traces of three runs of two ranks on an AMD EPYC, November 2026."""
+_INSTRUCTION_S, _LOSS_S, _MESSAGE_S, _STEP_S = 100e-6, 200e-6, 120e-6, 4e-3
+"""The interpreter's own work for a compute, for a loss, for either end of a message, and for a step
+with its scalars and samples: medians in traces of runs of two ranks on an AMD EPYC, November 2026.
+"""
 
 
 def measure_briefly(task: ProfileTask, *, clock: Clock, observe: Callable[[str], None]) -> Profile:
@@ -118,13 +122,17 @@ def _measured(
         embed=_part(_beyond(embed, block)),
         layers=(_part(block, kept_bytes=stages[1].kept_bytes // num_blocks),)
         * task.model.num_layers,
-        head=_part(_beyond(head, block)),
+        head=_part(_with_loss(_beyond(head, block))),
     )
 
 
 def _beyond(whole: Mapping[Op, float], block: Mapping[Op, float]) -> dict[Op, float]:
     """Return the seconds that an end adds to a block; noise may make them less than 0."""
     return {op: max(0.0, seconds - block[op]) for op, seconds in whole.items()}
+
+
+def _with_loss(head: Mapping[Op, float]) -> dict[Op, float]:
+    return {**head, Op.FORWARD: head[Op.FORWARD] + _LOSS_S}
 
 
 def _part(seconds: Mapping[Op, float], *, kept_bytes: int = 0) -> Part:
@@ -165,7 +173,8 @@ def _with_rest(profile: Profile, model: Model, *, update_s: float, software: Sof
 
 
 def _num_blocks(task: ProfileTask) -> int:
-    return min(_MOST_BLOCKS, task.model.num_layers)
+    block_bytes = 4 * num_parameters(task.model, layers=1, embed=False, head=False)
+    return min(_MOST_BLOCKS, task.model.num_layers, ceil(_CACHED_BYTES / block_bytes))
 
 
 def _functions(task: ProfileTask, model: Model, index: int, *, microbatch: int) -> StageFunctions:

@@ -4,18 +4,22 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from jaxpipe.runtime.process import affinity, core_claims
 from jaxpipe.runtime.process.affinity import local_rank, pin
-from jaxpipe.runtime.process.core_claims import claim_cores
-from jaxpipe.topo.machine_limits import usable_cores
+from jaxpipe.runtime.process.core_claims import claim_cores, pinned_cores
+from jaxpipe.topo.machine_limits import limited_cores, usable_cores
 
 SHOW = """
 import json, os, sys
+from jaxpipe.runtime.process import core_claims
 from jaxpipe.runtime.process.affinity import pin
+core_claims.pinned_cores = set  # those of other programs on this machine come and go
 pin(os.environ)
 print(json.dumps([sorted(os.sched_getaffinity(0)), os.environ.get("NPROC")]), flush=True)
 sys.stdin.readline()
@@ -38,76 +42,59 @@ for rank in ranks:
 """
 
 
-class Launched:
-    """A launcher with ranks that pin themselves, and wait."""
-
-    def __init__(self, size: int, folder: Path) -> None:
-        environment = {k: v for k, v in os.environ.items() if k != "NPROC"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCH, str(size), SHOW],
-            env={**environment, "TMPDIR": str(folder)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        said = [json.loads(self._process.stdout.readline()) for _ in range(size)]
-        self.cores = sorted(cores for cores, _ in said)
-        self.num_threads = {threads for _, threads in said}
-
-    def end(self) -> None:
-        """End the ranks, then the launcher."""
-        self._process.communicate("\n", timeout=60)
-
-
-def idle_cores() -> list[int]:
-    """Return the usable cores to which nothing is pinned now."""
-    return [core for core in usable_cores() if core not in core_claims.pinned_cores()]
+@contextmanager
+def launched(size: int, folder: Path) -> Iterator[list[tuple[list[int], str | None]]]:
+    """Launch ranks that pin themselves and wait; yield the cores and the threads of each."""
+    environment = {k: v for k, v in os.environ.items() if k != "NPROC"}
+    with subprocess.Popen(
+        [sys.executable, "-c", LAUNCH, str(size), SHOW],
+        env={**environment, "TMPDIR": str(folder)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        said = [json.loads(process.stdout.readline()) for _ in range(size)]
+        yield sorted((cores, num_threads) for cores, num_threads in said)
+        process.communicate("\n", timeout=60)
 
 
 @pytest.fixture
-def free_machine() -> list[int]:
-    """Return the usable cores, where none of them is taken and there are several."""
-    cores = idle_cores()
-    if len(cores) < 2 or len(cores) < len(usable_cores()):
-        pytest.skip("other processes are pinned to the cores of this machine")
-    return cores
+def cores() -> list[int]:
+    """Return the usable cores, where there are several and none is bound or limited by a quota."""
+    if len(usable_cores()) < 2 or usable_cores() != limited_cores(allowed_cores(), has_quota=False):
+        pytest.skip("this machine has one core, or a quota")
+    return list(usable_cores())
+
+
+def allowed_cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0))
 
 
 def test_the_ranks_of_a_second_run_leave_the_cores_of_the_first_alone(
-    tmp_path: Path, free_machine: list[int]
+    tmp_path: Path, cores: list[int]
 ):
-    size = len(free_machine)
-    first, second = Launched(size, tmp_path), Launched(size, tmp_path)
-    assert first.cores == [[core] for core in free_machine]
-    assert first.num_threads == {None}
-    # All ranks of the second run have all cores, and one thread each.
-    assert second.cores == [sorted(os.sched_getaffinity(0))] * size
-    assert second.num_threads == {"1"}
-    first.end()
-    second.end()
-    third = Launched(size, tmp_path)
-    assert third.cores == [[core] for core in free_machine]
-    third.end()
+    size = len(cores)
+    with launched(size, tmp_path) as first, launched(size, tmp_path) as second:
+        assert first == [([core], None) for core in cores]
+        # All ranks of the second run have all cores, and one thread each.
+        assert second == [(allowed_cores(), "1")] * size
+    with launched(size, tmp_path) as third:
+        assert third == first
 
 
-def test_two_runs_that_fit_have_cores_of_their_own(tmp_path: Path, free_machine: list[int]):
-    first, second = Launched(1, tmp_path), Launched(1, tmp_path)
-    assert [first.cores, second.cores] == [[[core]] for core in free_machine[:2]]
-    first.end()
-    second.end()
+def test_two_runs_that_fit_have_cores_of_their_own(tmp_path: Path, cores: list[int]):
+    with launched(1, tmp_path) as first, launched(1, tmp_path) as second:
+        assert [*first, *second] == [([core], None) for core in cores[:2]]
 
 
-def test_a_core_to_which_another_program_is_pinned_is_left_alone(
-    tmp_path: Path, free_machine: list[int]
-):
+def test_a_core_to_which_another_program_is_pinned_is_taken(cores: list[int]):
     nap = [sys.executable, "-c", "import sys; sys.stdin.readline()"]
-    other = subprocess.Popen(nap, stdin=subprocess.PIPE)
-    os.sched_setaffinity(other.pid, {free_machine[0]})
-    run = Launched(1, tmp_path)
-    assert run.cores == [[free_machine[1]]]
-    run.end()
-    other.communicate(b"\n", timeout=60)
+    launch = f"import subprocess; subprocess.run({nap!r})"
+    with subprocess.Popen([sys.executable, "-c", launch], stdin=subprocess.PIPE) as other:
+        os.sched_setaffinity(other.pid, {cores[1]})
+        assert cores[1] in pinned_cores()
+        other.communicate(b"\n", timeout=60)
 
 
 def test_all_ranks_of_a_job_get_the_same_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
