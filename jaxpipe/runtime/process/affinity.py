@@ -1,16 +1,12 @@
-"""Pin a rank to a core, and end it with its launcher; before jax and MPI start."""
+"""Pin a rank to a core, before jax and MPI start."""
 
-import ctypes
 import os
-import signal
-import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
 from jaxpipe.runtime.process.core_claims import claim_cores
 from jaxpipe.topo.machine_limits import limited_cores, usable_cores
 
-_PR_SET_PDEATHSIG = 1
 _LOCAL_RANK_AND_SIZE = (
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
@@ -19,12 +15,6 @@ _LOCAL_RANK_AND_SIZE = (
 
 _NUM_THREADS = "NPROC"
 """XLA's variable for the threads of a CPU: a rank that is not pinned computes with one as well."""
-
-
-def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Make Linux send this process a signal when its parent dies, for whatever reason."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def pin(environment: MutableMapping[str, str]) -> None:
