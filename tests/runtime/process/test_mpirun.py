@@ -58,12 +58,8 @@ def test_the_command_that_starts_ranks_does_so():
 
 @pytest.mark.mpi
 def test_ranks_die_with_their_launcher():
-    code = (
-        "import time; "
-        "from jaxpipe.runtime.process.parent_death import die_with_parent as d; d(); "
-    )
-        "import time; from jaxpipe.runtime.process.parent_death import die_with_parent as d; d(); "
-    )
+    dies = "from jaxpipe.runtime.process.parent_death import die_with_parent as d; d(); "
+    code = f"import time; {dies}"
     nap = f"time.sleep({time.time()})"  # found again by its length
     launcher = subprocess.Popen(mpi_command(2, "-c", code + nap))
     deadline = time.monotonic() + 30.0
