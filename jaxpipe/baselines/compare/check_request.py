@@ -57,9 +57,10 @@ def check_comparison(
 
 def _check_same(config: Config) -> None:
     model, optimizer = config.model, config.optimizer
+    dropout = getattr(model, "dropout", 0.0)  # a family without the field drops nothing
     # The sharded step has float32 parameters, no loss scaling and no dropout.
     refused = {
-        "model.dropout": (model.dropout, model.dropout == 0, "0"),
+        "model.dropout": (dropout, dropout == 0, "0"),
         "model.param_dtype": (model.param_dtype, model.param_dtype == "float32", "float32"),
         "model.compute_dtype": (
             model.compute_dtype,
@@ -115,10 +116,11 @@ def _check_divides(system: System, *, batch: int, num_ranks: int) -> None:
 
 def _check_experts(system: System, config: Config, *, num_ranks: int) -> None:
     model = config.model
-    if not isinstance(model, GptConfig) or not model.experts or model.experts % num_ranks:
+    experts = model.experts if isinstance(model, GptConfig) else 0
+    if not isinstance(model, GptConfig) or not experts or experts % num_ranks:
         raise ConfigError(
             f"`model.experts` must be a multiple of the ranks for {system}, which gives each rank "
-            f"as many experts: it is {model.experts} for {num_ranks} ranks"
+            f"as many experts: it is {experts} for {num_ranks} ranks"
         )
     if model.dispatch is not Dispatch.EINSUM:
         raise ConfigError(
