@@ -7,7 +7,7 @@ family                models                                                    
 `llama`               Llama, Qwen 2 and 3, Mistral, Gemma 2                          `LlamaConfig`
 ====================  =============================================================  ==============
 
-An installed package adds a family by an entry point of the group `jaxpipe.families`, whose name is
+An installed package adds a family by an entry point of the group `jaxpipe_families`, whose name is
 that of the family and whose object is its record (`jaxpipe.models.family.Family`). Presets are one
 TOML file each in `presets/`, with the fields of a configuration.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # it imports jax, for which planners need not wait
 FAMILY: Final = "family"
 """The field that names the family, in TOML and in checkpoints; without it, a model is a GPT."""
 
-_GROUP: Final = "jaxpipe.families"
+_GROUP: Final = "jaxpipe_families"
 
 
 def _gpt(config: GptConfig) -> "Transformer":

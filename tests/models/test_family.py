@@ -99,7 +99,7 @@ def test_a_family_of_another_package(tmp_path: Path, dataset: Path) -> None:
     installed.mkdir(parents=True)
     shutil.copy(Path(__file__).with_name("mean_family.py"), packages)
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: mean-family\nVersion: 1.0\n")
-    (installed / "entry_points.txt").write_text("[jaxpipe.families]\nmean = mean_family:FAMILY\n")
+    (installed / "entry_points.txt").write_text("[jaxpipe_families]\nmean = mean_family:FAMILY\n")
     tree = {
         "run": {"folder": "", "seed": 1, "timeout_s": 300.0, "pictures": False},
         "data": {"folder": str(dataset)},
