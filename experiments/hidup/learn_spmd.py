@@ -21,9 +21,10 @@ from jaxpipe.autoshard.spmd import NamedStep, initial_state, placed, sharded_ste
 from jaxpipe.autoshard.strategy import jax_mesh
 from jaxpipe.compare.routed_job import config_of
 from jaxpipe.compare.whole_step import optimizer_of, whole_batch, whole_step
-from jaxpipe.config import config_from, job_from, plan_from
+from jaxpipe.config import config_from, job_from
 from jaxpipe.propose.model_names import model_names
 from jaxpipe.propose.model_sizes import duplex_graph
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.job import Job
 
 DEVICES: Final = 2

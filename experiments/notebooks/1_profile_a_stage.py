@@ -28,7 +28,7 @@ import numpy as np
 
 from jaxpipe.pictures.palette import SERIES
 from jaxpipe.profile import TIMED, MeasureConfig, as_profile, measure_gpt
-from jaxpipe.runtime.config import Remat
+from jaxpipe.schedule import Remat
 from jaxpipe.models import GptConfig, load_preset
 
 config = replace(GptConfig(**load_preset("gpt-xl-24")), sequence=64, vocabulary=512)

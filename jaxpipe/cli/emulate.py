@@ -134,7 +134,8 @@ def _placement(name: str, command: Sequence[str], plan: Path | None) -> tuple[in
     found = _configuration(command)
     if found is None:
         return None
-    from jaxpipe.config import load_config, plan_from
+    from jaxpipe.config import load_config
+    from jaxpipe.propose.resolve import plan_from
 
     path, settings = found
     config = load_config(path, settings, notice=None)  # the command itself says what it overrides

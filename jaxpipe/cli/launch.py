@@ -74,7 +74,8 @@ def _job(read: "Config", arguments: tuple[str, ...]) -> Launch:
     Raises:
         ConfigError: it keeps no checkpoints to resume from.
     """
-    from jaxpipe.config import cluster_from, plan_from
+    from jaxpipe.config import cluster_from
+    from jaxpipe.propose.resolve import plan_from
 
     if read.run.compute is ComputeKind.PACED:
         raise ConfigError(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from jaxpipe.collective import Codecs
     from jaxpipe.models import ModelConfig
     from jaxpipe.plan import Plan
-    from jaxpipe.runtime.config import Remat
+    from jaxpipe.schedule import Remat
     from jaxpipe.topo import Cluster
 
 
@@ -187,7 +187,7 @@ def _configured(
     """Return the request with what a configuration says, and what else it says."""
     from jaxpipe.config import load_config
     from jaxpipe.errors import ConfigError
-    from jaxpipe.run.forecast import codecs_from
+    from jaxpipe.propose.conditions import codecs_of
 
     if config is None:
         raise ConfigError("`--set` changes a configuration: give `--config`, or leave it out")
@@ -220,4 +220,4 @@ def _configured(
     )
     sequence = read.train.sequence or read.model.sequence
     model = replace(read.model, sequence=sequence)
-    return complete, _Configured(model=model, codecs=codecs_from(read))
+    return complete, _Configured(model=model, codecs=codecs_of(read))

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxpipe.runtime.config import MatmulPrecision, Remat
+from jaxpipe.runtime.config import MatmulPrecision
+from jaxpipe.schedule import Remat
 
 if TYPE_CHECKING:  # these import jax, which `--help` can do without
     from rich.table import Table

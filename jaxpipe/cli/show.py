@@ -22,8 +22,9 @@ def show(
         schedule_csv: a file to write with the schedule, for you to edit: `plan.schedule_file`
             reads it.
     """
-    from jaxpipe.config import cluster_from, load_config, plan_from
+    from jaxpipe.config import cluster_from, load_config
     from jaxpipe.plan import draw_plan
+    from jaxpipe.propose.resolve import plan_from
     from jaxpipe.run.console import train_command
     from jaxpipe.run.output_files import check_output
     from jaxpipe.run.plan_memory import check_memory, memory_lines, plan_memory

@@ -6,7 +6,7 @@ from jaxpipe.config.check_run import check_paced, check_run
 from jaxpipe.config.checkpoint_place import check_place, place_in, place_of
 from jaxpipe.config.kept_inputs import config_in, keep_inputs, keep_tokenizer, tokenizer_of
 from jaxpipe.config.read import Config, choices_of, config_from, load_config, to_tree
-from jaxpipe.config.resolve import check_plan_fits, cluster_from, plan_from
+from jaxpipe.config.resolve import check_plan_fits, cluster_from
 from jaxpipe.config.saved_config import read_merged, saved_config, saved_lora, saved_model
 from jaxpipe.config.tuning import is_tuned, tuned_model_from
 
@@ -30,7 +30,6 @@ __all__ = [
     "model_from",
     "place_in",
     "place_of",
-    "plan_from",
     "read_merged",
     "restored_model",
     "saved_config",

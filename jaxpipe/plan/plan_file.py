@@ -87,6 +87,7 @@ from jaxpipe.plan.group import Sharing, check_hosts
 from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import Schedule, ScheduleKind, parse_schedule, schedule_rows
+from jaxpipe.schedule.remat import Remat
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.names import check_cluster, check_device
 from jaxpipe.topo.regular_file import read_regular
@@ -142,6 +143,7 @@ class _File:
     warmup: tuple[int | tuple[int, ...], ...] | None = None
     codecs: tuple[CodecKind | tuple[CodecKind, ...], ...] = ()
     data_parts: tuple[int | tuple[int, ...], ...] = ()
+    remat: Remat | None = None
 
 
 def write_plan(plan: Plan, cluster: Cluster, path: Path, *, about: str = "") -> None:
@@ -166,6 +168,7 @@ def resolved_plan_text(resolved: ResolvedPlan, *, about: str = "") -> str:
         toml_pair("cluster", resolved.cluster),
         *_schedule_lines(plan),
         toml_pair("all_reduce", plan.all_reduce.value),
+        *([] if plan.remat is None else [toml_pair("remat", plan.remat.value)]),
         *([] if plan.num_chunks == 1 else [toml_pair("num_chunks", plan.num_chunks)]),
         *_warmup_lines(plan),
         *_lines(plan, "microbatch"),
@@ -280,6 +283,7 @@ def _plan(file: _File, *, source: str, num_devices: int) -> Plan:
         sync_shared=_tree(file.sync_shared),
         sync_all=_tree(file.sync_all),
         sharing=file.sharing,
+        remat=file.remat,
     )
     check_plan(plan, num_devices=num_devices)
     return plan

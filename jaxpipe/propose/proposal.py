@@ -25,7 +25,8 @@ from jaxpipe.propose.searched import searched
 from jaxpipe.propose.side_by_side import SideBySide, side_by_side
 from jaxpipe.propose.trained_part import TrainedPart
 from jaxpipe.propose.worth import Appraisal, Worth, worth_of
-from jaxpipe.runtime.config import MatmulPrecision, OptimizerName, Remat
+from jaxpipe.runtime.config import MatmulPrecision, OptimizerName
+from jaxpipe.schedule import Remat
 from jaxpipe.simulate import (
     Conditions,
     Search,

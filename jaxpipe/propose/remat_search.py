@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from jaxpipe.errors import PlanError
 from jaxpipe.propose.request import PlanRequest
-from jaxpipe.runtime.config import Remat
+from jaxpipe.schedule import Remat
 
 _T = TypeVar("_T")
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from jaxpipe.collective import CodecLimit
 from jaxpipe.errors import ConfigError
 from jaxpipe.finetune.lora_config import LoraConfig
-from jaxpipe.runtime.config import MatmulPrecision, OptimizerName, Remat
+from jaxpipe.runtime.config import MatmulPrecision, OptimizerName
+from jaxpipe.schedule import Remat
 
 
 class Goal(StrEnum):

@@ -10,8 +10,8 @@ from jaxpipe.config import Config, describe
 from jaxpipe.models import train_flops_per_token
 from jaxpipe.paced import Outcome, Scale, execute, planned_all_reduces, planned_outer
 from jaxpipe.plan import Plan, draw_plan, ideal_bubble
+from jaxpipe.propose.conditions import conditions_of
 from jaxpipe.run.console import console
-from jaxpipe.run.forecast import conditions_from
 from jaxpipe.run.progress import Progress
 from jaxpipe.runtime.metrics.records import (
     METRICS_FILE,
@@ -41,7 +41,7 @@ def run_paced(
     The `cluster` is the configured one, which is loaded by default; `say` shows how far it is.
     """
     try:
-        steps = tuple(_steps(config, plan, transport, conditions_from(config, cluster), say))
+        steps = tuple(_steps(config, plan, transport, conditions_of(config, cluster), say))
     # Ctrl-C as well: the other ranks would wait for this one until their timeout.
     except BaseException as error:
         transport.close(error=error)

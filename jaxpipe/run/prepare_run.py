@@ -14,11 +14,11 @@ from jaxpipe.config import (
     cluster_from,
     is_tuned,
     keep_inputs,
-    plan_from,
     tuned_model_from,
 )
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan, ResolvedPlan, draw_plan, resolved_plan_text
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.console import console, next_line
 from jaxpipe.run.drift.adopt import clear_adopted
 from jaxpipe.run.output_files import announce_replaced

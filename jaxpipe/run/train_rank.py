@@ -20,9 +20,10 @@ from jaxpipe.comm import (
     broadcast_bytes,
     first_text,
 )
-from jaxpipe.config import Config, check_place, cluster_from, job_from, plan_from
+from jaxpipe.config import Config, check_place, cluster_from, job_from
 from jaxpipe.errors import ConfigError, RankLostError, one_line
 from jaxpipe.plan import Plan, PlanConfig, ResolvedPlan, resolved_plan_text
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.console import console
 from jaxpipe.run.drift.watch import drift_watch
 from jaxpipe.run.on_hang import OnHang, end_job

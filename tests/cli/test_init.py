@@ -9,8 +9,9 @@ import pytest
 
 from jaxpipe.cli.init import starter_text
 from jaxpipe.cli.main import main
-from jaxpipe.config import check_run, config_from, load_config, plan_from, to_tree
+from jaxpipe.config import check_run, config_from, load_config, to_tree
 from jaxpipe.config.read import Config
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.topo.toml_text import parse_toml
 
 TEXT = starter_text(run=Path("run"), data=Path("data"))

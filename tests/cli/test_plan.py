@@ -8,10 +8,11 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.cli.main import main
-from jaxpipe.config import config_from, load_config, plan_from, to_tree
+from jaxpipe.config import config_from, load_config, to_tree
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.plan import check_plan, read_plan
 from jaxpipe.plan.cost import flop_profile, write_profile
+from jaxpipe.propose.resolve import plan_from
 from tests.cli.conftest import WriteConfig
 from tests.programs.grouped import MODEL
 from tests.runtime.training import run_tree, tiny_tree

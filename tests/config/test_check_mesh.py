@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from jaxpipe.config import config_from, plan_from
+from jaxpipe.config import config_from
 from jaxpipe.errors import ConfigError
+from jaxpipe.propose.resolve import plan_from
 
 LEAST: dict[str, Any] = {
     "run": {"folder": "runs/a"},

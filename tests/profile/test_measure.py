@@ -22,8 +22,7 @@ from jaxpipe.profile import (
     write_costs,
 )
 from jaxpipe.propose.gpt_profile import gpt_profile
-from jaxpipe.runtime.config import Remat
-from jaxpipe.schedule import Op
+from jaxpipe.schedule import Op, Remat
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import pytest
 from jaxpipe.collective import AllReduceKind, CodecKind, CodecLimit, Codecs, all_reduce_transfers
 from jaxpipe.collective.codec_bytes import BLOCK
 from jaxpipe.comm import CountingTransport, Transport, WireFormat, all_reduce, codec_of, run_ranks
-from jaxpipe.config import config_from, plan_from
+from jaxpipe.config import config_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import preset_config
 from jaxpipe.plan import Plan, PlanConfig, default_plan, write_plan
@@ -20,6 +20,7 @@ from jaxpipe.propose.boundary_codecs import with_boundary_codecs
 from jaxpipe.propose.codec_choice import choose_codecs, strongest
 from jaxpipe.propose.proposal import propose, task_and_conditions
 from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.forecast import simulate_step
 from jaxpipe.simulate import Conditions, plan_step, plan_step_s
 

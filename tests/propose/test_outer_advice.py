@@ -10,8 +10,8 @@ from jaxpipe.plan.cost import slowness
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.outer_advice import OuterAdvice, advice_lines, outer_advice
 from jaxpipe.propose.proposal import CHUNK_BYTES
-from jaxpipe.runtime.config import MatmulPrecision, Remat
-from jaxpipe.schedule import ScheduleKind
+from jaxpipe.runtime.config import MatmulPrecision
+from jaxpipe.schedule import Remat, ScheduleKind
 from jaxpipe.simulate import Conditions
 
 pytestmark = pytest.mark.slow

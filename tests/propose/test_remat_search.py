@@ -12,7 +12,7 @@ from jaxpipe.plan.plan_config import PlanConfig
 from jaxpipe.propose.proposal import Proposal, propose, task_and_conditions
 from jaxpipe.propose.remat_search import RematTrial, best_remat
 from jaxpipe.propose.request import PlanRequest
-from jaxpipe.runtime.config import Remat
+from jaxpipe.schedule import Remat
 from jaxpipe.simulate import plan_step_s
 
 REQUEST = PlanRequest(cluster="two-region", model="gpt2", batch=8, budget=3.0, search_remat=True)

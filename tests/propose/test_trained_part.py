@@ -11,7 +11,7 @@ from jaxpipe.models import DTYPE_BYTES, preset_config
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.propose.trained_part import TrainedPart
 from jaxpipe.run.forecast import simulate_step
-from jaxpipe.runtime.config import Remat
+from jaxpipe.schedule import Remat
 
 MODEL = preset_config("llama-tiny")
 WHOLE = gpt_profile(MODEL, remat=Remat.FULL, flops_per_s=1e12)

@@ -6,7 +6,8 @@ from typing import Any
 from unittest.mock import patch
 
 from jaxpipe.comm import run_ranks
-from jaxpipe.config import config_from, job_from, plan_from
+from jaxpipe.config import config_from, job_from
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.data import Source, prepare
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics

@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from jaxpipe.collective import CodecLimit
-from jaxpipe.config import Config, cluster_from, load_config, plan_from
+from jaxpipe.config import Config, cluster_from, load_config
 from jaxpipe.config.resolve import check_plan_fits
 from jaxpipe.errors import ConfigError, JaxpipeError
 from jaxpipe.plan import Plan, write_plan
 from jaxpipe.plan.decide import Task
 from jaxpipe.plan.decide.build_plan import with_suited_trees
 from jaxpipe.propose.boundary_codecs import allowed_between_stages, with_boundary_codecs
+from jaxpipe.propose.conditions import codecs_of
 from jaxpipe.propose.proposal import task_and_conditions
 from jaxpipe.propose.request import PlanRequest
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.propose.searched import searched
 from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned
-from jaxpipe.run.forecast import codecs_from
 from jaxpipe.simulate import plan_step_s, step_objective
 
 
@@ -64,7 +65,7 @@ def replan(
         cold_connections=not config.run.keep_warm,
     )
     task, conditions = task_and_conditions(request, model)
-    conditions = replace(conditions, codecs=codecs_from(config))
+    conditions = replace(conditions, codecs=codecs_of(config))
     limit, of_search = config.plan.codecs, conditions
     if limit is not CodecLimit.NONE:
         # With the fewest bytes, as a plan that chooses its codecs afterwards is searched for.

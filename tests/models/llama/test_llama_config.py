@@ -5,9 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from jaxpipe.config import config_from, plan_from, to_tree
+from jaxpipe.config import config_from, to_tree
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import LlamaConfig, config_type, gpt_preset, preset_config
+from jaxpipe.propose.resolve import plan_from
 
 SIZES: dict[str, Any] = {
     "num_layers": 2,

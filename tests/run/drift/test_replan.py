@@ -10,17 +10,11 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.collective import CodecKind
-from jaxpipe.config import (
-    Config,
-    cluster_from,
-    config_from,
-    job_from,
-    keep_inputs,
-    plan_from,
-)
+from jaxpipe.config import Config, cluster_from, config_from, job_from, keep_inputs
 from jaxpipe.plan import PlanConfig, ResolvedPlan, read_plan
 from jaxpipe.propose.proposal import task_and_conditions
 from jaxpipe.propose.request import PlanRequest
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.drift.adopt import adopted_in
 from jaxpipe.run.drift.corrected import corrected
 from jaxpipe.run.drift.replan import begins_on, replan
