@@ -14,7 +14,7 @@ from jaxpipe.comm import CountingTransport, Transport, WireFormat, all_reduce, c
 from jaxpipe.config import config_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import preset_config
-from jaxpipe.plan import Plan, PlanConfig, default_plan, write_plan
+from jaxpipe.plan import Plan, default_plan, write_plan
 from jaxpipe.plan.decide import Task
 from jaxpipe.propose.boundary_codecs import with_boundary_codecs
 from jaxpipe.propose.codec_choice import choose_codecs, strongest
@@ -23,6 +23,7 @@ from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
 from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.forecast import simulate_step
 from jaxpipe.simulate import Conditions, plan_step, plan_step_s
+from tests.plan_section import decided
 
 SLOW = """
 name = "slow"
@@ -63,7 +64,7 @@ def plans(task: Task) -> list[Plan]:
     found = []
     kinds = (AllReduceKind.HIERARCHICAL, AllReduceKind.RING)
     for (stages, replicas), kind in product(((4, 1), (2, 2), (1, 4)), kinds):
-        config = PlanConfig(
+        config = decided(
             cluster="", stages=stages, replicas=replicas, microbatch=1, all_reduce=kind
         )
         plan = default_plan(

@@ -8,12 +8,12 @@ import pytest
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.models import preset_config
 from jaxpipe.plan import default_plan
-from jaxpipe.plan.plan_config import PlanConfig
 from jaxpipe.propose.proposal import Proposal, propose, task_and_conditions
 from jaxpipe.propose.remat_search import RematTrial, best_remat
 from jaxpipe.propose.request import PlanRequest
 from jaxpipe.schedule import Remat
 from jaxpipe.simulate import plan_step_s
+from tests.plan_section import decided
 
 REQUEST = PlanRequest(cluster="two-region", model="gpt2", batch=8, budget=3.0, search_remat=True)
 
@@ -53,7 +53,7 @@ def test_full_rematerialisation_is_one_forward_more_in_the_simulator():
     for remat in (Remat.NONE, Remat.FULL):
         task, conditions = task_and_conditions(replace(request, remat=remat), model)
         plan = default_plan(
-            PlanConfig(stages=1, replicas=1), task.cluster, num_layers=12, batch=8, tied=True
+            decided(stages=1, replicas=1), task.cluster, num_layers=12, batch=8, tied=True
         )
         steps[remat], profiles[remat] = plan_step_s(plan, conditions), task.profile
     forward_s = sum(layer.forward_s for layer in profiles[Remat.FULL].layers)
