@@ -2,22 +2,14 @@
 
 ::
 
-    format = 1
+    format = 6
     cluster = "two-region"
     schedule = "1f1b"
     all_reduce = "tree"
-    microbatch = 1
-    num_microbatches = 8
     tied = true
     cut = [3, 2]                         # layers of each stage
-    placement = [                        # devices of the cluster, a replica to a line
-        [0, 1],
-        [2, 3],
-    ]
-    devices = [                          # their names
-        ["ohio-0:0", "ohio-1:0"],
-        ["virginia-0:0", "virginia-1:0"],
-    ]
+    microbatch = 1
+    num_microbatches = 8
     sync = [                             # a sync tree over ranks for each segment
         [0, 2],
         [1, 3],
@@ -25,56 +17,41 @@
     sync_shared = [[0, 1], [2, 3]]       # over the ranks of a tied embedding
     sync_all = [[0, 1], [2, 3]]          # over all ranks
 
-Where replicas differ, `format` is 2, and each of `cut`, `microbatch`, `num_microbatches` and
-`warmup` may have an entry for each replica::
+    [[replica]]
+    placement = [0, 1]                   # devices of the cluster, one for each rank
+    devices = ["ohio-0:0", "ohio-1:0"]   # their names
 
-    format = 2
-    num_microbatches = [6, 2]
-    cut = [
-        [3, 2],
-        [5],
-    ]
-    placement = [
-        [0, 1],
-        [2],
-    ]
+    [[replica]]
+    placement = [2, 3]
+    devices = ["virginia-0:0", "virginia-1:0"]
 
-Where ranks have several devices, `format` is 3, those of a rank are an array, and `sharing` says
-how they share its stages (`jaxpipe.plan.group`)::
+`cut`, `microbatch`, `num_microbatches`, `warmup`, `codecs` and `data_parts` stand at the top if all
+replicas share them; a replica's own value stands in its table and takes precedence::
 
-    format = 3
-    sharing = "tensor"
-    placement = [
-        [[0, 1], [2, 3]],
-        [[4, 5], 6],
-    ]
+    [[replica]]
+    placement = [2]
+    devices = ["virginia-0:0"]
+    cut = [5]
+    num_microbatches = 2
 
-Where boundaries between stages have codecs of their own, `format` is 4, and `codecs` has one for
-each, of all replicas or of each; an empty array stands for those of the run's configuration::
-
-    format = 4
-    codecs = [
-        ["none", "int8"],
-        [],
-    ]
-
-Where ranks divide samples before their devices share stages by tensor parallelism, `format` is 5,
-and `data_parts` says into how many parts, for each rank of all replicas or of each::
-
-    format = 5
-    data_parts = [2, 1]
+The devices of a rank with several are an array, and `sharing` says how they share its stages
+(`jaxpipe.plan.group`): `placement = [[0, 1], 2]`. `codecs` has one codec for each boundary between
+stages, none for those of the run's configuration; `data_parts` says for each rank into how many
+parts its devices divide samples before they share stages by tensor parallelism.
 
 The segments of `sync` are the stages, or the parts of them that the same ranks hold
-(`jaxpipe.plan.segments`). Optional keys: `warmup`, `num_chunks`, and `devices`, which files of
-older versions lack. A custom schedule is an array of the rows of a schedule file
-(`jaxpipe.schedule.csv_file`). Sync trees are ranks, or arrays of trees.
+(`jaxpipe.plan.segments`). Optional keys: `num_chunks`, `sharing`, `warmup`, `codecs`, `data_parts`,
+and `devices`, which files of older versions lack. A custom schedule is an array of the rows of a
+schedule file (`jaxpipe.schedule.csv_file`). Sync trees are ranks, or arrays of trees. Files of
+formats 1 to 5 are read as well (`jaxpipe.plan.older_plan_files`).
 
 `jaxpipe plan` writes this file for `plan.file`. `jaxpipe train` writes it as `plan.toml` into the
-folder of each run: the launcher resolves the plan once, and its ranks read it.
+folder of each run: the launcher resolves the plan once, and its ranks read it. A run that continues
+with another plan, after a loss for example, writes it as such a file too.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -84,6 +61,8 @@ from jaxpipe.collective import AllReduceKind, CodecKind, SyncTree
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.check import check_plan
 from jaxpipe.plan.group import Sharing, check_hosts
+from jaxpipe.plan.older_plan_files import FORMAT, upgraded
+from jaxpipe.plan.partition import Cut
 from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import Schedule, ScheduleKind, parse_schedule, schedule_rows
@@ -95,7 +74,8 @@ from jaxpipe.topo.toml_text import parse_toml, toml_pair, toml_rows
 
 _T = TypeVar("_T", int, str)
 
-_FORMATS = (1, 2, 3, 4, 5)
+_SHARED = ("cut", "microbatch", "num_microbatches", "warmup", "codecs", "data_parts")
+"""Fields of replicas that stand at the top where all replicas share them."""
 _MOST_BYTES = 2**26
 """Of a plan file: 64 MiB, more than the sync trees and a schedule of 8192 ranks."""
 
@@ -124,25 +104,36 @@ class ResolvedPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
-    format: int
+class _OfReplica:
+    """The fields that a replica has of its own, or shares with all others."""
+
+    cut: Cut | None = None
+    microbatch: int | None = None
+    num_microbatches: int | None = None
+    warmup: tuple[int, ...] | None = None
+    codecs: tuple[CodecKind, ...] | None = None
+    data_parts: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Replica(_OfReplica):
+    placement: tuple[int | tuple[int, ...], ...]
+    devices: tuple[str | tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File(_OfReplica):
     cluster: str
     schedule: ScheduleKind | tuple[str, ...]
-    microbatch: int | tuple[int, ...]
-    num_microbatches: int | tuple[int, ...]
     tied: bool
-    cut: tuple[int | tuple[int, ...], ...]
-    placement: tuple[tuple[int | tuple[int, ...], ...], ...]
     sync: tuple[Any, ...]
     sync_shared: Any
     sync_all: Any
-    devices: tuple[tuple[str | tuple[str, ...], ...], ...] | None = None
+    replica: tuple[_Replica, ...]
+    format: int = FORMAT
     sharing: Sharing = Sharing.TENSOR
     num_chunks: int = 1
     all_reduce: AllReduceKind = AllReduceKind.TREE
-    warmup: tuple[int | tuple[int, ...], ...] | None = None
-    codecs: tuple[CodecKind | tuple[CodecKind, ...], ...] = ()
-    data_parts: tuple[int | tuple[int, ...], ...] = ()
     remat: Remat | None = None
 
 
@@ -158,33 +149,43 @@ def plan_text(plan: Plan, cluster: Cluster, *, about: str = "") -> str:
 
 def resolved_plan_text(resolved: ResolvedPlan, *, about: str = "") -> str:
     """Return the text of a plan file."""
-    plan = resolved.plan
-    names = iter(resolved.groups)
-    devices = [[_plain(next(names)) for _ in row] for row in plan.placement]
-    placement = [[_plain(group) for group in each.groups] for each in plan.pipelines]
+    plan, names = resolved.plan, iter(resolved.groups)
+    fields = [_fields(pipeline) for pipeline in plan.pipelines]
+    shared = {key: value for key, value in fields[0].items() if _are_equal(fields, key)}
     lines = [
         *(f"# {line}" for line in about.splitlines()),
-        toml_pair("format", _format(plan)),
+        toml_pair("format", FORMAT),
         toml_pair("cluster", resolved.cluster),
         *_schedule_lines(plan),
         toml_pair("all_reduce", plan.all_reduce.value),
         *([] if plan.remat is None else [toml_pair("remat", plan.remat.value)]),
         *([] if plan.num_chunks == 1 else [toml_pair("num_chunks", plan.num_chunks)]),
-        *_warmup_lines(plan),
-        *_lines(plan, "microbatch"),
-        *_lines(plan, "num_microbatches"),
-        toml_pair("tied", plan.tied),
-        *_lines(plan, "cut"),
-        *(_lines(plan, "codecs") if plan.has_codecs else []),
         *([toml_pair("sharing", plan.sharing.value)] if plan.has_groups else []),
-        *(_lines(plan, "data_parts") if plan.has_data_parts else []),
-        *toml_rows("placement", placement),
-        *toml_rows("devices", devices),
+        toml_pair("tied", plan.tied),
+        *(toml_pair(*pair) for pair in shared.items() if pair[1] != ()),
         *toml_rows("sync", plan.sync),
         toml_pair("sync_shared", plan.sync_shared),
         toml_pair("sync_all", plan.sync_all),
     ]
+    for pipeline, row in zip(plan.pipelines, fields, strict=True):
+        lines += [
+            "",
+            "[[replica]]",
+            toml_pair("placement", [_plain(group) for group in pipeline.groups]),
+            toml_pair("devices", [_plain(next(names)) for _ in pipeline.devices]),
+            *(toml_pair(*pair) for pair in row.items() if pair[0] not in shared and pair[1] != ()),
+        ]
     return "\n".join(lines) + "\n"
+
+
+def _fields(pipeline: Pipeline) -> dict[str, Any]:
+    """Return the fields of a replica; empty ones are not written."""
+    values = {name: getattr(pipeline, name) for name in _SHARED}
+    return {name: () if value is None else value for name, value in values.items()}
+
+
+def _are_equal(fields: Sequence[dict[str, Any]], key: str) -> bool:
+    return all(row[key] == fields[0][key] for row in fields)
 
 
 def read_plan(path: Path, cluster: Cluster) -> Plan:
@@ -234,7 +235,8 @@ def parse_resolved_plan(text: str, *, source: str) -> ResolvedPlan:
     file = _parse(text, source=source)
     names = _names(file)
     # The resolver has checked that the devices exist in the cluster.
-    num_devices = 1 + max((d for row in _groups(file.placement) for g in row for d in g), default=0)
+    numbers = (d for row in file.replica for group in _groups(row.placement) for d in group)
+    num_devices = 1 + max(numbers, default=0)
     plan = _plan(file, source=source, num_devices=num_devices)
     if len(names) != plan.num_ranks:
         raise PlanError(
@@ -255,26 +257,22 @@ def _read(path: Path) -> str:
 
 def _parse(text: str, *, source: str) -> _File:
     try:
-        file = msgspec.convert(parse_toml(text), _File)
+        tree = upgraded(parse_toml(text), source=source)
+        file = msgspec.convert(tree, _File)
         # Names reach traces and terminals, also where no cluster is read.
         check_cluster(file.cluster, "cluster")
         for name in (name for group in _names(file) for name in group):
             check_device(name, "devices")
-        if not all(group for row in _groups(file.placement) for group in row):
+        if not all(group for row in file.replica for group in _groups(row.placement)):
             raise ValueError("`placement` has a rank without a device: name one, or leave it out")
     except ValueError as error:
         raise PlanError(f"{source} is not a plan: {error}") from error
-    if file.format not in _FORMATS:
-        raise PlanError(
-            f"{source} has `format` {file.format}, this version of jaxpipe reads "
-            f"{', '.join(map(str, _FORMATS))}; plan again"
-        )
     return file
 
 
 def _plan(file: _File, *, source: str, num_devices: int) -> Plan:
     plan = Plan(
-        pipelines=_pipelines(file, source=source),
+        pipelines=tuple(_pipeline(row, file, source=source) for row in file.replica),
         schedule=_schedule(file, source),
         all_reduce=file.all_reduce,
         num_chunks=file.num_chunks,
@@ -289,72 +287,37 @@ def _plan(file: _File, *, source: str, num_devices: int) -> Plan:
     return plan
 
 
-def _pipelines(file: _File, *, source: str) -> tuple[Pipeline, ...]:
-    columns = {
-        "cut": _of_each(file, "cut", source=source),
-        "microbatch": _of_each(file, "microbatch", source=source),
-        "num_microbatches": _of_each(file, "num_microbatches", source=source),
-        # An empty array says that this replica has none.
-        "codecs": _of_each(file, "codecs", source=source),
-        "data_parts": _of_each(file, "data_parts", source=source),
-        "warmup": [each or None for each in _of_each(file, "warmup", source=source)],
-    }
-    return tuple(
-        Pipeline(
-            devices=tuple(group[0] for group in row),
-            peers=tuple(group[1:] for group in row),
-            **dict(zip(columns, values, strict=True)),
-        )
-        for row, *values in zip(_groups(file.placement), *columns.values(), strict=True)
+def _pipeline(row: _Replica, file: _File, *, source: str) -> Pipeline:
+    values: dict[str, Any] = {}
+    for name in _SHARED:
+        own = getattr(row, name)
+        values[name] = getattr(file, name) if own is None else own
+    for name in ("cut", "microbatch", "num_microbatches"):
+        if values[name] is None:
+            raise PlanError(
+                f"{source} is not a plan: `{name}` is missing; state it at the top for all "
+                "replicas, or in each [[replica]]"
+            )
+    groups = _groups(row.placement)
+    return Pipeline(
+        devices=tuple(group[0] for group in groups),
+        peers=tuple(group[1:] for group in groups),
+        cut=values["cut"],
+        microbatch=values["microbatch"],
+        num_microbatches=values["num_microbatches"],
+        warmup=values["warmup"] or None,
+        codecs=values["codecs"] or (),
+        data_parts=values["data_parts"] or (),
     )
 
 
-def _of_each(file: _File, name: str, *, source: str) -> Sequence[Any]:
-    """Return the value of each replica, from one for all of them or an array of their own."""
-    value, num_replicas = getattr(file, name), len(file.placement)
-    is_row = name in ("cut", "warmup", "codecs", "data_parts")
-    kinds = {isinstance(entry, tuple) for entry in value} if isinstance(value, tuple) else set()
-    if not isinstance(value, tuple) or (is_row and True not in kinds):
-        return (value,) * num_replicas
-    if (is_row and False in kinds) or len(value) != num_replicas:
-        raise PlanError(
-            f"{source} is not a plan: `{name}` is {value}; give one for all {num_replicas} "
-            "replicas of `placement`, or one for each"
-        )
-    return value
-
-
-def _format(plan: Plan) -> int:
-    """Return the oldest format that holds all of a plan."""
-    if plan.has_data_parts:
-        return 5
-    if plan.has_codecs:
-        return 4
-    return 3 if plan.has_groups else 1 if plan.is_even else 2
-
-
-def _lines(plan: Plan, name: str) -> list[str]:
-    """Return the lines of a field of pipelines: one value, if it is that of all."""
-    values = [getattr(pipeline, name) for pipeline in plan.pipelines]
-    if len(set(values)) == 1:
-        return [toml_pair(name, values[0])]
-    return toml_rows(name, values) if isinstance(values[0], tuple) else [toml_pair(name, values)]
-
-
-def _warmup_lines(plan: Plan) -> list[str]:
-    if all(pipeline.warmup is None for pipeline in plan.pipelines):
-        return []
-    own = tuple(replace(each, warmup=each.warmup or ()) for each in plan.pipelines)
-    return _lines(replace(plan, pipelines=own), "warmup")
-
-
 def _names(file: _File) -> tuple[tuple[str, ...], ...]:
-    return tuple(group for row in _groups(file.devices or ()) for group in row)
+    return tuple(group for row in file.replica for group in _groups(row.devices))
 
 
-def _groups(rows: Sequence[Sequence[_T | tuple[_T, ...]]]) -> list[tuple[tuple[_T, ...], ...]]:
-    """Return rows in which each entry is a group: one device stands for a group of one."""
-    return [tuple(each if isinstance(each, tuple) else (each,) for each in row) for row in rows]
+def _groups(row: Sequence[_T | tuple[_T, ...]]) -> tuple[tuple[_T, ...], ...]:
+    """Return a row in which each entry is a group: one device stands for a group of one."""
+    return tuple(entry if isinstance(entry, tuple) else (entry,) for entry in row)
 
 
 def _plain(group: tuple[_T, ...]) -> _T | tuple[_T, ...]:
@@ -372,7 +335,8 @@ def _schedule(file: _File, source: str) -> ScheduleKind | Schedule:
     if isinstance(file.schedule, ScheduleKind):
         return file.schedule
     # Where replicas have their own cuts, the check refuses a schedule that is one for all.
-    return parse_schedule(file.schedule, source=f"{source}, `schedule`", num_stages=len(file.cut))
+    cut = file.cut or (file.replica[0].cut if file.replica else None) or ()
+    return parse_schedule(file.schedule, source=f"{source}, `schedule`", num_stages=len(cut))
 
 
 def _tree(array: Any) -> SyncTree:

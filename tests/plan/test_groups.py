@@ -60,7 +60,6 @@ def test_a_file_gives_back_the_plan(tmp_path_factory: pytest.TempPathFactory, pl
     path = tmp_path_factory.getbasetemp() / "grouped.toml"
     write_plan(plan, LARGE, path)
     if plan.has_groups:
-        assert path.read_text().startswith(f"format = {5 if plan.has_data_parts else 3}\n")
         assert read_plan(path, LARGE) == plan
         assert parse_resolved_plan(path.read_text(), source="text").plan == plan
     else:  # what does not matter is not written
@@ -103,7 +102,7 @@ def test_data_parts_leave_the_rest_of_a_group_to_tensor_parallelism():
     assert plan.pipelines[0].tensor_parts == (2, 1)
     assert plan.pipelines[0].shape != first.shape
     assert replace(first, data_parts=(1, 1)) == first
-    assert "data_parts = [\n    [2, 1],\n    [],\n]\n" in plan_text(plan, CLUSTER)
+    assert plan_text(plan, CLUSTER).count("data_parts = [2, 1]\n") == 1
     drawn = draw_plan(in_parts(), CLUSTER)
     assert "rank 0 divides each microbatch into 2 parts before that\nrank 2 " in drawn
 
@@ -127,8 +126,9 @@ def test_wrong_data_parts_are_refused(parts: tuple[int, ...], sharing: Sharing, 
 
 def test_a_file_and_a_drawing_of_groups_read_well():
     text = plan_text(grouped(), CLUSTER)
-    assert '    [["here-0:0", "here-0:1"], "here-0:2"],\n' in text
-    assert "    [[0, 1], 2],\n    [[3, 4, 5]],\n" in text
+    assert 'devices = [["here-0:0", "here-0:1"], "here-0:2"]\n' in text
+    assert "placement = [[0, 1], 2]\n" in text
+    assert "placement = [[3, 4, 5]]\n" in text
     drawn = draw_plan(grouped(), CLUSTER)
     assert "rank 0 on here-0:0 to here-0:1   rank 1 on here-0:2" in drawn
     assert "ranks have 1, 2, 3 devices, each with a part of every layer" in drawn

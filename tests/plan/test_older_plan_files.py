@@ -1,0 +1,74 @@
+"""Files of older formats give the plans that they were written for."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jaxpipe import topo
+from jaxpipe.collective import CodecKind
+from jaxpipe.errors import PlanError
+from jaxpipe.plan import Plan, parse_resolved_plan, read_plan
+from jaxpipe.schedule import ScheduleKind
+from jaxpipe.topo import Cluster
+from tests.plan.test_groups import grouped, in_parts
+from tests.plan.test_plan_file import text_of_identity, with_codecs
+from tests.plan.test_unlike_replicas import CLUSTER, one_of_each
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def with_own_warmup() -> Plan:
+    """Return unlike replicas, of which the first alone has a warm-up of its own."""
+    first, second = one_of_each().pipelines
+    pipelines = (replace(first, warmup=(3, 1)), second)
+    return replace(one_of_each(), schedule=ScheduleKind.EAGER_ONE_F_ONE_B, pipelines=pipelines)
+
+
+TWO_REGION = topo.load("two-region")
+IDENTITY = parse_resolved_plan(text_of_identity(), source="text").plan
+WRITTEN = {
+    1: (IDENTITY, TWO_REGION),
+    2: (with_own_warmup(), CLUSTER),
+    3: (grouped(), CLUSTER),
+    4: (with_codecs((CodecKind.INT8,), ()), TWO_REGION),
+    5: (in_parts(), CLUSTER),
+}
+
+
+@pytest.mark.parametrize("version", WRITTEN)
+def test_a_file_of_an_older_format_gives_its_plan(version: int) -> None:
+    plan, cluster = WRITTEN[version]
+    path = GOLDEN / f"format_{version}.toml"
+    assert path.read_text().startswith(f"format = {version}\n")
+    assert read_plan(path, cluster) == plan
+
+
+def test_a_file_without_names_is_read(tmp_path: Path) -> None:
+    text = (GOLDEN / "format_1.toml").read_text()
+    names = text[text.index("devices = [") : text.index("sync = [")]
+    path = tmp_path / "plan.toml"
+    path.write_text(text.replace(names, ""))
+    assert read_plan(path, TWO_REGION) == IDENTITY
+
+
+@pytest.mark.parametrize(
+    ("version", "old", "new", "words"),
+    [
+        (1, "placement = [", "places = [", "`placement` must be an array, is None"),
+        (2, "num_microbatches = [3, 1]", "num_microbatches = [3]", "all 2 replicas of `placement`"),
+        (2, "    [5],", "    5,", r"`cut` is \[\[3, 2\], 5\]; give one for all 2 replicas"),
+        (2, "    [5],", "    [4],", r"every replica holds all layers, .* of \[5, 4\] layers"),
+        (3, "[[0, 1], 2]", "[[], 2]", "`placement` has a rank without a device"),
+    ],
+)
+def test_wrong_files_are_refused(
+    tmp_path: Path, version: int, old: str, new: str, words: str
+) -> None:
+    cluster: Cluster = WRITTEN[version][1]
+    text = (GOLDEN / f"format_{version}.toml").read_text()
+    assert old in text
+    path = tmp_path / "plan.toml"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(PlanError, match=words):
+        read_plan(path, cluster)
