@@ -1,23 +1,19 @@
 """Conditions of a configured run: what its model costs on its cluster, to plan and to simulate."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from jaxpipe.collective import Codecs
 from jaxpipe.config import Config, cluster_from
 from jaxpipe.models import DTYPE_BYTES, ModelConfig
-from jaxpipe.plan.cost import BytesPerParameter, slowness
+from jaxpipe.plan.cost import BytesPerParameter, Profile, slowness
 from jaxpipe.propose.costed import costed
-from jaxpipe.propose.gpt_profile import bytes_each
+from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.propose.trained_part import TrainedPart
 from jaxpipe.schedule import Remat
 from jaxpipe.simulate import Conditions
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.gpu import Precision
-
-MeasureSpeed = Callable[[], float]
-"""Returns the FLOP/s of a core of this machine, for a cluster file that states no speed."""
 
 
 def conditions_of(
@@ -80,6 +76,15 @@ def costs_of(
         gathered_bytes=DTYPE_BYTES[model.param_dtype] if config.optimizer.sharded else 0.0,
     )
     return conditions, known.precision
+
+
+def counted_profile(config: Config, remat: Remat | None = None) -> Profile:
+    """Return the counted FLOPs of the model's parts as a profile: seconds on a device of 1 FLOP/s.
+
+    `remat` is that of the plan, by default the configured one, or none.
+    """
+    remat = remat or config.train.remat or Remat.NONE
+    return gpt_profile(trained_model(config), remat=remat, flops_per_s=1.0)
 
 
 def trained_model(config: Config) -> ModelConfig:

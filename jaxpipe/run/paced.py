@@ -9,10 +9,11 @@ from jaxpipe.comm import Transport
 from jaxpipe.config import Config, describe
 from jaxpipe.models import train_flops_per_token
 from jaxpipe.paced import Outcome, Scale, execute, planned_all_reduces, planned_outer
-from jaxpipe.plan import Plan, draw_plan, ideal_bubble
+from jaxpipe.plan import Plan, draw_plan
 from jaxpipe.propose.conditions import conditions_of
 from jaxpipe.run.console import console
 from jaxpipe.run.progress import Progress
+from jaxpipe.run.report import theory_of
 from jaxpipe.runtime.metrics.records import (
     METRICS_FILE,
     PICTURE_FILE,
@@ -63,7 +64,10 @@ def _steps(
     folder = Path(config.run.folder)
     is_first, file = transport.rank == 0, None
     if is_first:
-        console.print(f"{draw_plan(plan, conditions.cluster)}\n\n{_notice(config)}\n", markup=False)
+        console.print(
+            f"{draw_plan(plan, conditions.cluster, profile=conditions.profile)}\n\n{_notice(config)}\n",
+            markup=False,
+        )
         file = MetricsFile(folder / METRICS_FILE, describe(config), first_step=0, truth=_TRUTH)
     outcomes = _outcomes(config, plan, transport, conditions, say)
     for step, (outcome, step_s, bubble) in enumerate(outcomes, 1):
@@ -159,7 +163,7 @@ def _line(config: Config, metrics: PacedMetrics) -> str:
 
 def _report(config: Config, plan: Plan, steps: Sequence[PacedMetrics]) -> None:
     step_s = median(each.step_s for each in steps)
-    bubble, ideal = median(each.bubble for each in steps), ideal_bubble(plan)
+    bubble, ideal = median(each.bubble for each in steps), theory_of(config, plan)
     late_ms = 1e3 * max(each.late_s for each in steps)
     network_late_ms = 1e3 * max(each.network_late_s for each in steps)
     folder = Path(config.run.folder)
