@@ -15,7 +15,8 @@ from jaxpipe.config import Config, check_plan_fits, cluster_from
 from jaxpipe.plan import Plan, read_plan
 from jaxpipe.propose.decided_plan import decided_plan
 from jaxpipe.propose.machine_speed import with_machine_speed
-from jaxpipe.propose.searched_plan import Reason, searched_plan
+from jaxpipe.propose.reasons import Reason
+from jaxpipe.propose.searched_plan import searched_plan
 from jaxpipe.schedule import Remat
 from jaxpipe.topo import Cluster
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import product
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from jaxpipe.plan.default import devices_of
 from jaxpipe.profile.kept_file import KeptFile
 from jaxpipe.propose.conditions import bytes_of, costs_of
 from jaxpipe.propose.decided_plan import decided_plan
+from jaxpipe.propose.reasons import Reason
 from jaxpipe.schedule import Remat, ScheduleKind
 from jaxpipe.search import Candidate, Effort, Fixed, Objective, Task, search
 from jaxpipe.simulate import Conditions, plan_step_s, step_objective
@@ -45,16 +46,6 @@ _FORMAT = 1
 _SECTIONS = ("model", "plan", "train", "comm", "mesh", "outer", "lora", "optimizer", "paced")
 """The sections on which a plan depends."""
 _MICROBATCHES = (1, 2, 4, 8, 16)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
-    """The best seconds found with one alternative of a choice; infinite if it does not fit."""
-
-    choice: str
-    name: str
-    step_s: float
-    fits: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,8 +232,7 @@ def _reason(candidate: Candidate) -> Reason:
     return Reason(
         choice=candidate.choice,
         name=candidate.name,
-        step_s=candidate.value if candidate.fits else 0.0,  # JSON has no infinity
-        fits=candidate.fits,
+        step_s=candidate.value if candidate.fits and isfinite(candidate.value) else None,
     )
 
 

@@ -42,7 +42,9 @@ def run_paced(
     The `cluster` is the configured one, which is loaded by default; `say` shows how far it is.
     """
     try:
-        steps = tuple(_steps(config, plan, transport, conditions_of(config, cluster), say))
+        steps = tuple(
+            _steps(config, plan, transport, conditions_of(config, cluster, remat=plan.remat), say)
+        )
     # Ctrl-C as well: the other ranks would wait for this one until their timeout.
     except BaseException as error:
         transport.close(error=error)
@@ -64,10 +66,8 @@ def _steps(
     folder = Path(config.run.folder)
     is_first, file = transport.rank == 0, None
     if is_first:
-        console.print(
-            f"{draw_plan(plan, conditions.cluster, profile=conditions.profile)}\n\n{_notice(config)}\n",
-            markup=False,
-        )
+        drawn = draw_plan(plan, conditions.cluster, profile=conditions.profile)
+        console.print(f"{drawn}\n\n{_notice(config)}\n", markup=False)
         file = MetricsFile(folder / METRICS_FILE, describe(config), first_step=0, truth=_TRUTH)
     outcomes = _outcomes(config, plan, transport, conditions, say)
     for step, (outcome, step_s, bubble) in enumerate(outcomes, 1):
