@@ -30,6 +30,8 @@ def config_of(stages: int, replicas: int) -> Config:
                 "cluster": f"homogeneous:hosts={stages * replicas}",
                 "stages": stages,
                 "replicas": replicas,
+                "microbatch": 1,
+                "schedule": "1f1b",
             },
             "train": {"batch": 512, "remat": "full"},
         }

@@ -142,6 +142,8 @@ def _tree(cases: Mapping[str, Any], case: Mapping[str, Any], folder: Path) -> di
             "devices": [devices[number].name for number in case["devices"]],
             "cuts": case["cuts"],
             "shares": case["shares"],
+            "microbatch": 1,
+            "schedule": "1f1b",
         },
         "train": cases["train"],
     }

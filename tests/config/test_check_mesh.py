@@ -12,7 +12,7 @@ LEAST: dict[str, Any] = {
     "run": {"folder": "runs/a"},
     "data": {"folder": "data/a"},
     "model": {"preset": "tiny", "dropout": 0.0},
-    "plan": {"cluster": "laptop", "stages": 2, "replicas": 2},
+    "plan": {"cluster": "laptop", "stages": 2, "replicas": 2, "microbatch": 1, "schedule": "1f1b"},
 }
 
 

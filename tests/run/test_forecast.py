@@ -21,7 +21,13 @@ def config_of(**sections: dict[str, Any]) -> Config:
         "run": {"folder": "run"},
         "data": {"folder": "data"},
         "model": {"preset": "gpt2", "compute_dtype": "float16"},
-        "plan": {"cluster": "case3-universities", "stages": 4, "replicas": 2},
+        "plan": {
+            "cluster": "case3-universities",
+            "stages": 4,
+            "replicas": 2,
+            "microbatch": 1,
+            "schedule": "1f1b",
+        },
         "train": {"batch": 16},
     }
     return config_from(

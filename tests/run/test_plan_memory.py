@@ -18,7 +18,13 @@ LEAST: dict[str, Any] = {
     "run": {"folder": "runs/a"},
     "data": {"folder": "data/a"},
     "model": {"preset": "tiny"},
-    "plan": {"cluster": "two-region", "stages": 2, "replicas": 2},
+    "plan": {
+        "cluster": "two-region",
+        "stages": 2,
+        "replicas": 2,
+        "microbatch": 1,
+        "schedule": "1f1b",
+    },
 }
 
 

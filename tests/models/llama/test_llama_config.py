@@ -73,7 +73,13 @@ def test_a_mesh_divides_the_heads_of_keys() -> None:
         "data": {"folder": "b"},
         "model": {"preset": "llama-tiny"},
         "mesh": {"tensor": 8},
-        "plan": {"cluster": "laptop", "stages": 1, "replicas": 1},
+        "plan": {
+            "cluster": "laptop",
+            "stages": 1,
+            "replicas": 1,
+            "microbatch": 1,
+            "schedule": "1f1b",
+        },
     }
     with pytest.raises(ConfigError, match=r"`mesh\.tensor` is 8, .* `model\.num_kv_heads`, 4"):
         plan_from(config_from(tree))
