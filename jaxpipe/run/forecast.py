@@ -33,7 +33,13 @@ def simulate_step(
     ...     "run": {"folder": "runs/xl"},
     ...     "data": {"folder": "data/text"},
     ...     "model": {"preset": "gpt-xl-24", "compute_dtype": "float16"},
-    ...     "plan": {"cluster": "case5-worldwide", "stages": 8, "replicas": 8, "microbatch": 1, "schedule": "1f1b"},
+    ...     "plan": {
+    ...         "cluster": "case5-worldwide",
+    ...         "stages": 8,
+    ...         "replicas": 8,
+    ...         "microbatch": 1,
+    ...         "schedule": "1f1b",
+    ...     },
     ...     "train": {"batch": 512, "remat": "full"},
     ... })
     >>> step = simulate_step(config)
