@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import docstring_parser
 from tyro.conf import Positional
 
-from docs.tools.fields import fields_of, literal, table, type_name
+from docs.tools.fields import definitions, facts, fields_of, literal, type_name
 from docs.tools.source import DocumentationError, summary
 from jaxpipe.cli.main import COMMANDS, GROUPS
 
@@ -62,8 +62,8 @@ def options(command: Callable[..., int]) -> Iterator[Option]:
 
 
 def _section(name: str, command: Callable[..., int]) -> str:
-    rows = [(o.typed, o.type, o.default, o.meaning) for o in options(command)]
-    listed = table(("argument", "type", "default", "meaning"), rows) if rows else "No arguments."
+    entries = [(o.typed, facts(o.type, default=o.default), o.meaning) for o in options(command)]
+    listed = definitions(entries) if entries else "No arguments."
     return f"## jaxpipe {name}\n\n{summary(command)}\n\n{listed}"
 
 

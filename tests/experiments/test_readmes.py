@@ -17,11 +17,15 @@ def test_links_lead_somewhere(text: Path):
     assert missing == []
 
 
-def test_the_index_lists_every_experiment():
+def test_the_index_has_four_lines_for_every_experiment():
     index = (EXPERIMENTS / "README.md").read_text()
+    entries = re.findall(r"^### \[(\w+)\]\(\1/README\.md\)\n\n(.*?)(?=\n\n)", index, re.M | re.S)
     folders = {path.parent.name for path in EXPERIMENTS.glob("*/README.md")}
-    assert {name for name in folders if f"]({name}/README.md)" in index} == folders
-    assert len(folders) >= 11
+    assert {name for name, _ in entries} == folders - {"notebooks"}
+    assert len(entries) == len(folders) - 1 >= 11
+    for name, lines in entries:
+        labels = re.findall(r"^- \*\*([\w ]+)\*\*: \S", lines, re.M)
+        assert labels == ["Claim", "Result", "Truth level", "Status"], name
 
 
 def test_every_experiment_says_how_to_run_it():
