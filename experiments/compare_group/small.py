@@ -14,9 +14,9 @@ from jaxpipe import topo
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.config import load_config
 from jaxpipe.plan import Plan, even_partition
-from jaxpipe.plan.decide import Effort, Task, decide
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.schedule import ScheduleKind
+from jaxpipe.search import Effort, Task, search
 from jaxpipe.simulate import Conditions, step_objective
 from jaxpipe.topo import Cluster
 
@@ -114,7 +114,7 @@ def _found(network: Network, small: Small, cluster: Cluster) -> Plan:
     )
     effort = Effort(seconds=small.search_s, num_changes=10**6, microbatches=(1,))
     objective = step_objective(conditions)
-    plan = decide(task, objective, effort=effort, clock=time.process_time).plan
+    plan = search(task, objective, effort=effort, clock=time.process_time).plan
     # Equal stages, so that the losses of all settings can be compared closely.
     return plan.of_each(cut=even_partition(num_layers=task.num_layers, num_stages=network.stages))
 

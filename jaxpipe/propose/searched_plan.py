@@ -34,7 +34,7 @@ from jaxpipe.propose.conditions import bytes_of, costs_of
 from jaxpipe.propose.decided_plan import decided_plan
 from jaxpipe.propose.reasons import Reason
 from jaxpipe.schedule import Remat, ScheduleKind
-from jaxpipe.search import Candidate, Effort, Fixed, Objective, Task, search
+from jaxpipe.search import Effort, Fixed, Found, Objective, Task, search
 from jaxpipe.simulate import Conditions, plan_step_s, step_objective
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.write import cluster_toml
@@ -224,15 +224,19 @@ def _search_with(
         num_valued=found.num_valued,
         default_s=default_s,
         default_name=name,
-        reasons=tuple(map(_reason, found.candidates)),
+        reasons=reasons_of(found),
     )
 
 
-def _reason(candidate: Candidate) -> Reason:
-    return Reason(
-        choice=candidate.choice,
-        name=candidate.name,
-        step_s=candidate.value if candidate.fits and isfinite(candidate.value) else None,
+def reasons_of(found: Found) -> tuple[Reason, ...]:
+    """Return the alternatives of each choice that a search has valued."""
+    return tuple(
+        Reason(
+            choice=candidate.choice,
+            name=candidate.name,
+            step_s=candidate.value if candidate.fits and isfinite(candidate.value) else None,
+        )
+        for candidate in found.candidates
     )
 
 

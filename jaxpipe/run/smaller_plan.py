@@ -17,11 +17,11 @@ from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import Pipeline, Plan, PlanConfig, check_islands, fitting_islands
 from jaxpipe.plan.cost import Profile
 from jaxpipe.plan.partition import even_partition
-from jaxpipe.plan.replan import Future, Remaining, Replanned, candidates, choose
 from jaxpipe.propose.conditions import conditions_of
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.propose.resolve import plan_from
 from jaxpipe.schedule import ScheduleKind
+from jaxpipe.search.remaining import Future, Remaining, Replanned, candidates, choose
 from jaxpipe.topo import Cluster
 
 _SIZES = ("plan.stages", "plan.replicas", "plan.cut", "plan.cuts", "plan.shares")

@@ -30,10 +30,6 @@ from jaxpipe.simulate.extrapolate import (
     extrapolated_step_s,
     step_objective,
 )
-from jaxpipe.simulate.layout_step import (
-    LayoutCosts,
-    layout_step,
-)
 from jaxpipe.simulate.plan_step import (
     IDEAL,
     Conditions,
@@ -97,7 +93,6 @@ __all__ = [
     "Choices",
     "Conditions",
     "Constants",
-    "LayoutCosts",
     "MegatronLayout",
     "MessageCosts",
     "NetworkConstants",
@@ -122,7 +117,6 @@ __all__ = [
     "fastest_all_reduce",
     "gradient_sync_s",
     "jaxpipe_step",
-    "layout_step",
     "megatron_step",
     "named_schedules",
     "num_devices_used",

@@ -10,12 +10,12 @@ import jax
 
 from jaxpipe import topo
 from jaxpipe.plan import Plan, Sharing, default_plan, write_plan
-from jaxpipe.plan.decide import Task
 from jaxpipe.plan.sync import with_island_trees
 from jaxpipe.propose.named_layout import named_plan
 from jaxpipe.propose.request import NamedLayout
 from jaxpipe.runtime.config import MeshConfig
 from jaxpipe.schedule import Op
+from jaxpipe.search import Task
 from tests.plan.models import profile_of
 from tests.plan_section import decided
 from tests.programs.meshed import collectives

@@ -15,13 +15,13 @@ from jaxpipe.config import config_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import preset_config
 from jaxpipe.plan import Plan, default_plan, write_plan
-from jaxpipe.plan.decide import Task
 from jaxpipe.propose.boundary_codecs import with_boundary_codecs
 from jaxpipe.propose.codec_choice import choose_codecs, strongest
 from jaxpipe.propose.proposal import propose, task_and_conditions
 from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
 from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.forecast import simulate_step
+from jaxpipe.search import Task
 from jaxpipe.simulate import Conditions, plan_step, plan_step_s
 from tests.plan_section import decided
 

@@ -6,10 +6,10 @@ import pytest
 from jaxpipe import topo
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Sharing, check_hosts, check_plan
-from jaxpipe.plan.decide import Task
 from jaxpipe.propose.named_layout import named_plan
 from jaxpipe.propose.request import NamedLayout
 from jaxpipe.schedule import ScheduleKind
+from jaxpipe.search import Task
 from jaxpipe.simulate.published.dtfm import scheduled, unscheduled
 from tests.plan.models import profile_of
 

@@ -7,7 +7,7 @@ import numpy as np
 from jaxpipe.autoshard.inter_op.stage_search import SubmeshSpace
 from jaxpipe.autoshard.inter_op.submesh_stage import StageCost, submeshes
 from jaxpipe.plan.cost import Part, links_between, ring_s
-from jaxpipe.plan.decide import Task
+from jaxpipe.search import Task
 from jaxpipe.topo import Cluster
 
 

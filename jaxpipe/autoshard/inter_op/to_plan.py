@@ -17,11 +17,11 @@ from jaxpipe.autoshard.inter_op.stage_search import assign_stages
 from jaxpipe.autoshard.inter_op.submesh_stage import StagedModel
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan
-from jaxpipe.plan.decide import Task, build
 from jaxpipe.schedule import ScheduleKind
+from jaxpipe.search import Task, build
 
 _MICROBATCHES: Final = (1, 2, 4)
-"""Samples of a microbatch on each device that are tried, as `jaxpipe.plan.decide` tries them."""
+"""Samples of a microbatch on each device that are tried, as `jaxpipe.search` tries them."""
 _TOLERANCE: Final = 0.01
 """Bounds closer than this are one: thousands of stages differ by rounding alone."""
 
@@ -57,13 +57,15 @@ def alpa_plan(task: Task) -> AlpaPlan:
     if not found:
         raise PlanError(
             f"stages on equal submeshes divide the batch and fit their devices: none do for "
-            f"`stages` {task.stages}, `replicas` {task.replicas}, `batch` {task.batch}, "
-            f"{task.num_layers} layers and the {len(task.cluster)} devices of cluster "
-            f"{task.cluster.name!r}; "
+            f"`stages` {task.fixed.stages}, `replicas` {task.fixed.replicas}, `batch` "
+            f"{task.batch}, {task.num_layers} layers and the {len(task.cluster)} devices of "
+            f"cluster {task.cluster.name!r}; "
             "leave out `stages` or `replicas`, or use larger devices"
         )
     staged, microbatch = min(found, key=lambda each: each[0].step_s)
-    uneven = _assigned(task, microbatch=microbatch, equal=None) if task.replicas is None else None
+    uneven = (
+        _assigned(task, microbatch=microbatch, equal=None) if task.fixed.replicas is None else None
+    )
     is_faster = uneven is not None and uneven.step_s < staged.step_s
     return AlpaPlan(
         plan=plan_of(staged, task, microbatch=microbatch),
@@ -104,8 +106,8 @@ def plan_of(staged: StagedModel, task: Task, *, microbatch: int) -> Plan:
 def _sizes(task: Task) -> Iterator[tuple[int, int]]:
     """Yield sizes of equal submeshes, each with the microbatches that it divides."""
     # Larger submeshes would leave too few devices for the stages.
-    most = len(task.cluster) // (task.stages or 1)
-    for size in range(1, most + 1) if task.replicas is None else (task.replicas,):
+    most = len(task.cluster) // (task.fixed.stages or 1)
+    for size in range(1, most + 1) if task.fixed.replicas is None else (task.fixed.replicas,):
         for each in _MICROBATCHES:
             if size <= most and task.batch % (size * each) == 0:
                 yield size, size * each
@@ -119,7 +121,7 @@ def _assigned(task: Task, *, microbatch: int, equal: int | None) -> StagedModel 
             submesh_space(task, microbatch=microbatch, equal=equal),
             num_layers=task.num_layers,
             num_microbatches=num_microbatches,
-            num_stages=task.stages,
+            num_stages=task.fixed.stages,
             tolerance=_TOLERANCE,
         )
     except PlanError:  # other sizes may fit

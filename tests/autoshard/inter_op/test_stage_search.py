@@ -25,7 +25,7 @@ from jaxpipe.autoshard.inter_op import (
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import check_plan
 from jaxpipe.plan.cost import flop_profile
-from jaxpipe.plan.decide import Task
+from jaxpipe.search import Task
 from jaxpipe.simulate import Conditions, plan_step_s
 from jaxpipe.topo import Cluster
 from tests.simulate.uniform import cluster
