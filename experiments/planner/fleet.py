@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxpipe.propose.request import PlanRequest
 
 from experiments.planner.fleet_cluster import fleet_toml
 from experiments.table import Row, markdown, write_csv
@@ -30,7 +31,6 @@ from jaxpipe.models import load_preset
 from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.propose.fleet_proposal import fleet_costs
 from jaxpipe.propose.proposal import task_and_conditions
-from jaxpipe.propose.request import PlanRequest
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.search import balanced_cut
 from jaxpipe.search.fleet import Fits, FleetCosts, Team, search_fleet

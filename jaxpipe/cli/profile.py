@@ -12,7 +12,8 @@ from jaxpipe.schedule import Remat
 if TYPE_CHECKING:  # these import jax, which `--help` can do without
     from rich.table import Table
 
-    from jaxpipe.profile import GptCosts, PartCosts
+    from jaxpipe.profile.gpt_parts import GptCosts
+    from jaxpipe.profile.part import PartCosts
     from jaxpipe.schedule import Op
 
 
@@ -56,7 +57,8 @@ def profile(  # noqa: PLR0913  each is an option of the command line
     if model is None:
         raise ConfigError("`--model` must name a preset, such as gpt2, unless with `--collectives`")
     from jaxpipe.models import preset_config
-    from jaxpipe.profile import MeasureConfig, measure_gpt, write_costs
+    from jaxpipe.profile.gpt_parts import measure_gpt, write_costs
+    from jaxpipe.profile.measure_config import MeasureConfig
     from jaxpipe.run.console import console, print_table
     from jaxpipe.run.output_files import check_output
     from jaxpipe.run.progress import Progress, showing_progress
@@ -118,7 +120,7 @@ def _cut(layers: str | None) -> tuple[int, ...]:
 def _table(measured: "GptCosts") -> "Table":
     from rich.table import Table
 
-    from jaxpipe.profile import TIMED
+    from jaxpipe.profile.part import TIMED
 
     table = Table(box=None, pad_edge=False)
     table.add_column("milliseconds, median (p10-p90)")

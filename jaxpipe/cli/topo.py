@@ -28,11 +28,11 @@ def _users_mistakes() -> Iterator[None]:
 
 
 def list_clusters() -> int:
-    """List the clusters of the catalogue, with the GPUs of each."""
+    """List this machine and the clusters of the catalogue, with the GPUs of each."""
     from jaxpipe import topo
     from jaxpipe.run.console import console
 
-    clusters = {name: topo.load(name) for name in topo.names()}
+    clusters = {name: topo.load(name) for name in (topo.THIS_MACHINE, *topo.names())}
     rows = [
         (name, f"{len(cluster):>3} devices, {_gpus(cluster)}", ", ".join(cluster.regions))
         for name, cluster in clusters.items()
@@ -60,7 +60,8 @@ def show_cluster(
     """Draw a cluster: its hosts, the links between its regions, and its islands.
 
     Args:
-        name: one of the catalogue, such as `aws:regions=ohio+tokyo,hosts=4`, or a TOML file.
+        name: `this-machine`, one of the catalogue, such as `aws:regions=ohio+tokyo,hosts=4`, or a
+            TOML file.
         picture: a PNG, SVG or PDF to write with latency and bandwidth of all pairs of devices.
         map_: a PNG, SVG or PDF to write with the regions and the links between them.
     """

@@ -6,6 +6,7 @@ from math import inf
 
 from jaxpipe.collective import AllReduceKind, CodecLimit
 from jaxpipe.schedule import ScheduleKind
+from jaxpipe.topo.this_machine import THIS_MACHINE
 
 
 class Replan(StrEnum):
@@ -18,10 +19,6 @@ class Replan(StrEnum):
     AUTO = "auto"
     """As `ask`; under `jaxpipe run`, the run also stops and continues with the new plan, if the
     steps that are left save more time than the restart takes."""
-
-
-THIS_MACHINE = "this-machine"
-"""The cluster of the cores or GPUs of the machine that reads the configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.propose.trained_part import TrainedPart
 from jaxpipe.schedule import Remat
 from jaxpipe.simulate import Conditions
-from jaxpipe.topo import Cluster
+from jaxpipe.topo import THIS_MACHINE, Cluster
 from jaxpipe.topo.gpu import Precision
 
 
@@ -66,7 +66,8 @@ def costs_of(
         gradient_bytes=bytes_of(config).gradient,
         overheads=known.overheads(
             chunk_bytes=config.comm.chunk_bytes if chunk_bytes is None else chunk_bytes,
-            ideal=paced.ideal,
+            # What was fitted to messages between regions does not hold inside a machine.
+            ideal=paced.ideal or known.cluster.name == THIS_MACHINE,
             keep_warm=config.run.keep_warm,
         ),
         recomputes=remat is Remat.FULL,

@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
 
 from jaxpipe.collective import AllReduceKind, CodecKind, CodecLimit, Codecs, all_reduce_transfers
 from jaxpipe.collective.codec_bytes import BLOCK
@@ -18,7 +19,6 @@ from jaxpipe.plan import Plan, default_plan, write_plan
 from jaxpipe.propose.boundary_codecs import with_boundary_codecs
 from jaxpipe.propose.codec_choice import choose_codecs, strongest
 from jaxpipe.propose.proposal import propose, task_and_conditions
-from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
 from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.forecast import simulate_step
 from jaxpipe.search import Task
