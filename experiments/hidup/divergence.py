@@ -37,7 +37,7 @@ def main(names: Sequence[str]) -> None:
 
 
 def shown(found: Sequence[Row]) -> str:
-    """Return the table of some steps: the one in the README."""
+    """Return the table of some steps: the one in NOTES.md."""
     return markdown([row for row in found if int(row["step"]) in _SHOWN])
 
 

@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Return the part of the README that follows from the rows of `results/emulated.csv`."""
+    """Return the part of NOTES.md that follows from the rows of `results/emulated.csv`."""
     groups = grouped(rows, "figure", "condition", "system")
     table = [
         {

@@ -2,17 +2,11 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
-from jaxpipe.errors import ConfigError
-from jaxpipe.launch import Launch, SlurmMpi, mpijob_manifest, mpirun_script, slurm_script
-from jaxpipe.runtime.config import ComputeKind, Survival
-
-if TYPE_CHECKING:
-    from jaxpipe.config import Config
-    from jaxpipe.plan import Plan
+from jaxpipe.launch import SlurmMpi, mpijob_manifest, mpirun_script, slurm_script
 
 
 class Target(StrEnum):
@@ -52,11 +46,9 @@ def launch(  # noqa: PLR0913  each is an option of the command line
         image: the container image of an MPIJob, with jaxpipe and Open MPI.
         claim: the volume claim of an MPIJob with the configuration, the data and the runs.
     """
-    from jaxpipe.config import load_config
+    from jaxpipe.cli.launched_run import launched_run  # slow; `--help` can do without
 
-    read = load_config(config, settings)
-    changes = [word for setting in settings for word in ("--set", setting)]
-    job = _job(read, ("train", str(config), *changes))
+    job = launched_run(config, settings)
     match target:
         case Target.MPIRUN:
             print(mpirun_script(job), end="")
@@ -66,6 +58,7 @@ def launch(  # noqa: PLR0913  each is an option of the command line
         case Target.MPIJOB:
             print(mpijob_manifest(job, image=image, claim=claim), end="")
     return 0
+<<<<<<< HEAD
 
 
 def _job(read: "Config", arguments: tuple[str, ...]) -> Launch:
@@ -111,3 +104,5 @@ def _gpus_each(read: "Config", plan: "Plan") -> int:
             "a host visible, or plan ranks of equal groups"
         )
     return sizes.pop()
+=======
+>>>>>>> main

@@ -102,8 +102,8 @@ def propose(
 ) -> Proposal:
     """Return the best plan found; `observe` is called with the number of plans simulated so far.
 
-    What the section `[plan]` sets is kept. Where `train.remat` is free, each rematerialisation has
-    its part of the seconds.
+    What the section `[plan]` sets is kept. Where `train.remat` is free and plans lack memory, each
+    rematerialisation is searched for as long.
 
     Raises:
         ConfigError: there is no such cluster, or the speed of a device is unknown.
@@ -113,14 +113,17 @@ def propose(
     cluster = cluster_from(config)
     config, notices = with_machine_speed(config, cluster)
     query = Query(config=config, cluster=cluster)
-    part = replace(options, budget=options.seconds(len(cluster)) / len(query.remats))
     proposals: list[Proposal] = []
     refusal: PlanError | None = None
     for remat in query.remats:
         try:
-            proposals.append(_Study(query=query, options=part, remat=remat).proposal(observe))
+            proposal = _Study(query=query, options=options, remat=remat).proposal(observe)
         except PlanError as error:
             refusal = refusal or error
+            continue
+        proposals.append(proposal)
+        if all(reason.step_s is not None for reason in proposal.reasons):
+            break  # memory does not bind: less of it gains nothing
     if not proposals:
         assert refusal is not None, query.remats
         raise refusal

@@ -64,6 +64,11 @@ class SearchedPlan:
     reasons: tuple[Reason, ...] = ()
 
     @property
+    def is_short_of_memory(self) -> bool:
+        """Whether an alternative did not fit, so that keeping less of a forward could pay."""
+        return any(reason.step_s is None for reason in self.reasons)
+
+    @property
     def lines(self) -> tuple[str, str]:
         """What was chosen, and what the default would cost."""
         plan = self.plan
@@ -120,7 +125,7 @@ class Query:
 
     @property
     def remats(self) -> tuple[Remat, ...]:
-        """The rematerialisations to try: all, where memory may bind and none is set."""
+        """The rematerialisations to try, the least work first: all, where memory may bind."""
         if self.config.train.remat is not None:
             return (self.config.train.remat,)
         has_limits = any(device.memory_bytes for device in self.cluster.devices)
@@ -195,13 +200,15 @@ def _search(query: Query, *, seconds: float, observe: Callable[[int], None]) -> 
     num_valued = 0
     for remat in query.remats:
         try:
-            plan = _search_with(query, remat, seconds=seconds / len(query.remats), observe=observe)
+            plan = _search_with(query, remat, seconds=seconds, observe=observe)
         except PlanError as error:
             refusal = refusal or error
             continue
         num_valued += plan.num_valued
         if best is None or plan.step_s < best.step_s:
             best = plan
+        if not plan.is_short_of_memory:
+            break
     if best is None:
         assert refusal is not None, query.remats
         raise refusal

@@ -7,6 +7,9 @@ import pytest
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 TEXTS = sorted(path for path in EXPERIMENTS.rglob("*.md") if "results" not in path.parts)
+WORDS = 470
+"""A README has about 400 words; what does not fit stands in `NOTES.md` beside it."""
+
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
 
@@ -33,3 +36,9 @@ def test_every_experiment_says_how_to_run_it():
         if path.parent.name != "notebooks":
             assert "**Claim" in path.read_text(), path
             assert "How to run" in path.read_text(), path
+
+
+def test_every_readme_is_short():
+    for path in EXPERIMENTS.glob("*/README.md"):
+        words = [word for word in path.read_text().split() if word.strip("|-")]
+        assert len(words) <= WORDS, f"{path} has {len(words)} words: move details to NOTES.md"
