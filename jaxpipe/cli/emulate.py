@@ -134,31 +134,11 @@ def _placement(name: str, command: Sequence[str], plan: Path | None) -> tuple[in
     if plan is None and typed is None:
         return None
     # Slow; `--help` can do without.
-    from jaxpipe.config import load_config, plan_from
-    from jaxpipe.plan import read_plan
-
-    if plan is not None:
-<<<<<<< HEAD
-        return _devices(read_plan(plan, topo.load(name)))
-    found = _configuration(command)
-    if found is None:
-        return None
     from jaxpipe.config import load_config
+    from jaxpipe.plan import read_plan
     from jaxpipe.propose.resolve import plan_from
 
-    path, settings = found
-    config = load_config(path, settings, notice=None)  # the command itself says what it overrides
-    if config.plan.cluster != name:
-        raise ValueError(
-            f"the plan is for another cluster: `plan.cluster` of {path} is "
-            f"{config.plan.cluster!r}, emulated is {name!r}"
-        )
-    return _devices(plan_from(config))
-
-
-def _devices(plan: "Plan") -> tuple[int, ...]:
-    return tuple(plan.device(rank) for rank in range(plan.num_ranks))
-=======
+    if plan is not None:
         placed = read_plan(plan, topo.load(name))
     else:
         assert typed is not None
@@ -171,7 +151,6 @@ def _devices(plan: "Plan") -> tuple[int, ...]:
             )
         placed = plan_from(config)
     return tuple(placed.device(rank) for rank in range(placed.num_ranks))
->>>>>>> main
 
 
 def _configuration(command: Sequence[str]) -> tuple[Path, tuple[str, ...]] | None:

@@ -6,17 +6,13 @@ from typing import Annotated
 
 import tyro
 
-<<<<<<< HEAD
-from jaxpipe.runtime.config import MatmulPrecision
-from jaxpipe.schedule import Remat
-=======
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import preset_config
 from jaxpipe.run.console import console, print_table
 from jaxpipe.run.output_files import check_output
 from jaxpipe.run.progress import Progress, showing_progress
-from jaxpipe.runtime.config import MatmulPrecision, Remat
->>>>>>> main
+from jaxpipe.runtime.config import MatmulPrecision
+from jaxpipe.schedule import Remat
 
 
 def profile(  # noqa: PLR0913  each is an option of the command line

@@ -138,8 +138,10 @@ def propose(
 
 
 def _remat_reasons(query: Query, proposals: list[Proposal]) -> list[Reason]:
-    """Return the seconds of each rematerialisation that was tried."""
+    """Return the seconds of each rematerialisation, if more than the first was tried."""
     seconds = {proposal.plan.remat: proposal.split.step_s for proposal in proposals}
+    if not seconds.keys() - {query.remats[0]}:
+        return []
     return [
         Reason(choice="remat", name=remat.value, step_s=seconds.get(remat))
         for remat in query.remats

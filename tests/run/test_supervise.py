@@ -10,11 +10,7 @@ import pytest
 
 from jaxpipe.config import cluster_from, config_from, load_config
 from jaxpipe.plan import ResolvedPlan, write_plan
-<<<<<<< HEAD
 from jaxpipe.propose.resolve import plan_from
-from jaxpipe.run import Attempt, Run, smaller, supervise, within
-=======
->>>>>>> main
 from jaxpipe.run.drift.adopt import ADOPTED_EXIT_CODE, adopt
 from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned
 from jaxpipe.run.prepare_run import write_resolved_plan
