@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxpipe.collective import NO_CODECS, CodecLimit, Codecs
 from jaxpipe.config import Config, cluster_from
-from jaxpipe.errors import PlanError
+from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import LowerBound, lower_bound
 from jaxpipe.propose.codec_choice import CodecChoice, strongest, suited_to_codecs, with_codecs
@@ -19,7 +19,7 @@ from jaxpipe.propose.machine_speed import with_machine_speed
 from jaxpipe.propose.options import Goal, OuterQuestion, SearchOptions
 from jaxpipe.propose.outer_advice import OuterAdvice, outer_advice
 from jaxpipe.propose.reasons import Reason
-from jaxpipe.propose.searched_plan import Query, executable, reasons_of
+from jaxpipe.propose.searched_plan import Query, executable, generators_of, reasons_of
 from jaxpipe.propose.side_by_side import SideBySide, side_by_side
 from jaxpipe.propose.worth import Appraisal, Worth, worth_of
 from jaxpipe.schedule import Remat
@@ -110,6 +110,7 @@ def propose(
         PlanError: no plan fits into memory.
     """
     options = options or SearchOptions()
+    _check_codecs(config, options)
     cluster = cluster_from(config)
     config, notices = with_machine_speed(config, cluster)
     query = Query(config=config, cluster=cluster)
@@ -135,6 +136,22 @@ def propose(
         reasons=(*best.reasons, *_remat_reasons(query, proposals)),
         notices=notices,
     )
+
+
+def _check_codecs(config: Config, options: SearchOptions) -> None:
+    limit = config.plan.codecs
+    if limit is CodecLimit.NONE:
+        return
+    if options.has_front:
+        raise ConfigError(
+            f"`plan.codecs` ({limit}) is chosen by seconds, but dollars or energy matter: "
+            "set it to none, or leave out the objective and the limits of these"
+        )
+    if options.outer is not OuterQuestion.NONE:
+        raise ConfigError(
+            f"`--outer` ({options.outer}) compares codecs of its own: set `plan.codecs` ({limit}) "
+            "to none, or leave it out"
+        )
 
 
 def _remat_reasons(query: Query, proposals: list[Proposal]) -> list[Reason]:
@@ -237,6 +254,7 @@ class _Study:
         found = search(
             task,
             executable(self.query.config, objective),
+            generators=generators_of(self.query),
             effort=Effort(seconds=seconds),
             seed=options.seed,
             clock=clock.now,

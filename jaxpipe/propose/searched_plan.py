@@ -12,7 +12,7 @@ from importlib.metadata import version
 from itertools import product
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import xxhash
@@ -34,7 +34,7 @@ from jaxpipe.propose.conditions import bytes_of, costs_of
 from jaxpipe.propose.decided_plan import decided_plan
 from jaxpipe.propose.reasons import Reason
 from jaxpipe.schedule import Remat, ScheduleKind
-from jaxpipe.search import Effort, Fixed, Found, Objective, Task, search
+from jaxpipe.search import DEFAULT, Best, Effort, Fixed, Found, Generator, Objective, Task, search
 from jaxpipe.simulate import Conditions, plan_step_s, step_objective
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.write import cluster_toml
@@ -46,6 +46,9 @@ _FORMAT = 1
 _SECTIONS = ("model", "plan", "train", "comm", "mesh", "outer", "lora", "optimizer", "paced")
 """The sections on which a plan depends."""
 _MICROBATCHES = (1, 2, 4, 8, 16)
+
+Generators: TypeAlias = tuple[tuple[Generator, float], ...]
+"""Generators of plans, each with the fraction of the seconds at which it ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +135,17 @@ class Query:
         return tuple(Remat) if has_limits else (Remat.NONE,)
 
     @property
+    def is_described(self) -> bool:
+        """Whether the section describes replicas, or the programs of ranks, one by one."""
+        plan = self.config.plan
+        return plan.has_unlike_replicas or plan.schedule_file is not None
+
+    @property
     def fixed(self) -> Fixed:
         """The fields of the section that are set."""
         plan, compresses = self.config.plan, self.config.comm.gradients is not CodecKind.NONE
+        if self.is_described:
+            return Fixed(num_ranks=self.num_ranks)
         return Fixed(
             num_ranks=self.num_ranks,
             stages=plan.stages,
@@ -220,9 +231,13 @@ def _search_with(
 ) -> SearchedPlan:
     task, conditions = query.task(remat)
     objective = executable(query.config, step_objective(conditions))
-    if _is_partly_unlike(query.config):
-        return _enumerated(query, task, conditions)
-    found = search(task, objective, effort=Effort(seconds=seconds), observe=observe)
+    found = search(
+        task,
+        objective,
+        generators=generators_of(query),
+        effort=Effort(seconds=seconds),
+        observe=observe,
+    )
     plan = replace(found.plan, remat=remat)
     name, default_s = _default(query, task, conditions)
     return SearchedPlan(
@@ -247,51 +262,41 @@ def reasons_of(found: Found) -> tuple[Reason, ...]:
     )
 
 
-def _is_partly_unlike(config: Config) -> bool:
-    """Return whether replicas, or the programs of ranks, are described one by one."""
-    plan = config.plan
-    return plan.has_unlike_replicas or plan.schedule_file is not None
+def generators_of(query: Query) -> Generators:
+    """Return the generators of a search; of replicas that are described, they list all plans."""
+    if not query.is_described:
+        return DEFAULT
+
+    def listed(_task: Task, _best: Best) -> Iterator[tuple[float, Plan]]:
+        return ((0.0, plan) for plan in _described_plans(query))
+
+    return ((listed, 1.0),)
 
 
-def _enumerated(query: Query, task: Task, conditions: Conditions) -> SearchedPlan:
-    """Return the best of all microbatches and schedules for replicas that are described."""
-    objective = executable(query.config, lambda plan: plan_step_s(plan, conditions))
-    valued: list[tuple[float, int, Plan]] = []
-    refusal: PlanError | None = None
-    for plan in _variants(query):
-        if isinstance(plan, PlanError):
-            refusal = plan
-        elif not overfull(plan, task.profile, task.cluster, each=task.bytes_each):
-            valued.append((objective(plan), len(valued), plan))
-    if not valued or min(valued)[0] == inf:
-        raise refusal or PlanError(
-            "`plan.cuts`, `plan.shares` or `plan.schedule_file` leave no plan that fits into "
-            'device memory; change them, or set `train.remat` to "full"'
-        )
-    step_s, _, plan = min(valued)
-    name, default_s = _default(query, task, conditions)
-    return SearchedPlan(
-        plan=replace(plan, remat=query.config.train.remat or Remat.NONE),
-        step_s=step_s,
-        num_valued=len(valued),
-        default_s=default_s,
-        default_name=name,
-    )
+def _described_plans(query: Query) -> Iterator[Plan]:
+    """Yield the plans of all schedules and microbatches that a described section leaves free.
 
-
-def _variants(query: Query) -> Iterator[Plan | PlanError]:
-    """Yield the plans of all schedules and microbatches that the section leaves free."""
+    Raises:
+        PlanError: none of them fits the batch and the devices.
+    """
     section = query.config.plan
     kinds: tuple[ScheduleKind | None, ...] = (section.schedule,)
     if section.schedule is None and section.schedule_file is None:
         kinds = tuple(kind for kind in ScheduleKind if kind is not ScheduleKind.INTERLEAVED)
     sizes = _MICROBATCHES if section.microbatch is None else (section.microbatch,)
+    refusal: PlanError | None = None
+    has_plan = False
     for kind, size in product(kinds, sizes):
         config = replace(query.config, plan=replace(section, schedule=kind, microbatch=size))
         try:
-            yield decided_plan(config, query.cluster)
+            plan = decided_plan(config, query.cluster)
         except PlanError as error:
-            yield error
+            refusal = refusal or error
+            continue
+        has_plan = True
+        yield plan
+    if not has_plan and refusal is not None:
+        raise refusal
 
 
 def _default(query: Query, task: Task, conditions: Conditions) -> tuple[str, float | None]:

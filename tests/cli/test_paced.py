@@ -9,7 +9,7 @@ from jaxpipe import topo
 from jaxpipe.cli.main import main
 from jaxpipe.config import load_config
 from jaxpipe.plan import write_plan
-from jaxpipe.propose.request import NamedLayout
+from jaxpipe.propose.named_layout import NamedLayout
 from jaxpipe.run.forecast import simulate_step
 from jaxpipe.trace import Truth, read_chrome
 from tests.cli.conftest import WriteConfig

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from jaxpipe.propose.request import NamedLayout
 
 from jaxpipe import topo
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Sharing, check_hosts, check_plan
-from jaxpipe.propose.named_layout import named_plan
+from jaxpipe.propose.named_layout import NamedLayout, named_plan
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.search import Task
 from jaxpipe.simulate.published.dtfm import scheduled, unscheduled

@@ -9,7 +9,7 @@ from jaxpipe.plan import Plan, default_plan
 from jaxpipe.plan.cost import slowness
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.outer_advice import OuterAdvice, advice_lines, outer_advice
-from jaxpipe.propose.proposal import CHUNK_BYTES
+from jaxpipe.propose.searched_plan import SIMULATED_CHUNK_BYTES
 from jaxpipe.runtime.config import MatmulPrecision
 from jaxpipe.schedule import Remat, ScheduleKind
 from jaxpipe.simulate import Conditions
@@ -36,7 +36,7 @@ def conditions() -> Conditions:
         profile=known.profile,
         slow=slowness(known.cluster, known.profile, known.precision),
         gradient_bytes=2,
-        overheads=known.overheads(chunk_bytes=CHUNK_BYTES, ideal=False, keep_warm=True),
+        overheads=known.overheads(chunk_bytes=SIMULATED_CHUNK_BYTES, ideal=False, keep_warm=True),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from jaxpipe.config import check_plan_fits, config_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Sharing
-from jaxpipe.propose.request import NamedLayout
+from jaxpipe.propose.named_layout import NamedLayout
 from jaxpipe.runtime.config import MeshConfig
 from jaxpipe.runtime.rank_mesh import first_device, rank_mesh
 from tests.programs.grouped import BATCH, MODEL, layout_plan, unlike_plan

@@ -12,9 +12,8 @@ from jaxpipe import topo
 from jaxpipe.collective import CodecKind
 from jaxpipe.config import Config, cluster_from, config_from, job_from, keep_inputs
 from jaxpipe.plan import ResolvedPlan, read_plan
-from jaxpipe.propose.proposal import task_and_conditions
-from jaxpipe.propose.request import PlanRequest
 from jaxpipe.propose.resolve import plan_from
+from jaxpipe.propose.searched_plan import Query
 from jaxpipe.run.drift.adopt import adopted_in
 from jaxpipe.run.drift.corrected import corrected
 from jaxpipe.run.drift.replan import begins_on, replan
@@ -23,6 +22,7 @@ from jaxpipe.run.drift.search_process import SearchProcess
 from jaxpipe.run.drift.slow_links import LinkJudge, SlowLink
 from jaxpipe.run.drift.watch import DriftWatch, drift_watch
 from jaxpipe.run.prepare_run import forget_last_end, write_resolved_plan
+from jaxpipe.schedule import Remat
 from jaxpipe.topo.write import cluster_toml
 from tests.plan_section import decided
 from tests.run.drift.test_slow_links import report, use
@@ -250,10 +250,8 @@ def test_a_new_plan_for_a_supervisor_has_only_the_devices_of_the_present_one(
 
 def test_the_replica_on_the_host_of_rank_0_comes_first(tmp_path: Path, dataset: Path) -> None:
     config = config_of(tmp_path / "run", dataset)
-    task, _ = task_and_conditions(
-        PlanRequest(cluster="two-region", model="this run", batch=config.train.batch, tflops=1.0),
-        config.model,
-    )
+    timed = replace(config, paced=replace(config.paced, tflops=1.0))
+    task, _ = Query(config=timed, cluster=cluster_from(timed)).task(Remat.NONE)
     plan = plan_from(config)
     first = [pipeline.devices for pipeline in begins_on("ohio-1", plan, task).pipelines]
     assert first == [pipeline.devices for pipeline in reversed(plan.pipelines)]
