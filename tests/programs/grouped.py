@@ -9,9 +9,9 @@ from typing import Any
 import jax
 
 from jaxpipe import topo
+from jaxpipe.baselines.published.named_layout import NamedLayout, named_plan
 from jaxpipe.plan import Plan, Sharing, default_plan, write_plan
 from jaxpipe.plan.sync import with_island_trees
-from jaxpipe.propose.named_layout import NamedLayout, named_plan
 from jaxpipe.runtime.config import MeshConfig
 from jaxpipe.schedule import Op
 from jaxpipe.search import Task
