@@ -201,15 +201,20 @@ def _equal_num_microbatches(config: PlanConfig, *, batch: int, num_replicas: int
 def _num_microbatches_of(
     shares: tuple[int, ...], config: PlanConfig, *, batch: int, num_replicas: int
 ) -> tuple[int, ...]:
-    if len(shares) != num_replicas or sum(shares) != batch or min(shares) < 1:
-        raise PlanError(
-            f"the shares of all replicas add up to the batch: `plan.shares` is {list(shares)} for "
-            f"{num_replicas} replicas and `train.batch` {batch}; give each replica its samples"
-        )
     assert config.microbatch is not None, config
+    given = f"`plan.shares` is {list(shares)}"
+    if len(shares) != num_replicas:
+        raise PlanError(f"{given}: give a share to each of the {num_replicas} replicas")
+    if min(shares) < 1:
+        empty = shares.index(min(shares))
+        raise PlanError(
+            f"{given}: replica {empty} has {shares[empty]} samples; give it at least 1, or leave "
+            "the replica out"
+        )
+    if sum(shares) != batch:
+        raise PlanError(f"{given}, which adds up to {sum(shares)}: `train.batch` is {batch}")
     if any(share % config.microbatch for share in shares):
         raise PlanError(
-            f"a share is a number of whole microbatches: `plan.shares` is {list(shares)}, "
-            f"`plan.microbatch` {config.microbatch}; make each a multiple of it"
+            f"{given}: each share must be a multiple of `plan.microbatch`, {config.microbatch}"
         )
     return tuple(share // config.microbatch for share in shares)

@@ -6,6 +6,7 @@ memory of each device. The result is kept by the content of all that it depends 
 """
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -236,6 +237,8 @@ def _search_with(
         objective,
         generators=generators_of(query),
         effort=Effort(seconds=seconds),
+        # Of the processor: other processes on the machine make no plan worse.
+        clock=time.process_time,
         observe=observe,
     )
     plan = replace(found.plan, remat=remat)
