@@ -15,10 +15,12 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from jaxpipe.collective import AllReduceKind
 from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.config import Config, check_run, cluster_from, job_from, place_of
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import ModelConfig
+from jaxpipe.plan import Plan
 from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.folder_lock import locked
 from jaxpipe.run.prepare_run import resume_notice
@@ -83,6 +85,7 @@ def _train(
         if checkpoint.step >= config.train.steps:
             return outcome_in(Path(config.run.folder), place_of(config))
     plan, cluster = plan_from(config, model=model), cluster_from(config)
+    _check_all_reduce(plan)
     job = job_from(config, plan, model=model)
     watch = start_watchdog(job, rank=0)  # one for the process
 
@@ -134,6 +137,14 @@ def _check_threads(config: Config) -> None:
                 f"threads of one process cannot do this: `{field}` is {value}; leave it out, or "
                 "use `jaxpipe train`"
             )
+
+
+def _check_all_reduce(plan: Plan) -> None:
+    if plan.all_reduce.facts.is_native:
+        raise ConfigError(
+            f"`plan.all_reduce` ({plan.all_reduce}) needs processes, as threads have no library "
+            f"that sums; set it to {AllReduceKind.HIERARCHICAL}, or use `jaxpipe train`"
+        )
 
 
 def _check_model(model: Model, stated: ModelConfig) -> None:
