@@ -167,7 +167,7 @@ def test_what_is_one_for_all_replicas_is_refused_by_name():
         (decided(cuts=((5,),), cut=(5,)), "`plan.cut` and `plan.cuts` are both set: .*remove"),
         (
             decided(cuts=((5,),) * 17),
-            r"stages of `plan.cuts` = 17 ranks need as many devices, but cluster .* has 16",
+            "stages of `plan.cuts` = 17 ranks need as many",
         ),
         (
             decided(cuts=((3, 2),), chunks=3),
