@@ -11,12 +11,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from jaxpipe.collective import CodecLimit
+from jaxpipe.collective import CodecLimit, codecs_within
 from jaxpipe.config import Config, cluster_from, load_config
 from jaxpipe.config.resolve import check_plan_fits
 from jaxpipe.errors import ConfigError, JaxpipeError
 from jaxpipe.plan import Plan, PlanConfig, write_plan
-from jaxpipe.propose.boundary_codecs import allowed_between_stages, with_boundary_codecs
+from jaxpipe.propose.boundary_codecs import with_boundary_codecs
 from jaxpipe.propose.resolve import plan_from
 from jaxpipe.propose.searched_plan import Query, executable
 from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned
@@ -55,7 +55,7 @@ def replan(
     limit, of_search = config.plan.codecs, conditions
     if limit is not CodecLimit.NONE:
         # With the fewest bytes, as a plan that chooses its codecs afterwards is searched for.
-        hardest = allowed_between_stages(limit)[-1]
+        hardest = codecs_within(limit, for_gradients=False)[-1]
         of_search = replace(conditions, codecs=replace(conditions.codecs, boundary=hardest))
     effort = Effort(seconds=budget_s, num_changes=10**6)
     found = search(task, executable(config, step_objective(of_search)), effort=effort)
