@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxpipe.config import Config, check_plan_fits, cluster_from
+from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan, read_plan
 from jaxpipe.propose.decided_plan import decided_plan
-from jaxpipe.propose.machine_speed import with_machine_speed
+from jaxpipe.propose.machine_costs import machine_costs
 from jaxpipe.propose.reasons import Reason
 from jaxpipe.propose.searched_plan import searched_plan
 from jaxpipe.schedule import Remat
@@ -26,9 +27,13 @@ if TYPE_CHECKING:  # it imports jax
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """The plan of a configuration; of one that was searched also lines and reasons for people."""
+    """The plan of a configuration; of one that was searched also lines and reasons for people.
+
+    `costed` is the configuration with the costs by which it was searched.
+    """
 
     plan: Plan
+    costed: Config
     lines: tuple[str, ...] = ()
     reasons: tuple[Reason, ...] = ()
 
@@ -72,9 +77,21 @@ def _resolution(
     config: Config, cluster: Cluster, model: "Model | None", num_ranks: int | None
 ) -> Resolution:
     if config.plan.file is not None:
-        return Resolution(plan=read_plan(Path(config.plan.file), cluster))
+        return Resolution(plan=read_plan(Path(config.plan.file), cluster), costed=config)
     if config.plan.is_decided:
-        return Resolution(plan=decided_plan(config, cluster, model=model))
-    config, lines = with_machine_speed(config, cluster)
-    searched = searched_plan(config, cluster, num_ranks=num_ranks)
-    return Resolution(plan=searched.plan, lines=(*lines, *searched.lines), reasons=searched.reasons)
+        return Resolution(plan=decided_plan(config, cluster, model=model), costed=config)
+    refusal: PlanError | None = None
+    for costed, lines in machine_costs(config, cluster):
+        try:
+            searched = searched_plan(costed, cluster, num_ranks=num_ranks)
+        except PlanError as error:
+            refusal = error
+            continue
+        return Resolution(
+            plan=searched.plan,
+            costed=costed,
+            lines=(*lines, *searched.lines),
+            reasons=searched.reasons,
+        )
+    assert refusal is not None, config
+    raise refusal

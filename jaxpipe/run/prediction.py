@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from jaxpipe.config import Config, cluster_from
 from jaxpipe.plan import Plan
 from jaxpipe.propose.conditions import conditions_of, trained_model
-from jaxpipe.propose.machine_speed import with_machine_speed
+from jaxpipe.propose.machine_costs import machine_costs
 from jaxpipe.propose.resolve import Resolution, resolve
 from jaxpipe.run.plan_memory import RankMemory, plan_memory
 from jaxpipe.simulate import StepBreakdown, plan_step, step_breakdown
@@ -83,7 +83,7 @@ def predict(config: Config) -> Prediction:
     cluster = cluster_from(config)
     resolution = resolve(config, cluster)
     plan = resolution.plan
-    costed, _ = with_machine_speed(config, cluster)
+    costed, _ = next(machine_costs(resolution.costed, cluster))
     conditions = conditions_of(costed, cluster, remat=plan.remat)
     split = step_breakdown(plan, conditions)
     summary = summarise(split.trace)[0]
