@@ -35,14 +35,14 @@ def machine_costs(
     config: Config,
     cluster: Cluster,
     *,
-    observe: Callable[[str], None] = lambda _: None,
+    observe: Callable[[str], None] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Iterator[tuple[Config, tuple[str, ...]]]:
     """Yield the configuration with costs for devices without a speed, and lines about them.
 
     A measured profile comes first; it is of one rematerialisation. Counted FLOPs follow, for models
-    that fit into memory with another one only. `observe` is called with what is measured next, if
-    anything is.
+    that fit into memory with another one only. With `observe`, which is called with what is
+    measured next, a profile that is not kept yet is measured: some seconds for a small model.
 
     Raises:
         ConfigError: the measurement failed.
@@ -54,7 +54,8 @@ def machine_costs(
         return
     speed = kept_speed(environment)
     how = "kept" if speed is not None else "measured now, and kept"
-    speed = speed or measured_speed(environment=environment, observe=observe)
+    say = observe or (lambda _: None)
+    speed = speed or measured_speed(environment=environment, observe=say)
     if cluster.name == THIS_MACHINE:
         profile, source = _profile(config, speed, environment, observe)
         if profile is not None and (path := _written(profile, environment)) is not None:
@@ -69,9 +70,12 @@ def machine_costs(
 
 
 def _profile(
-    config: Config, speed: Speed, environment: Mapping[str, str], observe: Callable[[str], None]
+    config: Config,
+    speed: Speed,
+    environment: Mapping[str, str],
+    observe: Callable[[str], None] | None,
 ) -> tuple[Profile | None, str]:
-    """Return the profile of the model and where it is from; None if it takes long to measure."""
+    """Return the profile of the model and where it is from; None if it is not to be measured."""
     sizes = _MICROBATCHES if config.plan.microbatch is None else (config.plan.microbatch,)
     task = ProfileTask(
         model=trained_model(config),
@@ -85,7 +89,7 @@ def _profile(
     )
     if (profile := kept_profile(task, environment)) is not None:
         return profile, "kept"
-    if _seconds(task, speed) > _MOST_SECONDS:
+    if observe is None or _seconds(task, speed) > _MOST_SECONDS:
         return None, ""
     profile = measured_profile(task, environment=environment, observe=observe)
     return profile, "now, and kept"

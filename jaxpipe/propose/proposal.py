@@ -99,8 +99,12 @@ def propose(
     options: SearchOptions | None = None,
     *,
     observe: Callable[[int], None] = lambda _: None,
+    measuring: Callable[[str], None] | None = None,
 ) -> Proposal:
     """Return the best plan found; `observe` is called with the number of plans simulated so far.
+
+    With `measuring`, which is called with what is measured next, the model is measured on this
+    machine where that was not done before.
 
     What the section `[plan]` sets is kept. Where `train.remat` is free and plans lack memory, each
     rematerialisation is searched for as long.
@@ -113,7 +117,7 @@ def propose(
     _check_codecs(config, options)
     cluster = cluster_from(config)
     refusal: PlanError | None = None
-    for costed, notices in machine_costs(config, cluster):
+    for costed, notices in machine_costs(config, cluster, observe=measuring):
         query = Query(config=costed, cluster=cluster)
         try:
             return replace(_proposed(query, options, observe), notices=notices)

@@ -7,6 +7,7 @@
     any of them is free                   searched within `plan.search_s`, and kept by content
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,13 +61,15 @@ def resolve(
     *,
     model: "Model | None" = None,
     num_ranks: int | None = None,
+    observe: Callable[[str], None] | None = None,
 ) -> Resolution:
     """Return the plan of a configuration, and what was chosen for it; see `plan_from`.
 
-    A launcher of the user has started `num_ranks`, which a searched plan has to have.
+    A launcher of the user has started `num_ranks`, which a searched plan has to have. With
+    `observe`, the model is measured on this machine where that was not done before.
     """
     cluster = cluster_from(config) if cluster is None else cluster
-    resolution = _resolution(config, cluster, model, num_ranks)
+    resolution = _resolution(config, cluster, model, num_ranks, observe)
     plan = resolution.plan
     plan = replace(plan, remat=config.train.remat or plan.remat or Remat.NONE)
     check_plan_fits(config, plan, source=config.plan.file or "the plan")
@@ -74,14 +77,18 @@ def resolve(
 
 
 def _resolution(
-    config: Config, cluster: Cluster, model: "Model | None", num_ranks: int | None
+    config: Config,
+    cluster: Cluster,
+    model: "Model | None",
+    num_ranks: int | None,
+    observe: Callable[[str], None] | None,
 ) -> Resolution:
     if config.plan.file is not None:
         return Resolution(plan=read_plan(Path(config.plan.file), cluster), costed=config)
     if config.plan.is_decided:
         return Resolution(plan=decided_plan(config, cluster, model=model), costed=config)
     refusal: PlanError | None = None
-    for costed, lines in machine_costs(config, cluster):
+    for costed, lines in machine_costs(config, cluster, observe=observe):
         try:
             searched = searched_plan(costed, cluster, num_ranks=num_ranks)
         except PlanError as error:
