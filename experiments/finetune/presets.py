@@ -15,7 +15,7 @@ from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.plan import Plan, PlanConfig, default_plan
 from jaxpipe.plan.cost import stage_memory
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
-from jaxpipe.runtime.config import Remat
+from jaxpipe.schedule import Remat
 from jaxpipe.topo import Cluster
 
 _GIB = 2**30
