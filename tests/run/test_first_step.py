@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from jaxpipe.config import config_from, plan_from
+from jaxpipe.config import config_from
 from jaxpipe.plan import Plan
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.first_step import FirstStep, first_step
 from jaxpipe.run.progress import LogLines, Pace, Progress, left_text
 from jaxpipe.run.report import ReportedHooks
