@@ -9,11 +9,11 @@ import numpy as np
 
 from jaxpipe import topo
 from jaxpipe.baselines.autoshard.inter_op import AlpaPlan, alpa_plan
-from jaxpipe.baselines.published.named_layout import named_plan
+from jaxpipe.baselines.published.named_layout import SYSTEM_OF, check_heads, named_plan
 from jaxpipe.collective import NO_CODECS, CodecLimit, Codecs
-from jaxpipe.errors import ConfigError, PlanError
+from jaxpipe.errors import ConfigError
 from jaxpipe.models import DTYPE_BYTES, ModelConfig, preset_config
-from jaxpipe.plan import Plan, Sharing
+from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import LowerBound, live_limits, lower_bound, overfull
 from jaxpipe.propose.codec_choice import CodecChoice, strongest, suited_to_codecs, with_codecs
 from jaxpipe.propose.costed import costed
@@ -239,8 +239,8 @@ def _start(
 ) -> _Start:
     """Return the plan that the request names, or the best that is found by its objective."""
     if request.layout is not None:
-        plan = named_plan(request.layout, task, seed=request.seed)
-        _check_heads(plan, model)
+        plan = named_plan(SYSTEM_OF[request.layout], task, seed=request.seed)
+        check_heads(plan, model.num_heads)
         return _Start(plan=plan)
     if request.objective is Goal.DTFM:
         return _Start(plan=dtfm_plan(task, seed=request.seed, seconds=request.budget))
@@ -350,17 +350,6 @@ def task_and_conditions(request: PlanRequest, model: ModelConfig) -> tuple[Task,
         activation_value_bytes=DTYPE_BYTES[model.compute_dtype],
         gathered_bytes=DTYPE_BYTES[model.param_dtype] if request.sharded_optimizer else 0.0,
     )
-
-
-def _check_heads(plan: Plan, model: ModelConfig) -> None:
-    divides_heads = plan.sharing in (Sharing.TENSOR, Sharing.SEQUENCE)
-    parts = {size for pipeline in plan.pipelines for size in pipeline.tensor_parts}
-    sizes = parts if divides_heads else set()
-    if wrong := [size for size in sorted(sizes) if model.num_heads % size]:
-        raise PlanError(
-            f"the devices of a rank have equal parts of {model.num_heads} heads: ranks have "
-            f"{wrong[0]} devices; choose a layout, or a model, in which the one divides the other"
-        )
 
 
 def _missing(name: str) -> ConfigError:
