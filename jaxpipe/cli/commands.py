@@ -83,6 +83,11 @@ TOPICS: Mapping[str, Mapping[str, Command | Group]] = {
         "plan": Command(
             "plan:plan", "Plan a training run, and write a plan file for `jaxpipe train`."
         ),
+        "simulate": Command(
+            "simulate_config:simulate",
+            "Predict a step of a configuration: seconds, what binds, bytes per link, memory per "
+            "rank.",
+        ),
         "profile": Command(
             "profile:profile",
             "Measure forward, backward, split backward and optimizer of each part of a model.",

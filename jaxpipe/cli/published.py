@@ -1,15 +1,12 @@
 """`jaxpipe published`: the systems of the literature, and their plans."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from jaxpipe.baselines.systems import COMMANDS, SYSTEMS, System, Way, system_named
-from jaxpipe.propose.request import PlanRequest
-from jaxpipe.runtime.config import Remat
 
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from jaxpipe.baselines.autoshard.inter_op import AlpaPlan
@@ -42,79 +39,64 @@ def list_systems(*, json_: Annotated[bool, tyro.conf.arg(name="json")] = False) 
     return 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedPlanOptions:
-    """The model and the devices of a published plan."""
-
-    cluster: str
-    """A cluster of the catalogue, for example `case5-worldwide`, or a TOML file."""
-    model: str
-    """A preset, for example `gpt-xl-24`."""
-    batch: int
-    """Samples per step, over all replicas."""
-    stages: int | None = None
-    """For `alpa`, the number of stages; chosen by default."""
-    replicas: int | None = None
-    """For `alpa`, the number of replicas; chosen by default."""
-    remat: Remat = Remat.FULL
-    """Rematerialisation of each layer: `none`, `dots` or `full`."""
-    tflops: float | None = None
-    """TFLOP/s of devices whose speed the cluster does not state."""
-    seed: int = 2022
-    """Shuffles the devices of `dtfm-unscheduled`."""
-
-
-def plan(
+def plan(  # noqa: PLR0913  each is an option of the command line
     system: tyro.conf.Positional[str],
-    options: tyro.conf.OmitArgPrefixes[PublishedPlanOptions],
+    config: tyro.conf.Positional[Path | None] = None,
     *,
+    settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
+    model: str | None = None,
+    cluster: str | None = None,
+    batch: int | None = None,
+    seed: int = 2022,
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("plan.toml"),
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
     """Write the plan of a published layout, or of Alpa's inter-operator pass.
 
     Args:
-        system: a system that `jaxpipe published list` shows with `plan`.
-        options: the model and the devices.
+        system: a system that `jaxpipe published list` shows with `plan`. For `alpa`, `plan.stages`
+            and `plan.replicas` may be set.
+        config: a TOML file; without one, `--model` and `--batch` say what to plan.
+        settings: a change to it, such as `train.remat=full`; may be repeated.
+        model: a preset, for example `gpt-xl-24`: `--set model.preset=...`.
+        cluster: a cluster of the catalogue, or a TOML file: `--set plan.cluster=...`.
+        batch: samples per step, over all replicas: `--set train.batch=...`.
+        seed: shuffles the devices of `dtfm-unscheduled`.
         out: the plan file to write, for `jaxpipe train`.
         json_: print one JSON object and nothing else.
     """
     from jaxpipe.baselines.autoshard.inter_op import alpa_plan
     from jaxpipe.baselines.published.named_layout import check_heads, named_plan
+    from jaxpipe.config import cluster_from, config_of_settings, load_config
     from jaxpipe.plan import write_plan
-    from jaxpipe.propose.proposal import preset_model, task_and_conditions
+    from jaxpipe.propose.searched_plan import Query
     from jaxpipe.run.console import console, train_command
     from jaxpipe.run.output_files import check_output
+    from jaxpipe.schedule import Remat
     from jaxpipe.simulate import plan_step_s
 
     check_output("--out", out)
     chosen = system_named(system, Way.PLAN, field="SYSTEM")
-    request = PlanRequest(
-        cluster=options.cluster,
-        model=options.model,
-        batch=options.batch,
-        stages=options.stages,
-        replicas=options.replicas,
-        remat=options.remat,
-        tflops=options.tflops,
-    )
-    model = preset_model(request)
-    task, conditions = task_and_conditions(request, model)
+    shorthands = {"model.preset": model, "plan.cluster": cluster, "train.batch": batch}
+    changes = [f"{key}={value}" for key, value in shorthands.items() if value is not None]
+    settings = (*changes, *settings)
+    if config is None:
+        read = config_of_settings(settings)
+    else:
+        read = load_config(config, (*settings, "plan.file=''"), notice=None)
+    remat = read.train.remat or Remat.FULL
+    task, conditions = Query(config=read, cluster=cluster_from(read)).task(remat)
     alpa = alpa_plan(task) if chosen is System.ALPA else None
-    written = named_plan(chosen, task, seed=options.seed) if alpa is None else alpa.plan
-    check_heads(written, model.num_heads)
+    written = named_plan(chosen, task, seed=seed) if alpa is None else alpa.plan
+    check_heads(written, read.model.num_heads)
     step_s = plan_step_s(written, conditions)
-    about = (
-        f"{chosen} for {options.model}, batch {options.batch}: {step_s:.4g} s a step, simulated."
-    )
-    write_plan(written, task.cluster, out, about=about)
+    write_plan(written, task.cluster, out, about=f"{chosen}: {step_s:.4g} s a step, simulated.")
     if json_:
         answer = {
             "truth": "simulated",
             "system": chosen.value,
-            "cluster": options.cluster,
-            "model": options.model,
-            "batch": options.batch,
+            "cluster": task.cluster.name,
+            "batch": task.batch,
             "plan": str(out),
             "step_s": step_s,
             "stages": written.num_stages,
@@ -128,13 +110,9 @@ def plan(
         f"{step_s:.4g} s a step (simulated)",
         *([] if alpa is None else _alpa_lines(alpa, task.cluster)),
     ]
-    settings = (
-        f"plan.file={out}",
-        f"plan.cluster={options.cluster}",
-        f"train.batch={options.batch}",
-    )
-    following = train_command(Path("CONFIG"), (*settings, f"train.remat={options.remat}"))
-    console.print("\n".join([*lines, f"\nplan -> {out}\nnext: {following}"]), markup=False)
+    following = (*settings, f"plan.file={out}", f"train.remat={remat}")
+    command = train_command(config or Path("CONFIG"), following)
+    console.print("\n".join([*lines, f"\nplan -> {out}\nnext: {command}"]), markup=False)
     return 0
 
 

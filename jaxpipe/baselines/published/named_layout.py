@@ -16,7 +16,6 @@ Source: Yuan et al., "Decentralized Training of Foundation Models in Heterogeneo
 NeurIPS 2022, section 4.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
 from typing import TypeAlias
@@ -29,7 +28,6 @@ from jaxpipe.baselines.systems import System
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan, Sharing, even_partition
 from jaxpipe.plan.cost import overfull
-from jaxpipe.propose.request import NamedLayout
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.search import Task, build
 
@@ -43,17 +41,6 @@ _MEGATRON = {
     System.MEGATRON_P2T4: (2, 4),
 }
 """The stages, and the devices of each of them."""
-
-SYSTEM_OF: Mapping[NamedLayout, System] = {
-    NamedLayout.P8: System.MEGATRON_P8,
-    NamedLayout.T8: System.MEGATRON_T8,
-    NamedLayout.P4T2: System.MEGATRON_P4T2,
-    NamedLayout.P2T4: System.MEGATRON_P2T4,
-    NamedLayout.ZERO3: System.ZERO3,
-    NamedLayout.DTFM: System.DTFM,
-    NamedLayout.RANDOM: System.DTFM_UNSCHEDULED,
-}
-"""The systems of `jaxpipe plan --layout`."""
 
 
 def named_plan(system: System, task: Task, *, seed: int) -> Plan:
