@@ -24,18 +24,21 @@ from jaxpipe.search.generators.alternatives import CHOICES, alternatives
 from jaxpipe.search.generators.changes import changes
 from jaxpipe.search.generators.even import even
 from jaxpipe.search.generators.grouped import grouped
+from jaxpipe.search.generators.layouts import layouts
 from jaxpipe.search.generators.schedules import made_to_measure, schedules
 from jaxpipe.search.generators.unlike import unlike
 from jaxpipe.search.task import Task
 
 DEFAULT: tuple[tuple[Generator, float], ...] = (
     (even, 0.55),
-    (grouped, 0.7),
-    (schedules, 0.75),
-    (unlike, 0.8),
-    (changes, 0.9),
-    (alternatives, 0.98),
-    (made_to_measure, 1.0),
+    (grouped, 0.65),
+    (layouts, 0.72),
+    (schedules, 0.78),
+    (unlike, 0.82),
+    (alternatives, 0.88),
+    (changes, 0.94),
+    (made_to_measure, 0.97),
+    (alternatives, 1.0),
 )
 """The generators, each with the fraction of the seconds at which it ends."""
 _MOST_SHAPES = 12

@@ -55,6 +55,18 @@ class Task:
         """The compute time of each device relative to the profiled device."""
         return slowness(self.cluster, self.profile, self.precision)
 
+    @cached_property
+    def is_uniform(self) -> bool:
+        """Whether all devices, and all links between two of them, are alike: any order will do."""
+        cluster = self.cluster
+        apart = ~np.eye(len(cluster), dtype=bool)
+        matrices = (cluster.latency_s, cluster.bandwidth_bytes_per_s)
+        is_alike = all(len(np.unique(each[apart])) <= 1 for each in matrices)
+        memories = {device.memory_bytes for device in cluster.devices}
+        # Devices of a host share its NIC.
+        is_alike &= len(set(cluster.host_of)) in (1, len(cluster)) and len(memories) == 1
+        return is_alike and len(np.unique(self.slow)) == 1
+
     @property
     def devices(self) -> tuple[int, ...]:
         """The devices that a plan may use."""

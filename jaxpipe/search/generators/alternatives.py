@@ -40,7 +40,12 @@ def alternatives(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
 
 
 def other_schedules(task: Task, plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """Yield the plan with each schedule, by name."""
+    """Yield the plan with each schedule, by name; pipelines of one rank have only one order."""
+    if not isinstance(plan.schedule, ScheduleKind):
+        yield "made to measure", plan
+    if max(pipeline.num_ranks for pipeline in plan.pipelines) == 1:
+        yield plan.schedule_name, plan
+        return
     alone = _with_chunks(task, plan, 1)
     for kind in ScheduleKind:
         if kind is ScheduleKind.INTERLEAVED:
@@ -87,10 +92,13 @@ def _with_chunks(task: Task, plan: Plan, num_chunks: int) -> Plan:
 
 def other_all_reduces(task: Task, plan: Plan) -> Iterator[tuple[str, Plan]]:
     """Yield the plan with each all-reduce, by name, if it sums anything."""
-    if plan.num_replicas > 1 or plan.shares_embedding:
-        for kind in ALL_REDUCES:
-            is_same = kind is plan.all_reduce
-            yield kind.value, plan if is_same else with_all_reduce(task, plan, kind)
+    for kind in ALL_REDUCES if is_reduced(plan) else ():
+        yield kind.value, plan if kind is plan.all_reduce else with_all_reduce(task, plan, kind)
+
+
+def is_reduced(plan: Plan) -> bool:
+    """Return whether ranks sum gradients of any parameter."""
+    return plan.num_replicas > 1 or plan.shares_embedding
 
 
 def with_all_reduce(task: Task, plan: Plan, kind: AllReduceKind) -> Plan:
@@ -130,8 +138,8 @@ def other_cuts(task: Task, plan: Plan) -> Iterator[tuple[str, Plan]]:
 
 
 CHOICES: dict[str, Callable[[Task, Plan], Iterator[tuple[str, Plan]]]] = {
-    "schedule": other_schedules,
     "all-reduce": other_all_reduces,
+    "schedule": other_schedules,
     "microbatch": other_microbatches,
     "cut": other_cuts,
 }

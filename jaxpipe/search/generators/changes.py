@@ -12,18 +12,29 @@ from jaxpipe.plan import Plan
 from jaxpipe.search.best import Best
 from jaxpipe.search.build_plan import with_suited_trees
 from jaxpipe.search.generators.alternatives import (
-    other_all_reduces,
+    ALL_REDUCES,
+    is_reduced,
     other_microbatches,
     other_schedules,
+    with_all_reduce,
 )
 from jaxpipe.search.generators.unlike import moved_microbatches
 from jaxpipe.search.task import Task
 
+_MOST_KNOWN = 100
+"""As many changes in a row that were tried before say that there are no others."""
+
 
 def changes(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
-    """Yield as many random changes as the effort has, each of the best plan at its time."""
-    for _ in range(best.effort.num_changes):
-        if best.plan is None:
+    """Yield as many random changes as the effort has, each of the best plan at its time.
+
+    Where few plans exist, all of them are known soon: the changes end when nothing new is found.
+    """
+    since, num_known = 0, len(best.trials)
+    for number in range(best.effort.num_changes):
+        if len(best.trials) > num_known:
+            since, num_known = number, len(best.trials)
+        if best.plan is None or number - since > _MOST_KNOWN:
             return
         if not best.plan.is_even:
             yield from ((0.0, plan) for plan in _while_best(task, best))
@@ -81,7 +92,9 @@ def _change_microbatch(task: Task, plan: Plan, random: np.random.Generator) -> P
 
 
 def _change_all_reduce(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
-    return _one_of([other for _, other in other_all_reduces(task, plan)], plan, random)
+    kind = ALL_REDUCES[random.integers(len(ALL_REDUCES))]
+    # Built for one kind alone: sync trees take longer than anything else of a change.
+    return with_all_reduce(task, plan, kind) if is_reduced(plan) else plan
 
 
 def _one_of(plans: list[Plan], plan: Plan, random: np.random.Generator) -> Plan:

@@ -59,9 +59,10 @@ def even_plans(task: Task, best: Best, *, until: float) -> Iterator[tuple[float,
             break
         ranked.append(_fastest(task, shape, orders(task, shape)))
     ranked.sort(key=lambda each: each.estimate_s)
+    is_free = task.fixed.devices is None and not task.is_uniform
     fitting = [each for each in ranked if each.estimate_s < inf][: 2 * num_valued]
     for number, first in enumerate(fitting):
-        if task.fixed.devices is None and (seconds := best.left_s(until)) > 0:
+        if is_free and (seconds := best.left_s(until)) > 0:
             placement = by_dtfm_cost(task, first.shape, seed=best.seed, seconds=seconds)
             other = _fastest(task, first.shape, [placement])
             fitting[number] = min(first, other, key=lambda each: each.estimate_s)
