@@ -10,7 +10,7 @@ from tyro.conf import Positional
 
 from docs.tools.fields import definitions, facts, fields_of, literal, type_name
 from docs.tools.source import DocumentationError, summary
-from jaxpipe.cli.main import COMMANDS, GROUPS
+from jaxpipe.cli.commands import single_commands
 
 _POSITIONAL = get_args(Positional[int])[1]
 
@@ -27,13 +27,7 @@ class Option:
 
 def commands() -> dict[str, Callable[..., int]]:
     """Return all commands by the words that call them, such as `topo show`."""
-    single = {name: command for name, command in COMMANDS.items() if name not in GROUPS}
-    grouped = {
-        f"{group} {name}": command
-        for group, members in GROUPS.items()
-        for name, command in members.items()
-    }
-    return single | grouped
+    return {name: command.load() for name, command in single_commands().items()}
 
 
 def command_reference() -> str:

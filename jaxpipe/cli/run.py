@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from jaxpipe.cli.versions import version_line
+from jaxpipe.errors import ConfigError
+from jaxpipe.run.folder_lock import locked
+from jaxpipe.runtime.process.mpirun import run_child
+
 if TYPE_CHECKING:
-    from jaxpipe.run import Attempt, TrainRequest
+    from jaxpipe.run.start import TrainRequest
+    from jaxpipe.run.supervise import Attempt
 
 
 def run(
@@ -40,10 +46,8 @@ def run(
         listen: the address at which hosts join, by default a free port of all addresses.
         hooks: as in `jaxpipe train`.
     """
-    from jaxpipe.errors import ConfigError
-    from jaxpipe.run import Run, TrainRequest, supervise
-    from jaxpipe.run.folder_lock import locked
-    from jaxpipe.runtime.process.mpirun import run_child
+    from jaxpipe.run.start import TrainRequest
+    from jaxpipe.run.supervise import Run, supervise
 
     if restarts < 0:
         raise ConfigError(f"`--restarts` must not be negative, is {restarts}; use 0 to start once")
@@ -79,7 +83,6 @@ def run(
 
 
 def _over_hosts(request: "TrainRequest", *, restarts: int, listen: str | None) -> int:
-    from jaxpipe.cli.versions import version_line
     from jaxpipe.run.hosts.run_over_hosts import HostsRequest, run_over_hosts
 
     code = run_over_hosts(

@@ -58,15 +58,16 @@ def suited_tree(
 ) -> SyncTree:
     """Return the sync tree over ranks for an all-reduce of this kind.
 
-    For `TREE` it is the fastest one. For the others it is the tree of hosts inside regions, in the
-    order of the cheapest path: a deep tree would divide the array into very many shares.
+    For one that fits any tree, it is the fastest. For the others it is the tree of hosts inside
+    regions, in the order of the cheapest path: a deep tree would divide the array into very many
+    shares.
 
     >>> from jaxpipe import topo
     >>> cluster, devices = topo.load("two-region"), {0: 0, 1: 2, 2: 1, 3: 3}
     >>> suited_tree(AllReduceKind.RING, cluster, devices, num_bytes=1e6)
     ((0, 2), (1, 3))
     """
-    if kind is AllReduceKind.TREE:
+    if kind.facts.fits_any_tree:
         return fastest_tree(cluster, devices, num_bytes=num_bytes, chunk_bytes=chunk_bytes)
     path = _path(cluster, devices, num_bytes=num_bytes)
     return island_tree({rank: cluster.devices[devices[rank]] for rank in path})

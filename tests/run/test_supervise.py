@@ -10,11 +10,11 @@ import pytest
 
 from jaxpipe.config import cluster_from, config_from, load_config, plan_from
 from jaxpipe.plan import ResolvedPlan, write_plan
-from jaxpipe.run import Attempt, Run, smaller, supervise, within
 from jaxpipe.run.drift.adopt import ADOPTED_EXIT_CODE, adopt
 from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned
 from jaxpipe.run.prepare_run import write_resolved_plan
-from jaxpipe.run.smaller_plan import without_file
+from jaxpipe.run.smaller_plan import smaller, within, without_file
+from jaxpipe.run.supervise import Attempt, Run, supervise
 from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
 from jaxpipe.runtime.watchdog import Cause, CauseKind, clear_cause, write_cause
 from jaxpipe.topo.toml_text import toml_text
