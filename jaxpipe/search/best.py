@@ -51,6 +51,11 @@ class Trial:
     value: float
     lacking: int = 0
 
+    @property
+    def is_answer(self) -> bool:
+        """Whether it has a value, or lacks memory; else it breaks what is fixed."""
+        return self.value < inf or self.lacking > 0
+
 
 class Best:
     """The best plan so far; generators read it, and the loop offers it what they yield."""
@@ -78,6 +83,13 @@ class Best:
         self._clock = clock
         self._observe = observe
         self._start_s = clock()
+
+    @property
+    def even_plan(self) -> Plan | None:
+        """The best plan so far whose replicas are alike, each rank of one device."""
+        even = (t for t in self.trials.values() if t.plan.is_even and not t.plan.has_groups)
+        found = min(even, key=lambda trial: trial.value, default=None)
+        return None if found is None or found.value == inf else found.plan
 
     def spent(self) -> float:
         """Return the fraction of the seconds that is spent; 0 without a limit."""
@@ -120,7 +132,7 @@ def lacking_bytes(task: Task, plan: Plan) -> int:
 
 def is_possible(plan: Plan) -> bool:
     """Return whether the schedule of a plan has as many chunks and microbatches as it needs."""
-    if plan.schedule is not ScheduleKind.INTERLEAVED:
+    if not isinstance(plan.schedule, ScheduleKind) or not plan.schedule.facts.takes_chunks:
         return plan.num_chunks == 1
     return plan.num_chunks > 1 and all(
         pipeline.num_microbatches % pipeline.num_ranks == 0 for pipeline in plan.pipelines

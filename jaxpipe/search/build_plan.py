@@ -14,6 +14,19 @@ from jaxpipe.search.balance import balanced_cut
 from jaxpipe.search.sync_order import suited_tree
 from jaxpipe.search.task import Task
 
+_DEEPEST_FIRST = (ScheduleKind.EAGER_ONE_F_ONE_B, ScheduleKind.ONE_F_ONE_B)
+"""What the closed form of a step assumes: depth hides messages, and costs only memory."""
+
+
+def first_schedules(task: Task) -> tuple[ScheduleKind, ...]:
+    """Return the schedules of which plans have the first that fits, before others are tried."""
+    fixed = task.fixed
+    if fixed.schedule is not None:
+        return (fixed.schedule,)
+    if fixed.num_chunks > 1:
+        return tuple(kind for kind in ScheduleKind if kind.facts.takes_chunks)
+    return tuple(k for k in _DEEPEST_FIRST if fixed.warmup is None or k.facts.takes_warmup)
+
 
 def build(  # noqa: PLR0913 - the choices of an even plan
     task: Task,

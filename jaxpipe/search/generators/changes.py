@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from jaxpipe.collective import AllReduceKind
 from jaxpipe.plan import Plan
 from jaxpipe.search.best import Best
 from jaxpipe.search.build_plan import with_suited_trees
 from jaxpipe.search.generators.alternatives import (
-    ALL_REDUCES,
     is_reduced,
     other_microbatches,
     other_schedules,
@@ -92,7 +92,8 @@ def _change_microbatch(task: Task, plan: Plan, random: np.random.Generator) -> P
 
 
 def _change_all_reduce(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
-    kind = ALL_REDUCES[random.integers(len(ALL_REDUCES))]
+    kinds = [kind for kind in AllReduceKind if kind.facts.is_searched]
+    kind = kinds[random.integers(len(kinds))]
     # Built for one kind alone: sync trees take longer than anything else of a change.
     return with_all_reduce(task, plan, kind) if is_reduced(plan) else plan
 

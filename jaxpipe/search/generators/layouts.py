@@ -15,9 +15,8 @@ from math import comb, inf
 
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan
-from jaxpipe.schedule import ScheduleKind
 from jaxpipe.search.best import Best, lacking_bytes
-from jaxpipe.search.build_plan import with_suited_trees
+from jaxpipe.search.build_plan import first_schedules, with_suited_trees
 from jaxpipe.search.layout import Layout, LayoutTask, closed_form_s, plan_of_layout, search_layout
 from jaxpipe.search.layout.task_costs import TaskCosts
 from jaxpipe.search.task import Task
@@ -31,7 +30,6 @@ _PER_CHANGE = 50
 _NUM_BEST = 12
 _FRACTION = 0.15
 """The fraction of the seconds for layouts."""
-_SCHEDULES = (ScheduleKind.EAGER_ONE_F_ONE_B, ScheduleKind.ONE_F_ONE_B)
 
 
 def layouts(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
@@ -96,8 +94,7 @@ def _plan(task: Task, costs: TaskCosts, layout: Layout) -> Plan:
         tied=task.tied,
         types=costs.types,
     )
-    kinds = _SCHEDULES if task.fixed.schedule is None else (task.fixed.schedule,)
-    deep = (replace(plan, schedule=kind) for kind in kinds)
+    deep = (replace(plan, schedule=kind) for kind in first_schedules(task))
     fitting = next((each for each in deep if not lacking_bytes(task, each)), plan)
     kind = task.fixed.all_reduce or plan.all_reduce
     return with_suited_trees(task, replace(fitting, all_reduce=kind))
