@@ -32,11 +32,11 @@ from jaxpipe.search.task import Task
 DEFAULT: tuple[tuple[Generator, float], ...] = (
     (even, 0.7),
     (grouped, 0.75),
-    (layouts, 0.78),
-    (schedules, 0.82),
-    (unlike, 0.85),
-    (alternatives, 0.9),
-    (changes, 0.96),
+    (unlike, 0.8),
+    (layouts, 0.84),
+    (schedules, 0.88),
+    (alternatives, 0.92),
+    (changes, 0.97),
     (made_to_measure, 0.98),
     (alternatives, 1.0),
 )

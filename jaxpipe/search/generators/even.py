@@ -22,7 +22,7 @@ from jaxpipe.search.starts import by_dtfm_cost, orders
 from jaxpipe.search.task import Task
 
 _MICROBATCHES = (1, 2, 4)
-_UNTIL = 0.4
+_UNTIL = 0.3
 """The fraction of the seconds until which plans are ranked in closed form."""
 
 

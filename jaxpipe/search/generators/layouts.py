@@ -8,7 +8,7 @@ All replicas have the same cut; which types hold which stage, in which order and
 is searched with a lower bound for each combination (`jaxpipe.search.layout`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from math import comb, inf
@@ -27,7 +27,8 @@ _MOST_COMBINATIONS = 20_000
 """Of the types of stages, for each number of replicas: all are bounded before the search begins."""
 _PER_CHANGE = 50
 """Layouts that are valued in closed form for each random change of the effort."""
-_NUM_BEST = 12
+_NUM_BEST, _NUM_PLANS = 500, 12
+"""Layouts to choose from, and those of different shapes that are yielded: most are neighbours."""
 _FRACTION = 0.15
 """The fraction of the seconds for layouts."""
 
@@ -47,9 +48,17 @@ def layouts(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
         )
     except PlanError:  # no layout fits: other plans may
         return
-    for layout in found.best:
+    for layout in _of_each_shape(found.best)[:_NUM_PLANS]:
         with suppress(PlanError):  # groups may be scattered over hosts, or the batch not divide
             yield 0.0, _plan(task, costs, layout)
+
+
+def _of_each_shape(best: Iterable[Layout]) -> list[Layout]:
+    """Return the best layout of each number of stages, replicas and samples, best first."""
+    found: dict[tuple[int, int, int], Layout] = {}
+    for layout in best:
+        found.setdefault((layout.num_stages, layout.num_replicas, layout.microbatch), layout)
+    return list(found.values())
 
 
 def _layout_task(task: Task, costs: TaskCosts) -> LayoutTask:
