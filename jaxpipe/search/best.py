@@ -17,7 +17,7 @@ from jaxpipe.search.task import Task
 Objective: TypeAlias = Callable[[Plan], float]
 """The cost of a plan, to be minimised: for example the simulated seconds of its step."""
 
-_CUSTOM_GAIN = 0.98
+CUSTOM_HANDICAP = 1.02
 """A schedule without a name has to be better by so much: it makes a plan longer and less clear."""
 
 
@@ -110,8 +110,7 @@ class Best:
         value = self._objective(plan)
         self.num_valued += 1
         self._observe(self.num_valued)
-        is_named = isinstance(plan.schedule, ScheduleKind)
-        if value < self.value * (1.0 if is_named or self.plan is None else _CUSTOM_GAIN):
+        if self.plan is None or value * _handicap(plan) < self.value * _handicap(self.plan):
             self.plan, self.value = plan, value
         return self._remember(Trial(plan=plan, value=value))
 
@@ -122,6 +121,10 @@ class Best:
         if known is None or (trial.value, trial.lacking) < (known.value, known.lacking):
             self.by_shape[name] = trial
         return trial
+
+
+def _handicap(plan: Plan) -> float:
+    return 1.0 if isinstance(plan.schedule, ScheduleKind) else CUSTOM_HANDICAP
 
 
 def lacking_bytes(task: Task, plan: Plan) -> int:

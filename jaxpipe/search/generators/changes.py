@@ -23,10 +23,12 @@ from jaxpipe.search.task import Task
 
 _MOST_KNOWN = 100
 """As many changes in a row that were tried before say that there are no others."""
+_NEAR, _NUM_SHAPES = 1.15, 2
+"""Shapes that are so near the best one are changed as well: one of them may become the best."""
 
 
 def changes(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
-    """Yield as many random changes as the effort has, each of the best plan at its time.
+    """Yield as many random changes as the effort has, of the best plans at their time.
 
     Where few plans exist, all of them are known soon: the changes end when nothing new is found.
     """
@@ -39,7 +41,16 @@ def changes(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
         if not best.plan.is_even:
             yield from ((0.0, plan) for plan in _while_best(task, best))
             return
-        yield 0.0, neighbour(task, best.plan, random=best.random)
+        yield 0.0, neighbour(task, _start(best, best.plan, number), random=best.random)
+
+
+def _start(best: Best, plan: Plan, number: int) -> Plan:
+    """Return the best plan every other time, else the best of one of the next best shapes."""
+    if number % 2 == 0:
+        return plan
+    trials = (t for t in best.by_shape.values() if t.value < _NEAR * best.value and t.plan.is_even)
+    near = sorted(trials, key=lambda trial: trial.value)[1 : _NUM_SHAPES + 1]
+    return near[number // 2 % len(near)].plan if near else plan
 
 
 def _while_best(task: Task, best: Best) -> Iterator[Plan]:
