@@ -10,7 +10,6 @@ from jaxpipe.plan.pipeline import equal_pipelines
 from jaxpipe.plan.plan import Plan
 from jaxpipe.plan.sync import island_tree, with_trees
 from jaxpipe.schedule import Schedule, ScheduleKind
-from jaxpipe.search.balance import balanced_cut
 from jaxpipe.search.sync_order import suited_tree
 from jaxpipe.search.task import Task
 
@@ -72,7 +71,8 @@ def cut_by_cost(task: Task, placement: np.ndarray, *, num_chunks: int = 1) -> Cu
     if task.fixed.cut is not None:
         return task.fixed.cut
     # The slowest replica of a stage sets the pace of the gradient sync.
-    return balanced_cut(task.profile, np.tile(task.slow[placement].max(axis=0), num_chunks))
+    slow = np.tile(task.slow[placement].max(axis=0), num_chunks)
+    return task.balanced_cut(tuple(slow.tolist()))
 
 
 def with_suited_trees(task: Task, plan: Plan) -> Plan:

@@ -48,7 +48,9 @@ def even_plans(task: Task, best: Best, *, until: float) -> Iterator[tuple[float,
     """
     num_valued, begin = best.effort.num_valued, best.spent()
     ranked: list[_Ranked] = []
-    for shape in shapes(task):
+    largest, *others = shapes(task)
+    # The smallest second: over very slow links nothing else will do.
+    for shape in (largest, *others[-1:], *others[:-1]):
         # At least one shape, however short the time.
         if ranked and best.spent() > (begin + until) / 2:
             break
