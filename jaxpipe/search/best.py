@@ -134,7 +134,10 @@ def lacking_bytes(task: Task, plan: Plan) -> int:
 
 
 def is_possible(plan: Plan) -> bool:
-    """Return whether the schedule of a plan has as many chunks and microbatches as it needs."""
+    """Return whether ranks have all stages, and the schedule the chunks that it needs."""
+    sizes = ((each.num_stages, each.num_ranks * plan.num_chunks) for each in plan.pipelines)
+    if any(num_stages != num_held for num_stages, num_held in sizes):
+        return False  # a cut that is set has stages for one number of chunks alone
     if not isinstance(plan.schedule, ScheduleKind) or not plan.schedule.facts.takes_chunks:
         return plan.num_chunks == 1
     return plan.num_chunks > 1 and all(

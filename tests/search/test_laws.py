@@ -155,3 +155,12 @@ def test_the_seconds_end_a_search_whose_objective_is_slow():
     found = search(task, slow, effort=effort, clock=lambda: now)
     assert found.num_valued <= 4
     check_plan(found.plan, num_devices=4)
+
+
+@pytest.mark.parametrize("chunks", [None, 1, 2])
+def test_a_cut_that_is_set_keeps_its_number_of_stages(chunks: int | None):
+    fixed = Fixed(cut=(1, 1, 1, 2), chunks=chunks)
+    task = task_of([1.0] * 4, 0, layers=5, batch=8).with_fixed(fixed)
+    found = search(task, simulated(task), effort=EFFORT)
+    assert found.plan.cut == fixed.cut
+    assert found.plan.num_pipeline_ranks * found.plan.num_chunks == 4

@@ -48,7 +48,7 @@ def other_schedules(task: Task, plan: Plan) -> Iterator[tuple[str, Plan]]:
     for kind in ScheduleKind:
         if kind.facts.is_searched and kind.facts.takes_chunks:
             yield from _in_chunks(task, plan, kind)
-        elif kind.facts.is_searched:
+        elif kind.facts.is_searched and is_possible(replace(alone, schedule=kind)):
             bare = replace(alone, schedule=kind).of_each(warmup=None)
             yield kind.value, bare
             if kind.facts.takes_warmup and plan.is_even:
