@@ -11,6 +11,7 @@ from typing import Annotated
 from jaxpipe.collective import CodecKind
 from jaxpipe.ranges import Range, check_ranges
 from jaxpipe.runtime.path_checks import check_path, check_url
+from jaxpipe.schedule.remat import Remat
 
 _AT_LEAST_0 = Range(least=0)
 _AT_LEAST_1 = Range(least=1)
@@ -23,17 +24,6 @@ _STEPS = Range(least=1, most=_MOST_STEPS, why="optimizers count steps in 32 bits
 _COUNTED_STEPS = Range(least=0, most=_MOST_STEPS, why="optimizers count steps in 32 bits")
 _SEED = Range(least=0, most=2**32 - 1, why="a key of JAX has 32 bits of the seed")
 _WAIT = Range(above=0, most=1e9, why="longer waits overflow the clocks of the system")
-
-
-class Remat(StrEnum):
-    """What a stage keeps of the forward of each layer; its backward computes the rest again."""
-
-    NONE = "none"
-    """Keeps everything that the backward reads: the most memory, the least work."""
-    DOTS = "dots"
-    """Keeps the results of matrix products with weights, and the attention output."""
-    FULL = "full"
-    """Keeps only the input of the layer: the least memory, one more forward."""
 
 
 class Loop(StrEnum):
@@ -240,6 +230,9 @@ class PacedConfig:
     profile: str | None = None
     """A measured profile from which computes take their duration; by default it follows from their
     FLOPs and the devices of the cluster."""
+    profile_of: tuple[str, ...] = ()
+    """Measured profiles of GPU types of the cluster, as `GPU=FILE`, in place of `profile`. Other
+    types are scaled from the first by their peaks."""
     tflops: Annotated[float | None, _POSITIVE] = None
     """Throughput of devices for which the cluster states none [TFLOP/s]; by default they are an
     error, if there is no profile."""
@@ -249,6 +242,11 @@ class PacedConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.profile is not None and self.profile_of:
+            raise ValueError(
+                f"`profile` is {self.profile}, and `profile_of` {' '.join(self.profile_of)}: a "
+                "model has one profile, or one for each GPU type; remove one of them"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,8 +263,9 @@ class TrainConfig:
     """Samples per step, over all replicas [samples]."""
     sequence: Annotated[int | None, _AT_LEAST_1] = None
     """Length of a sample [tokens]; by default the maximum of the model."""
-    remat: Remat = Remat.NONE
-    """What each layer keeps of its forward for its backward (rematerialisation)."""
+    remat: Remat | None = None
+    """What a layer keeps of its forward for its backward (rematerialisation). Default: `none`; or
+    searched, where a field of `[plan]` is."""
     loop: Loop = Loop.UNROLLED
     """How a stage iterates over its layers."""
     log_every: Annotated[int, _AT_LEAST_1] = 10
