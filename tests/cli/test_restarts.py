@@ -18,7 +18,7 @@ def test_the_folder_is_locked_over_all_attempts(
     holders: list[int | None] = []
 
     def run_child(command: Sequence[str], *, poll: Callable[[], object]) -> int:
-        assert "train" in command
+        assert "jaxpipe.cli.start_entry" in command
         poll()
         holder = holder_of(tmp_path / "run")
         holders.append(None if holder is None else holder.process)
