@@ -4,8 +4,10 @@ from jaxpipe.topo.catalogue import load, names, site_positions
 from jaxpipe.topo.cluster import Cluster, Device, Host, Link
 from jaxpipe.topo.derive import subcluster, with_slower_links, without_network
 from jaxpipe.topo.gpu import Gpu, Precision, gpu
+from jaxpipe.topo.this_machine import THIS_MACHINE
 
 __all__ = [
+    "THIS_MACHINE",
     "Cluster",
     "Device",
     "Gpu",

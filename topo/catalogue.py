@@ -28,11 +28,14 @@ A file has groups of equal hosts, and the links between regions::
 `link_table` names a CSV file of links (region_a, region_b, latency_ms, bandwidth_gbps), and
 `pairs` gives matrices over the devices, inline or as .csv or .npy files, instead of links.
 The parameters of a table `parameters` can be set after the name: `load("homogeneous:hosts=8")`.
+
+One cluster has no file: `this-machine` (`jaxpipe.topo.this_machine`).
 """
 
 import difflib
-from collections.abc import Mapping
-from functools import cache
+import os
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -42,8 +45,9 @@ from jaxpipe.topo.cluster import Cluster
 from jaxpipe.topo.cluster_file import parse
 from jaxpipe.topo.csv_table import csv_rows
 from jaxpipe.topo.names import check_settings
-from jaxpipe.topo.parameters import split_settings, substitute
+from jaxpipe.topo.parameters import Value, split_settings, substitute
 from jaxpipe.topo.regular_file import read_regular
+from jaxpipe.topo.this_machine import THIS_MACHINE, file_of_this_machine
 from jaxpipe.topo.toml_text import parse_toml
 
 _MOST_TOML_BYTES = 2**28
@@ -52,7 +56,7 @@ _MOST_BYTES = 2**31
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all clusters of the catalogue."""
+    """Return the names of all clusters of the catalogue; `this-machine` is in no catalogue."""
     folder = resources.files("jaxpipe.topo") / "data"
     return tuple(sorted(p.name[:-5] for p in folder.iterdir() if p.name.endswith(".toml")))
 
@@ -95,20 +99,34 @@ def load(name_or_path: str) -> Cluster:
     """
     name, settings = split_settings(name_or_path)
     # The catalogue first: a file of that name in the current folder must not replace it.
+    if name == THIS_MACHINE:
+        return _built(name_or_path, lambda: file_of_this_machine(settings, os.environ), Path())
     if name in names():
         folder = resources.files("jaxpipe.topo") / "data"
         file = folder / f"{name}.toml"
     elif _is_file(Path(name)):
         folder, file = Path(name).parent, Path(name)
     else:
-        near = difflib.get_close_matches(name, names(), n=1)
+        choices = (THIS_MACHINE, *names())
+        near = difflib.get_close_matches(name, choices, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        choices = ", ".join(names())
-        raise ValueError(f"no cluster {name!r}: {hint}give a TOML file or one of {choices}")
+        raise ValueError(
+            f"no cluster {name!r}: {hint}give a TOML file or one of {', '.join(choices)}"
+        )
+    read = partial(_content, file, most_bytes=_MOST_TOML_BYTES)
+    return _built(name_or_path, lambda: parse_toml(read().decode()), folder)
+
+
+def _built(name_or_path: str, read: Callable[[], dict[str, Value]], folder: Traversable) -> Cluster:
+    """Return the cluster of the file that `read` returns; the files that it names are in `folder`.
+
+    Raises:
+        ValueError: it cannot be read or is invalid.
+    """
+    name, settings = split_settings(name_or_path)
     try:
         check_settings(settings)
-        text = _content(file, most_bytes=_MOST_TOML_BYTES).decode()
-        parsed = parse(substitute(parse_toml(text), settings))
+        parsed = parse(substitute(read(), settings))
         # With the settings, so that two variants of a cluster have different names.
         full_name = parsed.name + name_or_path.removeprefix(name)
         return build(parsed, name=full_name, read_beside=lambda beside: _read(folder, beside))

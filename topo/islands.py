@@ -8,7 +8,7 @@ distance that joins anything is much longer than the last one, the joined device
                0-1    2-3    1-2    3-4      ((0 1) (2 3)) 4   an island of islands: a region
 
 This is single linkage, split at its gaps: few levels, the same for slightly different
-measurements, to be shown to a person. `jaxpipe.plan.dtfm.nested_islands` has the whole tree by
+measurements, to be shown to a person. `jaxpipe.search.dtfm.nested_islands` has the whole tree by
 average linkage, since a search packs groups of devices at every scale, and one near pair must not
 chain two regions together.
 """

@@ -8,9 +8,9 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import docstring_parser
 from tyro.conf import Positional, Suppress
 
-from docs.tools.fields import fields_of, literal, table, type_name
+from docs.tools.fields import definitions, facts, fields_of, literal, type_name
 from docs.tools.source import DocumentationError, summary
-from jaxpipe.cli.main import COMMANDS, GROUPS
+from jaxpipe.cli.commands import single_commands
 
 _POSITIONAL, _SUPPRESSED = (get_args(mark[int])[1] for mark in (Positional, Suppress))
 
@@ -27,13 +27,7 @@ class Option:
 
 def commands() -> dict[str, Callable[..., int]]:
     """Return all commands by the words that call them, such as `topo show`."""
-    single = {name: command for name, command in COMMANDS.items() if name not in GROUPS}
-    grouped = {
-        f"{group} {name}": command
-        for group, members in GROUPS.items()
-        for name, command in members.items()
-    }
-    return single | grouped
+    return {name: command.load() for name, command in single_commands().items()}
 
 
 def command_reference() -> str:
@@ -64,8 +58,8 @@ def options(command: Callable[..., int]) -> Iterator[Option]:
 
 
 def _section(name: str, command: Callable[..., int]) -> str:
-    rows = [(o.typed, o.type, o.default, o.meaning) for o in options(command)]
-    listed = table(("argument", "type", "default", "meaning"), rows) if rows else "No arguments."
+    entries = [(o.typed, facts(o.type, default=o.default), o.meaning) for o in options(command)]
+    listed = definitions(entries) if entries else "No arguments."
     return f"## jaxpipe {name}\n\n{summary(command)}\n\n{listed}"
 
 

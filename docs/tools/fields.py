@@ -1,4 +1,4 @@
-"""Tables of configuration fields, from the dataclasses that define them."""
+"""Lists of configuration fields, from the dataclasses that define them."""
 
 import dataclasses
 import re
@@ -22,7 +22,7 @@ _NAMES: Final = {str: "string", int: "integer", float: "number", bool: "boolean"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
-    """One row of a table of fields."""
+    """One entry of a list of fields."""
 
     name: str
     type: str
@@ -61,10 +61,41 @@ def fields_of(section: type) -> tuple[Field, ...]:
     return tuple(fields)
 
 
-def field_table(section: type) -> str:
-    """Return the fields of a dataclass as a Markdown table."""
-    rows = [(f"`{f.name}`", f.type, f.unit, f.default, f.meaning) for f in fields_of(section)]
-    return table(("field", "type", "unit", "default", "meaning"), rows)
+def field_list(section: type) -> str:
+    """Return the fields of a dataclass as a Markdown definition list."""
+    return definitions(
+        (f"`{f.name}`", facts(f.type, unit=f.unit, default=f.default or "optional"), f.meaning)
+        for f in fields_of(section)
+    )
+
+
+def facts(type_shown: str, *, unit: str = "", default: str = "") -> str:
+    """Return what is fixed about a field or an argument, for the line of its name.
+
+    >>> facts("number", unit="s", default="`1.5`")
+    'number [s], default `1.5`'
+    >>> facts("string", default="required"), facts("flag")
+    ('string, required', 'flag')
+    """
+    parts = [f"{type_shown} [{unit}]" if unit else type_shown]
+    if default:
+        parts.append(f"default {default}" if default.startswith("`") else default)
+    return ", ".join(parts)
+
+
+def definitions(entries: Iterable[tuple[str, str, str]]) -> str:
+    """Return a Markdown definition list: name and facts on one line, the meaning below.
+
+    A narrow window cuts a table of five columns; it wraps these lines.
+
+    >>> print(definitions([("`seed`", "integer, default `0`", "The seed.")]))
+    `seed` integer, default `0`
+    :   The seed.
+    """
+    return "\n\n".join(
+        f"{' '.join(f'{name} {fixed}'.split())}\n:   {' '.join(meaning.split())}"
+        for name, fixed, meaning in entries
+    )
 
 
 def choices_of(section: type) -> tuple[type[StrEnum], ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import jaxpipe
 from docs.tools.commands import command_reference
-from docs.tools.fields import choice_table, choices_of, field_table, forms_of, table
+from docs.tools.fields import choice_table, choices_of, definitions, field_list, forms_of
 from docs.tools.messages import error_classes, messages
 from docs.tools.source import summary
 from jaxpipe import topo
@@ -42,7 +42,7 @@ def _configuration() -> str:
         # The section `model` has a form for each family.
         for section in forms_of(each.type):
             shown = _title(each.name, section)
-            parts.append(f"## {shown}\n\n{summary(section)}{note}\n\n{field_table(section)}")
+            parts.append(f"## {shown}\n\n{summary(section)}{note}\n\n{field_list(section)}")
             parts += [_choices(choice, section) for choice in choices_of(section)]
     return "\n\n".join(parts)
 
@@ -63,13 +63,13 @@ def _choices(choices: Any, section: type) -> str:
 
 def _presets() -> str:
     names = [f.name for f in fields(GptConfig)][:6]
-    rows = []
+    entries = []
     for name in presets():
         config = preset_config(name)
-        sizes = [_shown(getattr(config, each)) for each in names]
+        sizes = ", ".join(f"`{field}` {_shown(getattr(config, field))}" for field in names)
         size = num_parameters(config, layers=config.num_layers, embed=True, head=True)
-        rows.append((f"`{name}`", f"{size / 1e6:,.1f} M", *sizes))
-    return table(("preset", "parameters", *(f"`{name}`" for name in names)), rows)
+        entries.append((f"`{name}`", f"{size / 1e6:,.1f} M parameters", sizes))
+    return definitions(entries)
 
 
 def _shown(value: Any) -> str:
@@ -86,19 +86,27 @@ def _cluster_file() -> str:
         "`[measured]`": Measured,
     }
     return "\n\n".join(
-        f"## {title}\n\n{summary(section)}\n\n{field_table(section)}"
+        f"## {title}\n\n{summary(section)}\n\n{field_list(section)}"
         for title, section in tables.items()
     )
 
 
 def _catalogue(root: Path) -> str:
-    rows = []
+    entries = []
     for name in topo.names():
         cluster = topo.load(name)
-        counts = (len(cluster.regions), len(cluster.hosts), len(cluster))
+        counts = (
+            _counted(len(cluster.regions), "region"),
+            _counted(len(cluster.hosts), "host"),
+            _counted(len(cluster), "device"),
+        )
         about = _first_comment((root / "topo/data" / f"{name}.toml").read_text())
-        rows.append((f"`{name}`", *map(str, counts), about))
-    return table(("name", "regions", "hosts", "devices", "source"), rows)
+        entries.append((f"`{name}`", ", ".join(counts), about))
+    return definitions(entries)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _first_comment(text: str) -> str:
@@ -111,32 +119,31 @@ def _first_comment(text: str) -> str:
 
 
 def _gpus(root: Path) -> str:
-    rows = []
+    entries = []
     for row in csv_rows((root / "topo/data/gpus.csv").read_text()):
         type_of_gpu = topo.gpu(row["name"])
         peaks = ", ".join(f"{p} {flops / 1e12:g}" for p, flops in type_of_gpu.peaks)
         memory, power = f"{type_of_gpu.memory_bytes / 2**30:g}", f"{type_of_gpu.watts:g}"
-        rows.append((f"`{row['name']}`", memory, power, peaks))
-    return table(("`gpu`", "memory, GiB", "design power, W", "peak, TFLOP/s, dense"), rows)
+        entries.append((f"`{row['name']}`", f"{memory} GiB, {power} W", f"TFLOP/s: {peaks}"))
+    return definitions(entries)
 
 
 def _errors() -> str:
-    rows = [
-        (f"`{each.__name__}`", f"`{each.__bases__[0].__name__}`", _first_line(each))
-        for each in error_classes()
-    ]
-    return table(("class", "base", "meaning"), rows)
+    return definitions(
+        (f"`{error.__name__}`", f"is a `{error.__bases__[0].__name__}`", _first_line(error))
+        for error in error_classes()
+    )
 
 
 def _python() -> str:
-    """Return the table of names that `import jaxpipe` offers, functions with their arguments."""
-    rows = [
-        (_called(name), _first_line(getattr(jaxpipe, name)))
+    """Return the list of names that `import jaxpipe` offers, functions with their arguments."""
+    entries = [
+        (_called(name), "", _first_line(getattr(jaxpipe, name)))
         for name in jaxpipe.__all__
         if name != "__version__"
     ]
-    rows.append(("`__version__`", "The version of the installed package."))
-    return table(("name", "meaning"), rows)
+    entries.append(("`__version__`", "", "The version of the installed package."))
+    return definitions(entries)
 
 
 def _called(name: str) -> str:
@@ -162,9 +169,8 @@ def _messages(root: Path) -> str:
     parts = []
     for name in sorted({each.error for each in found}, key=_value_error_last):
         of_class = [each for each in found if each.error == name]
-        rows = [(_escape(each.text), f"`{each.file}`") for each in of_class]
-        title = f"## {name}: {len(of_class)} messages"
-        parts.append(f"{title}\n\n{table(('message', 'raised in'), rows)}")
+        listed = definitions((_escape(each.text), "", f"`{each.file}`") for each in of_class)
+        parts.append(f"## {name}: {len(of_class)} messages\n\n{listed}")
     return "\n\n".join(parts)
 
 

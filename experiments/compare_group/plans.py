@@ -7,10 +7,11 @@ from pathlib import Path
 
 from experiments.compare_group.cases import Case, Cases, cluster_of
 from experiments.dtfm_iteration_time.planned import planner_input
+from jaxpipe.baselines.published.dtfm_launch_order import launch_order, shuffled
+from jaxpipe.baselines.published.workload import Workload
 from jaxpipe.plan import Plan, read_plan, write_plan
-from jaxpipe.plan.decide import Effort, decide
-from jaxpipe.simulate import Conditions, Constants, Workload, plan_step_s, step_objective
-from jaxpipe.simulate.published.dtfm_launch_order import launch_order, shuffled
+from jaxpipe.search import Effort, search
+from jaxpipe.simulate import Conditions, Constants, plan_step_s, step_objective
 from jaxpipe.topo import Cluster
 
 _CHUNK_BYTES = 32 * 2**20
@@ -32,7 +33,7 @@ def find(case: Case, cases: Cases, constants: Constants, *, folder: Path, cpu_s:
     task, conditions = planner_input(cluster, workload=cases.workload, constants=constants)
     effort = Effort(seconds=cpu_s, num_changes=10**6)
     # Processor time, so that other load on the machine does not change the result.
-    found = decide(task, step_objective(conditions), effort=effort, clock=time.process_time)
+    found = search(task, step_objective(conditions), effort=effort, clock=time.process_time)
     seconds = plan_step_s(found.plan, conditions)
     about = f"Found for {case.name}, {cases.layers} layers, batch {cases.batch}: {seconds:.2f} s a "
     folder.mkdir(parents=True, exist_ok=True)

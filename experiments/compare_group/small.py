@@ -14,9 +14,9 @@ from jaxpipe import topo
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.config import load_config
 from jaxpipe.plan import Plan, even_partition
-from jaxpipe.plan.decide import Effort, Task, decide
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.schedule import ScheduleKind
+from jaxpipe.search import Effort, Fixed, Task, search
 from jaxpipe.simulate import Conditions, step_objective
 from jaxpipe.topo import Cluster
 
@@ -103,8 +103,14 @@ def _found(network: Network, small: Small, cluster: Cluster) -> Plan:
         batch=config.train.batch,
         tied=config.model.tied,
         bytes_each=each,
-        stages=network.stages,
-        replicas=network.replicas,
+        fixed=Fixed(
+            stages=network.stages,
+            replicas=network.replicas,
+            microbatch=1,
+            chunks=1,
+            # Equal stages, so that the losses of all settings can be compared closely.
+            cut=even_partition(num_layers=len(profile.layers), num_stages=network.stages),
+        ),
     )
     conditions = Conditions(
         cluster=cluster,
@@ -112,11 +118,9 @@ def _found(network: Network, small: Small, cluster: Cluster) -> Plan:
         slow=np.ones(len(cluster)),
         gradient_bytes=each.gradient,
     )
-    effort = Effort(seconds=small.search_s, num_changes=10**6, microbatches=(1,))
+    effort = Effort(seconds=small.search_s, num_changes=10**6)
     objective = step_objective(conditions)
-    plan = decide(task, objective, effort=effort, clock=time.process_time).plan
-    # Equal stages, so that the losses of all settings can be compared closely.
-    return plan.of_each(cut=even_partition(num_layers=task.num_layers, num_stages=network.stages))
+    return search(task, objective, effort=effort, clock=time.process_time).plan
 
 
 def _megatron(ours: Plan) -> Plan:

@@ -15,24 +15,23 @@ from pathlib import Path
 from experiments.dtfm_iteration_time.ours import CLUSTERS
 from experiments.table import Row, markdown, write_csv
 from jaxpipe import topo
+from jaxpipe.baselines.published.jaxpipe_on_dtfm import jaxpipe_step
+from jaxpipe.baselines.published.systems import System, system_step
+from jaxpipe.baselines.published.workload import Workload
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import BytesPerParameter, flop_profile
-from jaxpipe.plan.decide import Effort, Task, decide
 from jaxpipe.propose.device_speeds import with_speeds
 from jaxpipe.propose.proposal import CHUNK_BYTES
+from jaxpipe.search import Effort, Task, search
 from jaxpipe.simulate import (
     Conditions,
     Constants,
     Overheads,
     StepBreakdown,
-    System,
-    Workload,
     dtfm_constants,
-    jaxpipe_step,
     simulate_ends,
     step_breakdown,
     step_objective,
-    system_step,
 )
 from jaxpipe.topo import Cluster
 
@@ -87,7 +86,7 @@ def _search(name: str, *, constants: Constants) -> Planned:
     cluster = topo.load(name)
     task, conditions = planner_input(cluster, workload=SIZE, constants=constants)
     effort = Effort(seconds=_SECONDS, num_changes=10**6)
-    plan = decide(
+    plan = search(
         task,
         step_objective(conditions),
         effort=effort,

@@ -17,7 +17,7 @@ import jaxpipe
 from experiments.hidup.learn import DATA, tree_of
 from experiments.hidup.learn_spmd import DEVICES
 from experiments.table import Row, markdown, write_csv
-from jaxpipe.autoshard.hlo import run_python
+from jaxpipe.baselines.autoshard.hlo import run_python
 from jaxpipe.config import config_from
 from jaxpipe.runtime.metrics.records import StepMetrics
 
@@ -37,7 +37,7 @@ def main(names: Sequence[str]) -> None:
 
 
 def shown(found: Sequence[Row]) -> str:
-    """Return the table of some steps: the one in the README."""
+    """Return the table of some steps: the one in NOTES.md."""
     return markdown([row for row in found if int(row["step"]) in _SHOWN])
 
 

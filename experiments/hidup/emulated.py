@@ -20,7 +20,7 @@ from statistics import median
 
 from experiments.hidup.workloads import MODELS, Bar, bars
 from experiments.table import Row, grouped, markdown, numbers, read_csv, write_csv
-from jaxpipe.autoshard.duplex.systems import System
+from jaxpipe.baselines.autoshard.duplex.systems import System
 from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 
 COLUMNS = (
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Return the part of the README that follows from the rows of `results/emulated.csv`."""
+    """Return the part of NOTES.md that follows from the rows of `results/emulated.csv`."""
     groups = grouped(rows, "figure", "condition", "system")
     table = [
         {

@@ -27,7 +27,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from jaxpipe.pictures.palette import SERIES
-from jaxpipe.profile import TIMED, MeasureConfig, as_profile, measure_gpt
+from jaxpipe.profile.gpt_parts import as_profile, measure_gpt
+from jaxpipe.profile.measure_config import MeasureConfig
+from jaxpipe.profile.part import TIMED
 from jaxpipe.runtime.config import Remat
 from jaxpipe.models import GptConfig, load_preset
 

@@ -4,8 +4,7 @@ import numpy as np
 from scipy.sparse.csgraph import minimum_spanning_tree
 
 from experiments.planner.clusters import Links
-from jaxpipe.plan import dtfm_cost
-from jaxpipe.plan.dtfm import Weights
+from jaxpipe.search.dtfm import Weights, dtfm_cost
 
 
 def by_region(links: Links, regions: np.ndarray, *, stages: int, replicas: int) -> float:

@@ -1,6 +1,6 @@
 """`python -m experiments.planner.fleet`: 10,000 devices in 20 regions, results/fleet.csv.
 
-Every plan is valued by the same closed form (`jaxpipe.plan.fleet`), shares of the batch included::
+Every plan is valued by one closed form (`jaxpipe.search.fleet`), shares of the batch included::
 
     region by region    replicas, or stages, filled with one region after the other: the best number
                         of stages and size of microbatches
@@ -28,12 +28,12 @@ from experiments.planner.fleet_cluster import fleet_toml
 from experiments.table import Row, markdown, write_csv
 from jaxpipe.models import load_preset
 from jaxpipe.models.gpt_config import GptConfig
-from jaxpipe.plan.decide import balanced_cut
-from jaxpipe.plan.fleet import Fits, FleetCosts, Team, search_fleet
 from jaxpipe.propose.fleet_proposal import fleet_costs
 from jaxpipe.propose.proposal import task_and_conditions
 from jaxpipe.propose.request import PlanRequest
 from jaxpipe.schedule import ScheduleKind
+from jaxpipe.search import balanced_cut
+from jaxpipe.search.fleet import Fits, FleetCosts, Team, search_fleet
 from jaxpipe.simulate import Conditions, plan_step_s
 
 _HERE = Path(__file__).parent

@@ -15,8 +15,7 @@ from experiments.planner.baselines import best_random_at_least, by_region
 from experiments.planner.clusters import Kind, Links, random_links, world
 from experiments.table import Row, markdown, write_csv
 from jaxpipe import topo
-from jaxpipe.plan import dtfm_cost
-from jaxpipe.plan.dtfm import Budget, exact_grouping, link_weights, search
+from jaxpipe.search.dtfm import Budget, dtfm_cost, exact_grouping, link_weights, search
 
 _HERE = Path(__file__).parent
 _HEURISTIC = Budget(exhaustive=0)

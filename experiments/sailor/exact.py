@@ -13,7 +13,7 @@ from typing import TypeVar
 from experiments.sailor.judge import Judge
 from experiments.sailor.published import ZONE, Model, Place, model
 from experiments.table import Row
-from jaxpipe.plan.layout import Group, Layout, LayoutTask, Run, Stage, search_layout
+from jaxpipe.search.layout import Group, Layout, LayoutTask, Run, Stage, search_layout
 
 _T = TypeVar("_T")
 

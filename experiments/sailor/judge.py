@@ -19,7 +19,7 @@ from experiments.sailor.published import (
     links,
     transfer_prices,
 )
-from jaxpipe.plan.layout import Group, Layout, Stage, facing, neighbours
+from jaxpipe.search.layout import Group, Layout, Stage, facing, neighbours
 
 BYTES = 4
 """Of one number: parameters, gradients and activations."""

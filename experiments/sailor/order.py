@@ -16,8 +16,8 @@ from experiments.sailor.planned import own_step_s
 from experiments.sailor.predict import KNOWN_BEFORE, ProfiledCosts
 from experiments.sailor.published import judged_plans, model, scenarios
 from experiments.table import Row
-from jaxpipe.plan.layout import Group, Layout
-from jaxpipe.simulate import layout_step, simulate_ends
+from jaxpipe.search.layout import Group, Layout, layout_step
+from jaxpipe.simulate import simulate_ends
 
 APART = 0.005
 """Layouts that the judge has closer together than this are equal for the second tau."""

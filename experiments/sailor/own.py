@@ -24,9 +24,10 @@ from math import inf
 from experiments.sailor.planned import LIMIT_S, Question, best_known, own_step_s, question, task
 from experiments.sailor.predict import KNOWN_BEFORE, ProfiledCosts
 from experiments.table import Row
-from jaxpipe.plan.layout import (
+from jaxpipe.search.layout import (
     Group,
     Layout,
+    LayoutCosts,
     LayoutSearch,
     Stage,
     StageCosts,
@@ -34,7 +35,6 @@ from jaxpipe.plan.layout import (
     neighbours,
     search_layout,
 )
-from jaxpipe.simulate import LayoutCosts
 
 _FEW = 12
 """The layouts that are simulated."""

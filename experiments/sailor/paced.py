@@ -13,9 +13,9 @@ from experiments.sailor.planned import question
 from experiments.sailor.predict import KNOWN_BEFORE, ProfiledCosts
 from experiments.sailor.published import judged_plans, layout_of, model
 from experiments.table import read_csv
-from jaxpipe.plan.layout import Layout
 from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
-from jaxpipe.simulate import StepModel, layout_step
+from jaxpipe.search.layout import Layout, layout_step
+from jaxpipe.simulate import StepModel
 
 SCENARIO = "fig10-40"
 TABLE = "paced.csv"

@@ -18,8 +18,8 @@ from experiments.sailor.published import (
     table,
 )
 from experiments.table import Row
-from jaxpipe.plan.layout import Layout, LayoutSearch, LayoutTask, search_layout
-from jaxpipe.simulate import layout_step, simulate
+from jaxpipe.search.layout import Layout, LayoutSearch, LayoutTask, layout_step, search_layout
+from jaxpipe.simulate import simulate
 
 LIMIT_S = 6.0
 """Seconds of CPU of each search."""

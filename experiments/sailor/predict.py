@@ -30,8 +30,8 @@ from experiments.sailor.published import (
 )
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.cost import Part
-from jaxpipe.plan.layout import Group, Layout
-from jaxpipe.simulate import layout_step, simulate
+from jaxpipe.search.layout import Group, Layout, layout_step
+from jaxpipe.simulate import simulate
 
 NIC_BYTES_PER_S = 25e9
 """One Slingshot NIC of a GH200 node."""
@@ -67,7 +67,7 @@ class Prediction:
 
 
 class ProfiledCosts:
-    """The costs of a model from the published tables (`jaxpipe.simulate.LayoutCosts`)."""
+    """The costs of a model from the published tables (`jaxpipe.search.layout.LayoutCosts`)."""
 
     def __init__(self, model: Model, constants: Constants) -> None:
         self._model = model

@@ -9,7 +9,7 @@ from math import log2
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from jaxpipe.plan.layout import Group, Layout, Run, Stage
+from jaxpipe.search.layout import Group, Layout, Run, Stage
 
 PUBLISHED = Path(__file__).parent / "published"
 ZONE = "us-central1-a"

@@ -26,7 +26,8 @@ from experiments.table import Row, markdown, percent, write_csv
 from experiments.unlike_replicas.throttle import SHARES_FILE, Share, groups, join
 from jaxpipe.config import Config, config_from, plan_from
 from jaxpipe.plan.cost import Profile, read_profile
-from jaxpipe.profile import MeasureConfig, measure_gpt, write_costs
+from jaxpipe.profile.gpt_parts import measure_gpt, write_costs
+from jaxpipe.profile.measure_config import MeasureConfig
 from jaxpipe.runtime.data import Source, prepare
 from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.simulate import Conditions, plan_step_s

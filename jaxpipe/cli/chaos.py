@@ -1,14 +1,21 @@
 """`jaxpipe chaos`: injects faults into tiny runs, and checks that they recover."""
 
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from tempfile import mkdtemp
+from typing import Annotated
 
 import tyro
+from rich.table import Table
 
-if TYPE_CHECKING:  # these import numpy and psutil, which `--help` can do without
-    from jaxpipe.chaos.harness.scorecard import Score
-    from jaxpipe.chaos.harness.trial import Family, Trial
+from jaxpipe.chaos.harness.scorecard import COLUMNS, Score, rows, write_scorecard
+from jaxpipe.chaos.harness.trial import Family, Setup, Trial
+from jaxpipe.errors import ConfigError
+from jaxpipe.run.console import console, print_table
+from jaxpipe.run.output_files import check_output_folder
+from jaxpipe.run.progress import Progress, showing_progress
 
 
 def chaos(
@@ -33,16 +40,9 @@ def chaos(
         seed: seed of the first trial.
         trials: number of trials of each family.
     """
-    import shutil
-    from dataclasses import replace
-    from tempfile import mkdtemp
-
+    # They import jax and psutil.
     from jaxpipe.chaos.families import families as families_named
-    from jaxpipe.chaos.harness.scorecard import Score, write_scorecard
     from jaxpipe.chaos.harness.tiny_run import write_dataset
-    from jaxpipe.errors import ConfigError
-    from jaxpipe.run.console import console
-    from jaxpipe.run.output_files import check_output_folder
 
     if trials is not None and trials < 1:
         raise ConfigError(f"`--trials` must be at least 1, is {trials}; leave it out for a few")
@@ -73,13 +73,9 @@ def chaos(
 
 
 def _try(
-    family: "Family", folder: Path, dataset: Path, *, num_trials: int, seed: int
-) -> Iterator["Trial"]:
+    family: Family, folder: Path, dataset: Path, *, num_trials: int, seed: int
+) -> Iterator[Trial]:
     """Yield the trials of a family, with progress on the terminal."""
-    from jaxpipe.chaos.harness.trial import Setup
-    from jaxpipe.run.console import console
-    from jaxpipe.run.progress import Progress, showing_progress
-
     if num_trials == 0:
         return
     own = folder / family.name
@@ -100,12 +96,7 @@ def _try(
             yield trial
 
 
-def _show(scores: "list[Score]") -> None:
-    from rich.table import Table
-
-    from jaxpipe.chaos.harness.scorecard import COLUMNS, rows
-    from jaxpipe.run.console import print_table
-
+def _show(scores: list[Score]) -> None:
     table = Table(*COLUMNS, box=None)
     for row in rows(scores):
         table.add_row(*row)

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from jaxpipe.runtime.data import BytePairs, Dataset, Source
+from jaxpipe.errors import ConfigError, DataError
+from jaxpipe.run.console import console
+from jaxpipe.run.progress import Progress, showing_progress
+from jaxpipe.runtime import data
 
 _FLAGS = {"folder": "--out", "source": "--source", "tokenizer": "--tokenizer"}
 _FLAGS |= {"vocabulary": "--vocabulary", "eval_fraction": "--eval-fraction"}
@@ -29,8 +30,6 @@ class Kind(StrEnum):
 @contextmanager
 def _named_as_flags() -> Iterator[None]:
     """Let errors name the options of the command in place of Python's parameters."""
-    from jaxpipe.errors import DataError
-
     try:
         yield
     except DataError as error:
@@ -79,10 +78,6 @@ def prepare(  # noqa: PLR0913  each is an option of the command line
         eval_fraction: the fraction that is held out for evaluation.
         if_missing: do nothing if the folder holds a dataset already.
     """
-    from jaxpipe.errors import ConfigError
-    from jaxpipe.run.console import console
-    from jaxpipe.runtime import data
-
     if if_missing and (out / "dataset.json").exists():  # which is written last
         return 0
     if tokenizer is not None and vocabulary is not None:
@@ -124,11 +119,8 @@ def prepare(  # noqa: PLR0913  each is an option of the command line
 
 
 def _prepare_text(
-    text: "Source", out: Path, byte_pairs: "BytePairs | None", eval_fraction: float
-) -> "Dataset":
-    from jaxpipe.run.progress import Progress, showing_progress
-    from jaxpipe.runtime import data
-
+    text: data.Source, out: Path, byte_pairs: data.BytePairs | None, eval_fraction: float
+) -> data.Dataset:
     what = "preparing"
     with showing_progress(what) as display:
         return data.prepare(
@@ -142,10 +134,8 @@ def _prepare_text(
 
 def _byte_pairs(
     tokenizer: Path | None, vocabulary: int | None, texts: Callable[[], Iterator[str]]
-) -> "BytePairs | None":
+) -> data.BytePairs | None:
     """Return the tokenizer that is given, or trained; None for that of bytes."""
-    from jaxpipe.runtime import data
-
     if tokenizer is not None:
         return data.load_byte_pairs(tokenizer)
     if vocabulary is not None:
@@ -153,7 +143,7 @@ def _byte_pairs(
     return None
 
 
-def _summary(dataset: "Dataset") -> str:
+def _summary(dataset: data.Dataset) -> str:
     unit = "tokens" if dataset.labels is None else "samples"
     counts = f"{len(dataset.train):,} {unit} to train on, {len(dataset.eval):,} held out"
     classes = "" if dataset.labels is None else f", {len(dataset.labels.classes)} classes"

@@ -4,10 +4,16 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # it imports jax, which `--help` can do without
+from jaxpipe import topo
+from jaxpipe.errors import ConfigError
+from jaxpipe.run.console import console
+from jaxpipe.runtime.process.affinity import die_with_parent, pin
+from jaxpipe.runtime.process.gpu_assignment import take_devices
+from jaxpipe.runtime.process.mpirun import LaunchedRank, launched_rank
+from jaxpipe.topo.host_tcp import read_tcp_settings
+
+if TYPE_CHECKING:  # it imports jax
     from jaxpipe.doctor import Finding
-    from jaxpipe.runtime.process.mpirun import LaunchedRank
-    from jaxpipe.topo import Cluster
 
 
 def doctor(*, folder: Path = Path("."), seconds: float = 60.0, cluster: str | None = None) -> int:
@@ -23,9 +29,6 @@ def doctor(*, folder: Path = Path("."), seconds: float = 60.0, cluster: str | No
             links.
     """
     from jaxpipe.doctor import Health, judge_disk, judge_links_of, say_hello
-    from jaxpipe.run.console import console
-    from jaxpipe.runtime.process.mpirun import launched_rank
-    from jaxpipe.topo.host_tcp import read_tcp_settings
 
     described = None if cluster is None else _cluster(cluster)
     here = launched_rank(os.environ)
@@ -50,21 +53,15 @@ def doctor(*, folder: Path = Path("."), seconds: float = 60.0, cluster: str | No
     return int(is_broken)
 
 
-def _cluster(name: str) -> "Cluster":
-    from jaxpipe import topo
-    from jaxpipe.errors import ConfigError
-
+def _cluster(name: str) -> topo.Cluster:
     try:
         return topo.load(name)
     except (ValueError, OSError) as error:
         raise ConfigError(f"`--cluster`: {error}") from error
 
 
-def _of_this_job(here: "LaunchedRank", *, timeout_s: float) -> "tuple[Finding, ...] | None":
+def _of_this_job(here: LaunchedRank, *, timeout_s: float) -> "tuple[Finding, ...] | None":
     """Return the findings about this job on rank 0, and None elsewhere."""
-    from jaxpipe.runtime.process.affinity import die_with_parent, pin
-    from jaxpipe.runtime.process.gpu_assignment import take_devices
-
     die_with_parent()
     pin(os.environ)  # before jax, which makes as many threads as there are cores
     take_devices(os.environ, each=1)

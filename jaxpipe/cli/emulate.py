@@ -9,15 +9,24 @@ from enum import Enum
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
-if TYPE_CHECKING:  # these import numpy, which `--help` can do without
-    from jaxpipe.plan import Plan
-    from jaxpipe.topo import Cluster
-    from jaxpipe.topo.emulate import Emulation, EngineKind, Traffic
-    from jaxpipe.topo.emulate.watch import RankWatch
+from jaxpipe import topo
+from jaxpipe.errors import ConfigError, RunError
+from jaxpipe.run.console import errors
+from jaxpipe.runtime.process.affinity import die_with_parent
+from jaxpipe.topo.emulate import (
+    Emulation,
+    EmulationError,
+    EngineKind,
+    Tcp,
+    Traffic,
+    emulated,
+)
+from jaxpipe.topo.emulate.mpi import LINKS
+from jaxpipe.topo.emulate.watch import RankWatch
 
 _POLL_S = 0.2
 _SECONDS_TO_END = 5.0
@@ -75,9 +84,6 @@ def emulate(  # noqa: PLR0913  each is an option of the command line
             `jaxpipe train` or `compare` command, or else rank r on the host of device r.
         inside: the host that runs the command itself, by default the machine.
     """
-    from jaxpipe.errors import ConfigError, RunError
-    from jaxpipe.topo.emulate import EmulationError, EngineKind, Tcp, emulated
-
     if not command:
         raise ConfigError("`jaxpipe emulate CLUSTER` runs a command: add `-- COMMAND`")
     with ended_by_signals() as check_signals:
@@ -114,9 +120,7 @@ def _setting(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _cluster(name: str, *, scale: float) -> "Cluster":
-    from jaxpipe import topo
-
+def _cluster(name: str, *, scale: float) -> topo.Cluster:
     return topo.with_slower_links(topo.load(name), scale=scale)
 
 
@@ -126,28 +130,26 @@ def _placement(name: str, command: Sequence[str], plan: Path | None) -> tuple[in
     Raises:
         ValueError: that is for another cluster.
     """
-    from jaxpipe import topo
+    typed = _configuration(command)
+    if plan is None and typed is None:
+        return None
+    # Slow; `--help` can do without.
+    from jaxpipe.config import load_config, plan_from
     from jaxpipe.plan import read_plan
 
     if plan is not None:
-        return _devices(read_plan(plan, topo.load(name)))
-    found = _configuration(command)
-    if found is None:
-        return None
-    from jaxpipe.config import load_config, plan_from
-
-    path, settings = found
-    config = load_config(path, settings, notice=None)  # the command itself says what it overrides
-    if config.plan.cluster != name:
-        raise ValueError(
-            f"the plan is for another cluster: `plan.cluster` of {path} is "
-            f"{config.plan.cluster!r}, emulated is {name!r}"
-        )
-    return _devices(plan_from(config))
-
-
-def _devices(plan: "Plan") -> tuple[int, ...]:
-    return tuple(plan.device(rank) for rank in range(plan.num_ranks))
+        placed = read_plan(plan, topo.load(name))
+    else:
+        assert typed is not None
+        path, settings = typed
+        config = load_config(path, settings, notice=None)  # the command says what it overrides
+        if config.plan.cluster != name:
+            raise ValueError(
+                f"`plan.cluster` of {path} must be the emulated cluster, {name!r}, not "
+                f"{config.plan.cluster!r}; emulate that one, or change the field"
+            )
+        placed = plan_from(config)
+    return tuple(placed.device(rank) for rank in range(placed.num_ranks))
 
 
 def _configuration(command: Sequence[str]) -> tuple[Path, tuple[str, ...]] | None:
@@ -166,9 +168,7 @@ def _configuration(command: Sequence[str]) -> tuple[Path, tuple[str, ...]] | Non
     return None if path is None else (path, changes)
 
 
-def _introduce(emulation: "Emulation", *, scale: float) -> None:
-    from jaxpipe.run.console import errors
-
+def _introduce(emulation: Emulation, *, scale: float) -> None:
     cluster, choice = emulation.cluster, emulation.choice
     times = "" if scale == 1 else f", {scale:g} times slower"
     errors.print(
@@ -180,17 +180,15 @@ def _introduce(emulation: "Emulation", *, scale: float) -> None:
         errors.print(f"emulated: {lacking.upper()} BY {choice.kind.value}", markup=False)
 
 
-def _lacking(kind: "EngineKind") -> str:
+def _lacking(kind: EngineKind) -> str:
     """Return which properties of links an engine does not emulate."""
-    from jaxpipe.topo.emulate import EngineKind
-
     return {
         EngineKind.HTB: "latency is not emulated",
         EngineKind.UNSHAPED: "latency and bandwidth are not emulated",
     }.get(kind, "")
 
 
-def _links(emulation: "Emulation", *, scale: float) -> str:
+def _links(emulation: Emulation, *, scale: float) -> str:
     """Return the label of the links for the results of processes inside."""
     kind, times = emulation.choice.kind, "" if scale == 1 else f", {scale:g} times slower"
     lacking = f" ({_lacking(kind)})" if _lacking(kind) else ""
@@ -201,7 +199,7 @@ def _links(emulation: "Emulation", *, scale: float) -> str:
 
 
 def _run(
-    emulation: "Emulation",
+    emulation: Emulation,
     words: Sequence[str],
     check_signals: Callable[[], None],
     *,
@@ -212,10 +210,6 @@ def _run(
     Raises:
         RunError: ranks ran outside of their namespaces, or messages bypassed the links.
     """
-    from jaxpipe.errors import ConfigError
-    from jaxpipe.runtime.process.affinity import die_with_parent
-    from jaxpipe.topo.emulate.mpi import LINKS
-
     # Not SIGTERM: its links end with this process, and no step, after which a run could stop in
     # order, would end any more. What the command has started ends with it in turn.
     end_with_us = partial(die_with_parent, signal.SIGKILL)
@@ -240,7 +234,7 @@ def _run(
 
 
 def _wait(
-    process: subprocess.Popen[bytes], watch: "RankWatch", check_signals: Callable[[], None]
+    process: subprocess.Popen[bytes], watch: RankWatch, check_signals: Callable[[], None]
 ) -> int:
     while True:
         check_signals()
@@ -262,9 +256,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _check_places(emulation: "Emulation", watch: "RankWatch") -> None:
-    from jaxpipe.errors import RunError
-
+def _check_places(emulation: Emulation, watch: RankWatch) -> None:
     if not watch.astray:
         return
     rank, host = next(iter(watch.astray.items()))
@@ -279,9 +271,7 @@ def _check_places(emulation: "Emulation", watch: "RankWatch") -> None:
     )
 
 
-def _print_traffic(emulation: "Emulation", watch: "RankWatch", traffic: "Traffic") -> None:
-    from jaxpipe.run.console import errors
-
+def _print_traffic(emulation: Emulation, watch: RankWatch, traffic: Traffic) -> None:
     hosts = emulation.cluster.host_of
     ranks: dict[int, list[int]] = {}
     for rank in sorted(watch.seen):
@@ -290,9 +280,7 @@ def _print_traffic(emulation: "Emulation", watch: "RankWatch", traffic: "Traffic
     errors.print("\n".join(("", *lines)), markup=False)
 
 
-def _check_bytes(emulation: "Emulation", watch: "RankWatch", traffic: "Traffic") -> None:
-    from jaxpipe.errors import RunError
-
+def _check_bytes(emulation: Emulation, watch: RankWatch, traffic: Traffic) -> None:
     hosts = emulation.cluster.host_of
     used = {hosts[emulation.devices[rank]] for rank in watch.seen}
     if len(used) > 1 and not traffic.sent_bytes:
@@ -335,7 +323,7 @@ def ended_by_signals() -> Iterator[Callable[[], None]]:
 _MOST_LINKS = 40
 
 
-def host_lines(traffic: "Traffic", ranks: Mapping[int, Sequence[int]]) -> Iterator[str]:
+def host_lines(traffic: Traffic, ranks: Mapping[int, Sequence[int]]) -> Iterator[str]:
     """Yield a line for each host: its interface's counters, and the ranks seen there."""
     width = max(4, *(len(host.host) for host in traffic.hosts))
     yield f"{'host':<{width}}  {'sent bytes':>15}  {'received bytes':>15}  ranks seen"
@@ -344,7 +332,7 @@ def host_lines(traffic: "Traffic", ranks: Mapping[int, Sequence[int]]) -> Iterat
         yield f"{host.host:<{width}}  {host.sent_bytes:>15,}  {host.received_bytes:>15,}  {seen}"
 
 
-def link_lines(traffic: "Traffic") -> Iterator[str]:
+def link_lines(traffic: Traffic) -> Iterator[str]:
     """Yield a line for each link that something crossed, the busiest first."""
     used = sorted(
         (link for link in traffic.links if link.num_bytes or link.dropped_packets),

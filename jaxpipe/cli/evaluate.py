@@ -1,9 +1,14 @@
 """`jaxpipe evaluate`: the perplexity of a run's model on held-out data."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import tyro
+
+from jaxpipe.errors import ConfigError
+from jaxpipe.run.console import console
+from jaxpipe.runtime.process.compile_cache import use_compile_cache
 
 
 def evaluate(
@@ -22,15 +27,11 @@ def evaluate(
             by default those of the run.
         windows: the most windows of each dataset, the first ones; by default all.
     """
-    import os
-
+    # They import jax.
     from jaxpipe.config import place_in, saved_config
-    from jaxpipe.errors import ConfigError
-    from jaxpipe.run.console import console
     from jaxpipe.run.evaluate import held_out_losses
     from jaxpipe.runtime.checkpoint import latest, open_checkpoint
     from jaxpipe.runtime.data import dataset_folder
-    from jaxpipe.runtime.process.compile_cache import use_compile_cache
 
     if windows is not None and windows < 1:
         raise ConfigError(f"`--windows` must be at least 1, not {windows}")

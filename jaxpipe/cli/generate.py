@@ -1,9 +1,14 @@
 """`jaxpipe generate`: samples text from a checkpoint."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import tyro
+
+from jaxpipe.errors import ConfigError
+from jaxpipe.run.console import console
+from jaxpipe.runtime.process.compile_cache import use_compile_cache
 
 
 def generate(  # noqa: PLR0913 - each is an option
@@ -32,14 +37,10 @@ def generate(  # noqa: PLR0913 - each is an option
         stop: end before this text; may be repeated.
         seed: seed of the sampling.
     """
-    import os
-
+    # They import jax.
     from jaxpipe.config import place_in
-    from jaxpipe.errors import ConfigError
-    from jaxpipe.run.console import console
     from jaxpipe.run.sample import sample_texts
     from jaxpipe.runtime.checkpoint import latest
-    from jaxpipe.runtime.process.compile_cache import use_compile_cache
 
     if tokens < 0:
         raise ConfigError(f"`--tokens` must not be negative, not {tokens}; give 0 or more")

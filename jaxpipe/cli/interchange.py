@@ -4,13 +4,17 @@ import dataclasses
 import shlex
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import tyro
 
-if TYPE_CHECKING:  # they import numpy, which `--help` can do without
-    from jaxpipe.models import ModelConfig
+from jaxpipe.errors import ConfigError, DataError
+from jaxpipe.models import ModelConfig, num_parameters
+from jaxpipe.models.catalogue import FAMILY
+from jaxpipe.run.console import console, errors, next_line
+from jaxpipe.run.output_files import check_output_folder
+from jaxpipe.topo.toml_text import toml_text
 
 _HEAD = "# An imported model; edit `plan` and `train`."
 _LONG = 2048
@@ -31,12 +35,10 @@ def import_model(
         out: the folder of the run to begin.
         data: the dataset to train on; prepare it with the tokenizer.json of the model.
     """
+    # Slow, as below; `--help` can do without.
     from jaxpipe.config import config_from, describe
     from jaxpipe.config.kept_inputs import TOKENIZER_FILE
     from jaxpipe.interchange import begin_run, keep_beside, read_model
-    from jaxpipe.models import num_parameters
-    from jaxpipe.run.console import console, next_line
-    from jaxpipe.topo.toml_text import toml_text
 
     model, tensors = read_model(folder)
     tree, path = _tree(model, run=out, data=data), out / "config.toml"
@@ -79,10 +81,7 @@ def export(
     if adapter:
         return _export_adapter(run, out)
     from jaxpipe.config import keep_tokenizer, place_in, read_merged, saved_model, tokenizer_of
-    from jaxpipe.errors import DataError
     from jaxpipe.interchange import BESIDE, keep_beside, write_model
-    from jaxpipe.run.console import console, errors
-    from jaxpipe.run.output_files import check_output_folder
     from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 
     checkpoint = open_checkpoint(latest(place_in(run)))
@@ -105,10 +104,7 @@ def export(
 
 def _export_adapter(run: Path, out: Path) -> int:
     from jaxpipe.config import place_in, saved_lora, saved_model
-    from jaxpipe.errors import ConfigError
     from jaxpipe.interchange import ADAPTER_CONFIG, ADAPTER_WEIGHTS, write_adapter
-    from jaxpipe.run.console import console
-    from jaxpipe.run.output_files import check_output_folder
     from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 
     checkpoint = open_checkpoint(latest(place_in(run)))
@@ -128,10 +124,8 @@ def _export_adapter(run: Path, out: Path) -> int:
     return 0
 
 
-def _tree(model: "ModelConfig", *, run: Path, data: Path) -> dict[str, dict[str, Any]]:
+def _tree(model: ModelConfig, *, run: Path, data: Path) -> dict[str, dict[str, Any]]:
     """Return a configuration with one stage, for users to edit."""
-    from jaxpipe.models.catalogue import FAMILY
-
     plain = msgspec.to_builtins(model)  # names in place of enumerations
     fields = {
         field.name: plain[field.name]

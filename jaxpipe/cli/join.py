@@ -1,9 +1,15 @@
 """`jaxpipe join`: makes this host a part of a run over hosts."""
 
+import socket
 from pathlib import Path
 from typing import Annotated
 
 import tyro
+
+from jaxpipe.cli.versions import version_line
+from jaxpipe.errors import ConfigError
+from jaxpipe.run.hosts.join_run import join_run
+from jaxpipe.run.hosts.join_words import read_join_file
 
 
 def join(
@@ -23,13 +29,6 @@ def join(
         host: the name of this host in the cluster of the run, by default its own name.
         timeout: how long to wait for the first step of this host [s].
     """
-    import socket
-
-    from jaxpipe.cli.versions import version_line
-    from jaxpipe.errors import ConfigError
-    from jaxpipe.run.hosts.join_run import join_run
-    from jaxpipe.run.hosts.join_words import read_join_file
-
     if not 0 < timeout < 1e9:
         raise ConfigError(f"`--timeout` must be above 0 and below 1e9, is {timeout:g}")
     print(

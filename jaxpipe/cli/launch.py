@@ -2,17 +2,11 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
-from jaxpipe.errors import ConfigError
-from jaxpipe.launch import Launch, SlurmMpi, mpijob_manifest, mpirun_script, slurm_script
-from jaxpipe.runtime.config import ComputeKind, Survival
-
-if TYPE_CHECKING:
-    from jaxpipe.config import Config
-    from jaxpipe.plan import Plan
+from jaxpipe.launch import SlurmMpi, mpijob_manifest, mpirun_script, slurm_script
 
 
 class Target(StrEnum):
@@ -52,11 +46,9 @@ def launch(  # noqa: PLR0913  each is an option of the command line
         image: the container image of an MPIJob, with jaxpipe and Open MPI.
         claim: the volume claim of an MPIJob with the configuration, the data and the runs.
     """
-    from jaxpipe.config import load_config
+    from jaxpipe.cli.launched_run import launched_run  # slow; `--help` can do without
 
-    read = load_config(config, settings)
-    changes = [word for setting in settings for word in ("--set", setting)]
-    job = _job(read, ("train", str(config), *changes))
+    job = launched_run(config, settings)
     match target:
         case Target.MPIRUN:
             print(mpirun_script(job), end="")
@@ -66,47 +58,3 @@ def launch(  # noqa: PLR0913  each is an option of the command line
         case Target.MPIJOB:
             print(mpijob_manifest(job, image=image, claim=claim), end="")
     return 0
-
-
-def _job(read: "Config", arguments: tuple[str, ...]) -> Launch:
-    """Return the run to start.
-
-    Raises:
-        ConfigError: it keeps no checkpoints to resume from.
-    """
-    from jaxpipe.config import cluster_from, plan_from
-
-    if read.run.compute is ComputeKind.PACED:
-        raise ConfigError(
-            "a restarted run resumes from a checkpoint, and paced runs keep none: "
-            f"`run.compute` is {read.run.compute}; use `jaxpipe train` on one host"
-        )
-    cluster = cluster_from(read)
-    plan = plan_from(read, cluster)
-    return Launch(
-        plan=plan,
-        cluster=cluster,
-        folder=read.run.folder,
-        arguments=arguments,
-        steps=read.train.steps,
-        survives=read.run.survive is Survival.SHRINK,
-        gpus_each=_gpus_each(read, plan),
-    )
-
-
-def _gpus_each(read: "Config", plan: "Plan") -> int:
-    """Return the number of GPUs of every rank.
-
-    Raises:
-        ConfigError: ranks have unequal numbers.
-    """
-    from jaxpipe.runtime.rank_mesh import rank_mesh
-
-    sizes = {rank_mesh(plan, read.mesh, rank=rank).num_devices for rank in range(plan.num_ranks)}
-    if len(sizes) > 1:
-        raise ConfigError(
-            f"a launcher gives all ranks as many GPUs: ranks of the plan have "
-            f"{', '.join(map(str, sorted(sizes)))} devices; start them yourself, with all GPUs of "
-            "a host visible, or plan ranks of equal groups"
-        )
-    return sizes.pop()

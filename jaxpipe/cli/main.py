@@ -9,7 +9,6 @@
 
 import difflib
 import errno
-import inspect
 import logging
 import os
 import shutil
@@ -18,83 +17,12 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
 
-from jaxpipe.cli.autoshard import autoshard
-from jaxpipe.cli.chaos import chaos
-from jaxpipe.cli.compare import compare
-from jaxpipe.cli.data import prepare
-from jaxpipe.cli.doctor import doctor
-from jaxpipe.cli.emulate import emulate
-from jaxpipe.cli.evaluate import evaluate
-from jaxpipe.cli.generate import generate
-from jaxpipe.cli.init import init
-from jaxpipe.cli.interchange import export, import_model
-from jaxpipe.cli.join import join
-from jaxpipe.cli.launch import launch
+from jaxpipe.cli.commands import COMMANDS, TOPICS, Command, Group
 from jaxpipe.cli.parse import parse
-from jaxpipe.cli.plan import plan
-from jaxpipe.cli.profile import profile
-from jaxpipe.cli.run import run
-from jaxpipe.cli.runs import runs
-from jaxpipe.cli.show import show
-from jaxpipe.cli.simulate import simulate
-from jaxpipe.cli.topo import list_clusters, probe, show_cluster, write_hosts, write_tc
-from jaxpipe.cli.trace import trace
-from jaxpipe.cli.train import train
 from jaxpipe.cli.versions import version_line
 from jaxpipe.errors import ConfigError, RunError, UserError, printable
 from jaxpipe.runtime.process.mpirun import launched_rank
-
-Command: TypeAlias = Callable[..., int]
-
-_DATA: Mapping[str, Command] = {"prepare": prepare}
-_TOPO: Mapping[str, Command] = {
-    "list": list_clusters,
-    "show": show_cluster,
-    "tc": write_tc,
-    "hosts": write_hosts,
-    "probe": probe,
-}
-
-
-def data() -> int:
-    """Prepare and inspect datasets."""
-    raise AssertionError("a group of commands is never called")
-
-
-def topo() -> int:
-    """List, draw, imitate and measure clusters."""
-    raise AssertionError("a group of commands is never called")
-
-
-TOPICS: Mapping[str, Mapping[str, Command]] = {
-    "Train": {
-        "init": init,
-        "data": data,
-        "train": train,
-        "generate": generate,
-        "evaluate": evaluate,
-        "import": import_model,
-        "export": export,
-    },
-    "Plan": {
-        "show": show,
-        "plan": plan,
-        "profile": profile,
-        "simulate": simulate,
-        "autoshard": autoshard,
-    },
-    "Inspect": {"runs": runs, "trace": trace, "compare": compare, "doctor": doctor},
-    "Clusters": {"topo": topo, "emulate": emulate, "launch": launch},
-    "Faults": {"run": run, "join": join, "chaos": chaos},
-}
-"""All commands, as `jaxpipe --help` groups them."""
-
-COMMANDS: Mapping[str, Command] = {
-    name: command for topic in TOPICS.values() for name, command in topic.items()
-}
-GROUPS: Mapping[str, Mapping[str, Command]] = {"data": _DATA, "topo": _TOPO}
 
 _DESCRIPTION = "Train large models in JAX on the GPUs you can get: pipelines of MPI ranks, placed."
 _SECONDS_TO_BE_ENDED = 10.0  # more than rank 0 needs to print, and the launcher to end the others
@@ -140,34 +68,27 @@ def _run(words: list[str]) -> int:
     if words[0] == "--version":
         print(version_line())
         return 0
-    if words[0] not in COMMANDS:
-        near = difflib.get_close_matches(words[0], COMMANDS, n=1, cutoff=0.0)
-        raise ConfigError(
-            # `near` is never empty, as there is no cutoff.
-            f"no command `{words[0]}`; did you mean `{near[0]}`? (`jaxpipe --help` lists them all)"
-        )
-    program, commands = "jaxpipe", COMMANDS
-    if words[0] in GROUPS:
-        group = words.pop(0)
-        program, commands = f"jaxpipe {group}", GROUPS[group]
-        if not words or words[0] not in commands:
-            return _group(group, words)
-    return parse(commands[words[0]], words[1:], name=f"{program} {words[0]}")()
+    return _command_in(words, COMMANDS, "jaxpipe")
 
 
-def _group(group: str, words: list[str]) -> int:
-    """Print the commands of a group, which no word has named."""
-    if words and words[0] not in ("-h", "--help"):
-        near = difflib.get_close_matches(words[0], GROUPS[group], n=1, cutoff=0.0)
+def _command_in(words: list[str], commands: Mapping[str, Command | Group], program: str) -> int:
+    """Run the command that the first of `words` names."""
+    name, *rest = words
+    entry = commands.get(name)
+    if entry is None:
+        typed = f"{program} {name}".removeprefix("jaxpipe ")
+        near = difflib.get_close_matches(name, commands, n=1, cutoff=0.0)[0]  # always one
         raise ConfigError(
-            f"no command `{group} {words[0]}`; did you mean `{group} {near[0]}`? "
-            f"(`jaxpipe {group} --help` lists them all)"
+            f"no command `{typed}`; did you mean `{typed.removesuffix(name)}{near}`? "
+            f"(`{program} --help` lists them all)"
         )
-    lines = [f"usage: jaxpipe {group} [-h] COMMAND ...", "", inspect.getdoc(COMMANDS[group]) or ""]
-    names = {f"{group} {name}": command for name, command in GROUPS[group].items()}
-    width = shutil.get_terminal_size().columns
-    print("\n".join([*lines, "", *_listed(names, width=width)]))
-    return 0 if words else 2
+    program = f"{program} {name}"
+    if isinstance(entry, Command):
+        return parse(entry.load(), rest, name=program)()
+    if not rest or rest[0] in ("-h", "--help"):
+        print(_group_overview(name, entry, width=shutil.get_terminal_size().columns))
+        return 0 if rest else 2
+    return _command_in(rest, entry.commands, program)
 
 
 def overview(*, width: int) -> str:
@@ -178,14 +99,20 @@ def overview(*, width: int) -> str:
     return "\n".join([*lines, "", "`jaxpipe COMMAND --help` describes the options of a command."])
 
 
-def _listed(commands: Mapping[str, Command], *, width: int) -> list[str]:
+def _group_overview(name: str, group: Group, *, width: int) -> str:
+    commands = {f"{name} {second}": command for second, command in group.commands.items()}
+    usage = f"usage: jaxpipe {name} [-h] COMMAND ..."
+    return "\n".join([usage, "", group.first_line, "", *_listed(commands, width=width)])
+
+
+def _listed(commands: Mapping[str, Command | Group], *, width: int) -> list[str]:
     """Return the names of commands with the first line of each, in two columns."""
     margin = max(map(len, {**COMMANDS, **commands})) + 4
     return [
         line
         for name, command in commands.items()
         for line in textwrap.wrap(
-            (command.__doc__ or "").partition("\n")[0],
+            command.first_line,
             width=max(width, 2 * margin),
             initial_indent=f"  {name}".ljust(margin),
             subsequent_indent=" " * margin,

@@ -11,7 +11,7 @@ from jaxpipe.propose.request import OuterQuestion, PlanRequest
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from collections.abc import Iterable
 
-    from jaxpipe.autoshard.inter_op import AlpaPlan
+    from jaxpipe.baselines.autoshard.inter_op import AlpaPlan
     from jaxpipe.collective import Codecs
     from jaxpipe.plan import Plan
     from jaxpipe.propose.outer_advice import OuterAdvice
@@ -194,11 +194,8 @@ def _left_out(request: PlanRequest, proposal: "Proposal") -> list[str]:
             "into memory, or none was among the most promising"
         )
     else:
-        shape, seconds = proposal.larger
-        reason = (
-            f"the best plan found with more of them, {shape.stages} stages x {shape.replicas} "
-            f"replicas, takes {seconds:.4g} s"
-        )
+        larger = proposal.larger
+        reason = f"the best plan found with more of them, {larger.name}, takes {larger.value:.4g} s"
     return [f"{len(names)} devices are not used ({shown}): {reason}"]
 
 

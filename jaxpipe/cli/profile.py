@@ -2,17 +2,16 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
+from jaxpipe.errors import ConfigError
+from jaxpipe.models import preset_config
+from jaxpipe.run.console import console, print_table
+from jaxpipe.run.output_files import check_output
+from jaxpipe.run.progress import Progress, showing_progress
 from jaxpipe.runtime.config import MatmulPrecision, Remat
-
-if TYPE_CHECKING:  # these import jax, which `--help` can do without
-    from rich.table import Table
-
-    from jaxpipe.profile import GptCosts, PartCosts
-    from jaxpipe.schedule import Op
 
 
 def profile(  # noqa: PLR0913  each is an option of the command line
@@ -46,19 +45,16 @@ def profile(  # noqa: PLR0913  each is an option of the command line
             of the `mpirun` that starts this, instead of a model.
         largest_mib: the largest array of `--collectives`, from 4 to 256 MiB; a rank holds three.
     """
-    from jaxpipe.errors import ConfigError
-
     if collectives:
-        from jaxpipe.cli.profile_collectives import profile_collectives
+        from jaxpipe.cli.profile_collectives import profile_collectives  # it imports MPI
 
         return profile_collectives(out, largest_mib=largest_mib, repeats=repeats)
     if model is None:
         raise ConfigError("`--model` must name a preset, such as gpt2, unless with `--collectives`")
-    from jaxpipe.models import preset_config
-    from jaxpipe.profile import MeasureConfig, measure_gpt, write_costs
-    from jaxpipe.run.console import console, print_table
-    from jaxpipe.run.output_files import check_output
-    from jaxpipe.run.progress import Progress, showing_progress
+    # They import jax.
+    from jaxpipe.cli.profile_text import profile_notes, profile_table
+    from jaxpipe.profile.gpt_parts import measure_gpt, write_costs
+    from jaxpipe.profile.measure_config import MeasureConfig
 
     try:
         config = preset_config(model)
@@ -85,8 +81,8 @@ def profile(  # noqa: PLR0913  each is an option of the command line
             clock=time.perf_counter,
             observe=lambda part: display.update(Progress(what="measuring", detail=part)),
         )
-    print_table(_table(measured))
-    console.print("\n" + "\n".join(_notes(measured, model)), markup=False)
+    print_table(profile_table(measured))
+    console.print("\n" + "\n".join(profile_notes(measured, model)), markup=False)
     if out is not None:
         write_costs(measured, out)
         console.print(
@@ -106,60 +102,7 @@ def _precision(precision: MatmulPrecision) -> str:
 
 
 def _cut(layers: str | None) -> tuple[int, ...]:
-    from jaxpipe.errors import ConfigError
-
     numbers = [] if layers is None else layers.split(",")
     if not all(number.strip().isdecimal() for number in numbers):
         raise ConfigError(f"`--layers` must be numbers such as 2,2, is {layers!r}")
     return tuple(int(number) for number in numbers)
-
-
-def _table(measured: "GptCosts") -> "Table":
-    from rich.table import Table
-
-    from jaxpipe.profile import TIMED
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("milliseconds, median (p10-p90)")
-    for name in (*TIMED, "GFLOP/s", "of peak", "kept MB", "compiled MB", "live MB"):
-        table.add_column(str(name), justify="right", no_wrap=True)
-    for part in (*measured.kinds, *measured.stages):
-        table.add_row(
-            part.name,
-            *(_spread(part, op) for op in TIMED),
-            *_speed(part, measured.peak_flops_per_s),
-            # MB, not MiB.
-            *(f"{size / 1e6:,.1f}" for size in (part.kept_bytes, part.compiled_bytes)),
-            f"{part.live_bytes / 1e6:,.1f}",
-        )
-    return table
-
-
-def _spread(part: "PartCosts", op: "Op") -> str:
-    timing = part.timings[op]
-    low, high = 1e3 * timing.p10_s, 1e3 * timing.p90_s  # ms
-    return f"{1e3 * timing.median_s:.2f} ({low:.2f}-{high:.2f})"
-
-
-def _speed(part: "PartCosts", peak_flops_per_s: float) -> tuple[str, str]:
-    if not part.forward_flops:
-        return "-", "-"
-    return f"{part.flops_per_s / 1e9:,.1f}", f"{part.flops_per_s / peak_flops_per_s:.1%}"
-
-
-def _notes(measured: "GptCosts", model: str) -> list[str]:
-    settings = measured.settings
-    return [
-        f"{model} on {measured.device}, microbatch {settings.microbatch}, {measured.sequence} "
-        f"tokens, {measured.config.compute_dtype}, float32 products on GPUs in "
-        f"{settings.matmul_precision}, remat {settings.remat}: measured on this machine, at most "
-        f"{settings.repeats} calls",
-        f"matrix products reach {measured.peak_flops_per_s / 1e9:,.1f} GFLOP/s: the peak",
-        "codecs, nanoseconds a value to encode and to decode: "
-        + ", ".join(
-            f"{kind} {1e9 * each.encode_s:.1f} and {1e9 * each.decode_s:.1f}"
-            for kind, each in measured.coding.items()
-        ),
-        "kept: residuals of one microbatch; compiled: peak of one function; live: "
-        "parameters, moments, gradients and residuals",
-    ]

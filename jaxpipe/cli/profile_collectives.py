@@ -4,17 +4,23 @@ import os
 import time
 from pathlib import Path
 
+from jaxpipe.baselines.autoshard.duplex import profile_text
+from jaxpipe.baselines.autoshard.measure_collectives import (
+    MIB,
+    CollectiveSettings,
+    measure_collectives,
+)
+from jaxpipe.comm.mpi.mpi_transport import MpiTransport
+from jaxpipe.errors import ConfigError
+from jaxpipe.run.console import console
+from jaxpipe.run.output_files import check_output
+from jaxpipe.runtime.process.mpirun import launched_rank
+
+_LEAST_MIB, _MOST_MIB = 4, 256
+
 
 def profile_collectives(out: Path | None, *, largest_mib: int, repeats: int) -> int:
     """Measure, and let rank 0 write the profile and print it."""
-    from jaxpipe.autoshard.duplex import profile_text
-    from jaxpipe.comm.mpi.mpi_transport import MpiTransport
-    from jaxpipe.errors import ConfigError
-    from jaxpipe.profile.collectives import MIB, CollectiveSettings, measure_collectives
-    from jaxpipe.run.console import console
-    from jaxpipe.run.output_files import check_output
-    from jaxpipe.runtime.process.mpirun import launched_rank
-
     here = launched_rank(os.environ)
     if here is None or here.num_ranks < 2:
         raise ConfigError(
@@ -46,6 +52,3 @@ def profile_collectives(out: Path | None, *, largest_mib: int, repeats: int) -> 
             f"profile -> {out}\nnext: jaxpipe autoshard --search duplex --links {out}", markup=False
         )
     return 0
-
-
-_LEAST_MIB, _MOST_MIB = 4, 256

@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from jaxpipe.cli.versions import version_line
+from jaxpipe.errors import ConfigError
+from jaxpipe.run.folder_lock import locked
+from jaxpipe.runtime.process.mpirun import run_child
+
 if TYPE_CHECKING:
-    from jaxpipe.run import Attempt, TrainRequest
+    from jaxpipe.run.start import TrainRequest
+    from jaxpipe.run.supervise.ending import Attempt
 
 
 def run(
@@ -41,8 +47,7 @@ def run(
         listen: the address at which hosts join, by default a free port of all addresses.
         hooks: as in `jaxpipe train`; not among the options.
     """
-    from jaxpipe.errors import ConfigError
-    from jaxpipe.run import TrainRequest
+    from jaxpipe.run.start import TrainRequest
 
     if restarts < 0:
         raise ConfigError(f"`--restarts` must not be negative, is {restarts}; use 0 to start once")
@@ -60,10 +65,10 @@ def run(
 
 def _here(request: "TrainRequest", *, restarts: int) -> int:
     from jaxpipe.config import load_config
-    from jaxpipe.run import Planner, Run, ThisHost, supervise
-    from jaxpipe.run.folder_lock import locked
     from jaxpipe.run.start import ENTRY
-    from jaxpipe.runtime.process.mpirun import run_child
+    from jaxpipe.run.supervise.planner import Planner
+    from jaxpipe.run.supervise.site import ThisHost
+    from jaxpipe.run.supervise.supervisor import Run, supervise
 
     def start(attempt: "Attempt") -> int:
         attempted = replace(
@@ -91,7 +96,6 @@ def _here(request: "TrainRequest", *, restarts: int) -> int:
 
 
 def _over_hosts(request: "TrainRequest", *, restarts: int, listen: str | None) -> int:
-    from jaxpipe.cli.versions import version_line
     from jaxpipe.run.hosts.run_over_hosts import HostsRequest, run_over_hosts
 
     code = run_over_hosts(

@@ -2,14 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
+from rich.markup import escape
+from rich.table import Table
 
-if TYPE_CHECKING:  # they import more than `--help` needs
-    from rich.table import Table
-
-    from jaxpipe.run.list_runs import RunSummary
+from jaxpipe.run.console import console, next_line, print_table
+from jaxpipe.run.list_runs import RunSummary, runs_in
+from jaxpipe.run.output_files import check_picture
+from jaxpipe.run.runs_picture import draw_runs
 
 
 def runs(
@@ -28,11 +30,6 @@ def runs(
             them the last traced step of each, if they are at most four.
         json_: print one JSON object per run and nothing else.
     """
-    from jaxpipe.run.console import console, next_line, print_table
-    from jaxpipe.run.list_runs import runs_in
-    from jaxpipe.run.output_files import check_picture
-    from jaxpipe.run.runs_picture import draw_runs
-
     check_picture("--png", png)
     found = [run for folder in folders for run in runs_in(folder)]
     if json_:
@@ -51,7 +48,7 @@ def runs(
     return 0
 
 
-def _row(run: "RunSummary") -> dict[str, str]:
+def _row(run: RunSummary) -> dict[str, str]:
     return {
         "run": str(run.folder),
         "model": run.model,
@@ -62,10 +59,7 @@ def _row(run: "RunSummary") -> dict[str, str]:
     }
 
 
-def _table(found: "list[RunSummary]") -> "Table":
-    from rich.markup import escape
-    from rich.table import Table
-
+def _table(found: list[RunSummary]) -> Table:
     rows = [_row(run) for run in found]
     table = Table(*rows[0], box=None, pad_edge=False)
     for row in rows:

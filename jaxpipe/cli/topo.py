@@ -5,12 +5,23 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
-if TYPE_CHECKING:  # it imports numpy, which `--help` can do without
-    from jaxpipe.topo import Cluster
+from jaxpipe import topo
+from jaxpipe.errors import ConfigError
+from jaxpipe.pictures.cluster_map import draw_map
+from jaxpipe.pictures.cluster_picture import draw_picture
+from jaxpipe.run.console import console
+from jaxpipe.run.output_files import check_output, check_output_folder, check_picture
+from jaxpipe.runtime.process.mpirun import launched_rank
+from jaxpipe.topo.draw_cluster import draw_cluster
+from jaxpipe.topo.hostfile import mpich_hostfile, openmpi_hostfile, openmpi_rankfile
+from jaxpipe.topo.probe.measurements import ProbeSettings, advice_of, cluster_of, spread_of
+from jaxpipe.topo.regular_file import write_inside
+from jaxpipe.topo.tc import bucket_commands, parse_addresses, tc_scripts
+from jaxpipe.topo.write import cluster_toml
 
 _MOST_NAMES = 8
 """Of hosts in a line."""
@@ -19,8 +30,6 @@ _MOST_NAMES = 8
 @contextmanager
 def _users_mistakes() -> Iterator[None]:
     """Translate errors of `topo` about its input, and of files, into a user error."""
-    from jaxpipe.errors import ConfigError
-
     try:
         yield
     except (ValueError, OSError) as error:
@@ -28,11 +37,8 @@ def _users_mistakes() -> Iterator[None]:
 
 
 def list_clusters() -> int:
-    """List the clusters of the catalogue, with the GPUs of each."""
-    from jaxpipe import topo
-    from jaxpipe.run.console import console
-
-    clusters = {name: topo.load(name) for name in topo.names()}
+    """List this machine and the clusters of the catalogue, with the GPUs of each."""
+    clusters = {name: topo.load(name) for name in (topo.THIS_MACHINE, *topo.names())}
     rows = [
         (name, f"{len(cluster):>3} devices, {_gpus(cluster)}", ", ".join(cluster.regions))
         for name, cluster in clusters.items()
@@ -45,7 +51,7 @@ def list_clusters() -> int:
     return 0
 
 
-def _gpus(cluster: "Cluster") -> str:
+def _gpus(cluster: topo.Cluster) -> str:
     """Return the types of a cluster's devices, as far as they are known."""
     names = dict.fromkeys(d.gpu.name if d.gpu else "of unknown speed" for d in cluster.devices)
     return ", ".join(names)
@@ -60,17 +66,11 @@ def show_cluster(
     """Draw a cluster: its hosts, the links between its regions, and its islands.
 
     Args:
-        name: one of the catalogue, such as `aws:regions=ohio+tokyo,hosts=4`, or a TOML file.
+        name: `this-machine`, one of the catalogue, such as `aws:regions=ohio+tokyo,hosts=4`, or a
+            TOML file.
         picture: a PNG, SVG or PDF to write with latency and bandwidth of all pairs of devices.
         map_: a PNG, SVG or PDF to write with the regions and the links between them.
     """
-    from jaxpipe import topo
-    from jaxpipe.pictures.cluster_map import draw_map
-    from jaxpipe.pictures.cluster_picture import draw_picture
-    from jaxpipe.run.console import console
-    from jaxpipe.run.output_files import check_picture
-    from jaxpipe.topo.draw_cluster import draw_cluster
-
     check_picture("--picture", picture)
     check_picture("--map", map_)
     with _users_mistakes():
@@ -105,12 +105,6 @@ def write_tc(
     """
     if tbf or addresses is None:
         return _print_buckets(name, device=device, tbf=tbf, addresses=addresses)
-    from jaxpipe import topo
-    from jaxpipe.run.console import console
-    from jaxpipe.run.output_files import check_output_folder
-    from jaxpipe.topo.regular_file import write_inside
-    from jaxpipe.topo.tc import parse_addresses, tc_scripts
-
     with _users_mistakes():
         known = parse_addresses(addresses.read_text())
         scripts = tc_scripts(topo.load(name), known, device=device)
@@ -132,10 +126,6 @@ def write_tc(
 
 def _print_buckets(name: str, *, device: str, tbf: bool, addresses: Path | None) -> int:
     """Print the command that limits the NIC of each host; hosts alike share one."""
-    from jaxpipe import topo
-    from jaxpipe.errors import ConfigError
-    from jaxpipe.topo.tc import bucket_commands
-
     if not tbf:
         raise ConfigError(
             "hosts are told apart by their addresses: `--addresses` is missing; give the file, or "
@@ -170,12 +160,6 @@ def write_hosts(
         plan: a plan file, in place of `--devices`.
         out: the folder to write.
     """
-    from jaxpipe import topo
-    from jaxpipe.run.console import console
-    from jaxpipe.run.output_files import check_output_folder
-    from jaxpipe.topo.hostfile import mpich_hostfile, openmpi_hostfile, openmpi_rankfile
-    from jaxpipe.topo.regular_file import write_inside
-
     with _users_mistakes():
         cluster = topo.load(name)
         chosen = _chosen(cluster, devices=devices, plan=plan)
@@ -194,8 +178,8 @@ def write_hosts(
     return 0
 
 
-def _chosen(cluster: "Cluster", *, devices: str | None, plan: Path | None) -> Sequence[int]:
-    from jaxpipe.plan import read_plan
+def _chosen(cluster: topo.Cluster, *, devices: str | None, plan: Path | None) -> Sequence[int]:
+    from jaxpipe.plan import read_plan  # slow
 
     if plan is not None:
         if devices is not None:
@@ -226,13 +210,7 @@ def probe(
         repeats: large messages per pair; small ones are four times as many.
         large_mib: the size of a large message in MiB.
     """
-    from jaxpipe.run.console import console
-    from jaxpipe.run.output_files import check_output
-    from jaxpipe.runtime.process.mpirun import launched_rank
-    from jaxpipe.topo.draw_cluster import draw_cluster
-    from jaxpipe.topo.probe.measure import measure
-    from jaxpipe.topo.probe.measurements import ProbeSettings, advice_of, cluster_of, spread_of
-    from jaxpipe.topo.write import cluster_toml
+    from jaxpipe.topo.probe.measure import measure  # it imports mpi4py
 
     here = launched_rank(os.environ)
     if here is None or here.rank == 0:  # only rank 0 writes

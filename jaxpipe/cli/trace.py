@@ -5,14 +5,31 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import tyro
 
-if TYPE_CHECKING:  # these import numpy, which `--help` can do without
-    from jaxpipe.config import Config
-    from jaxpipe.topo import Cluster
-    from jaxpipe.trace import LinkReport, RankAccount, StepAccount, Trace
+from jaxpipe.errors import UserError
+from jaxpipe.run.console import console
+from jaxpipe.run.output_files import check_output, check_picture
+from jaxpipe.runtime.metrics.records import read_metrics
+from jaxpipe.trace import (
+    LinkReport,
+    RankAccount,
+    Spent,
+    StepAccount,
+    Trace,
+    account,
+    chosen_ranks,
+    link_table,
+    mean_account,
+    mean_spent_s,
+    one_step,
+    plot_beside,
+    read_chrome,
+    summarise,
+    write_overlay,
+)
 
 
 class Links(StrEnum):
@@ -49,17 +66,6 @@ def trace(  # noqa: PLR0913  each is an option of the command line
         out: a trace file to write with both, for Perfetto.
         json_: print one JSON object and nothing else.
     """
-    from jaxpipe.run.console import console
-    from jaxpipe.run.output_files import check_output, check_picture
-    from jaxpipe.trace import (
-        account,
-        chosen_ranks,
-        mean_account,
-        one_step,
-        plot_beside,
-        write_overlay,
-    )
-
     check_picture("--png", png)
     check_output("--out", out)
     path = run / "trace.json" if run.is_dir() else run
@@ -67,7 +73,9 @@ def trace(  # noqa: PLR0913  each is an option of the command line
     last = max(span.step for span in measured.spans)
     traces, assumed = [one_step(measured, step=last)], ""
     if run.is_dir():
-        simulated, assumed = _simulated(_config(run), measured, links)
+        from jaxpipe.cli.simulated_run import simulated_run  # slow; `--help` can do without
+
+        simulated, assumed = simulated_run(run, measured, free_links=links is Links.FREE)
         traces.append(one_step(simulated, step=1, called=last))  # the same number, to lie over it
     chosen = chosen_ranks(measured, ranks=ranks, stages=stages)
     every_step = (measured, *traces[1:])
@@ -94,35 +102,16 @@ def trace(  # noqa: PLR0913  each is an option of the command line
     return 0
 
 
-def _chosen(path: Path, step: int | None) -> "Trace":
+def _chosen(path: Path, step: int | None) -> Trace:
     """Return the trace, or one step of it."""
-    from jaxpipe.errors import UserError
-    from jaxpipe.trace import one_step, read_chrome
-
     measured = read_chrome(path)
     if not measured.spans:
         raise UserError(f"a trace has spans: `{path}` has none; train with `trace.steps` above 0")
     return measured if step is None else one_step(measured, step=step)
 
 
-def _config(run: Path) -> "Config":
-    from jaxpipe.config import config_in
-    from jaxpipe.errors import UserError
-    from jaxpipe.runtime.metrics.records import read_description
-
-    description = read_description(run / "metrics.jsonl")
-    if description is None:
-        raise UserError(
-            f"the metrics of a run hold its configuration: {run / 'metrics.jsonl'} has none; "
-            f"give the folder of a run, or {run / 'trace.json'} alone"
-        )
-    return config_in(run, description["config"])
-
-
-def _reports(run: Path, step: int | None) -> "list[LinkReport]":
+def _reports(run: Path, step: int | None) -> list[LinkReport]:
     """Return the reports of links of a run, or the one of a step."""
-    from jaxpipe.runtime.metrics.records import read_metrics
-
     if not run.is_dir():
         return []
     reported = [(each.step, each.links) for each in read_metrics(run / "metrics.jsonl")]
@@ -133,10 +122,8 @@ def _reports(run: Path, step: int | None) -> "list[LinkReport]":
     ]
 
 
-def _link_lines(reports: "list[LinkReport]", measured: "Trace", *, by_ranks: bool) -> list[str]:
+def _link_lines(reports: list[LinkReport], measured: Trace, *, by_ranks: bool) -> list[str]:
     """Return the tables of links: of regions, and of ranks if these were asked for and kept."""
-    from jaxpipe.trace import link_table
-
     if not reports:
         return []
     lines = ["", f"bytes, seconds on the way and goodput of links ({measured.label})"]
@@ -146,31 +133,8 @@ def _link_lines(reports: "list[LinkReport]", measured: "Trace", *, by_ranks: boo
     return lines
 
 
-def _simulated(config: "Config", measured: "Trace", links: Links) -> tuple["Trace", str]:
-    """Return the simulated plan with measured compute times, and its assumptions."""
-    from jaxpipe.run.forecast import simulate_step
-
-    cluster = _cluster(config, links)
-    network = "free links" if links is Links.FREE else f"the links of {cluster.name}"
-    simulated = simulate_step(config, measured=measured, cluster=cluster)
-    return simulated, f"the plan over {network}, measured compute times"
-
-
-def _cluster(config: "Config", links: Links) -> "Cluster":
-    """Return the cluster of the run, with the links over which it is simulated."""
-    from jaxpipe.config import cluster_from
-    from jaxpipe.topo import with_slower_links, without_network
-
-    cluster = cluster_from(config)
-    if links is Links.FREE:
-        return without_network(cluster)
-    return with_slower_links(cluster, scale=config.run.link_scale)
-
-
-def _bubble(trace: "Trace") -> float | None:
+def _bubble(trace: Trace) -> float | None:
     """Return the mean bubble of the steps of a trace."""
-    from jaxpipe.trace import summarise
-
     bubbles = [step.bubble for step in summarise(trace) if step.bubble is not None]
     return sum(bubbles) / len(bubbles) if bubbles else None
 
@@ -180,15 +144,13 @@ def _percent(bubble: float | None) -> str:
 
 
 def _lines(
-    traces: "Sequence[Trace]",
-    steps: "StepAccount",
+    traces: Sequence[Trace],
+    steps: StepAccount,
     count: int,
-    foreseen: "list[StepAccount]",
+    foreseen: list[StepAccount],
     assumed: str,
-    chosen: "Sequence[int]",
+    chosen: Sequence[int],
 ) -> list[str]:
-    from jaxpipe.trace import Spent, mean_spent_s
-
     measured = traces[0]
     head = "".join(f"{kind.value:>13}" for kind in Spent)
     which = f"step {steps.step}" if count == 1 else f"mean of {count} steps"
@@ -213,9 +175,7 @@ def _lines(
     return lines
 
 
-def _row(name: str, rank: "RankAccount", seconds: float) -> str:
-    from jaxpipe.trace import Spent
-
+def _row(name: str, rank: RankAccount, seconds: float) -> str:
     shares = "".join(_share(rank.spent_s[kind], seconds) for kind in Spent)
     waits = sorted(rank.waited_s.items(), key=lambda each: -each[1])[:1]
     worst = "".join(f"   rank {who}, {waited_s / seconds:.1%}" for who, waited_s in waits)
@@ -228,12 +188,11 @@ def _share(part_s: float, whole_s: float) -> str:
 
 
 def _json(
-    traces: "Sequence[Trace]",
-    steps: "StepAccount",
-    foreseen: "list[StepAccount]",
-    chosen: "Sequence[int]",
+    traces: Sequence[Trace],
+    steps: StepAccount,
+    foreseen: list[StepAccount],
+    chosen: Sequence[int],
 ) -> dict[str, Any]:
-    from jaxpipe.trace import mean_spent_s
 
     measured, *simulated = traces
     return {

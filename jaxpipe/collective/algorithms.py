@@ -10,30 +10,15 @@ Arrays are flat and travel in messages of about `message_size` elements, which f
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import ceil
 
-from jaxpipe.collective.hierarchical import hierarchical_phases
 from jaxpipe.collective.kinds import AllReduceKind
 from jaxpipe.collective.pairwise import all_to_all_phases
-from jaxpipe.collective.ring import all_gather_phases, reduce_scatter_phases, ring_phases
+from jaxpipe.collective.ring import all_gather_phases, reduce_scatter_phases
 from jaxpipe.collective.shards import Part
 from jaxpipe.collective.step import Phases, PhasesOf, Step, moved, weave
-from jaxpipe.collective.sync_tree import SyncTree, chain, flat, halves, ranks
-from jaxpipe.collective.tree import broadcast_phases, tree_phases
-
-_PHASES: dict[AllReduceKind, Callable[[SyncTree], PhasesOf]] = {
-    AllReduceKind.TREE: tree_phases,
-    AllReduceKind.HIERARCHICAL: hierarchical_phases,
-    AllReduceKind.RING: lambda tree: partial(ring_phases, ranks(tree)),
-    AllReduceKind.HALVING: lambda tree: hierarchical_phases(halves(ranks(tree))),
-    AllReduceKind.CHAIN: lambda tree: tree_phases(chain(ranks(tree))),
-    AllReduceKind.SHARDED: lambda tree: hierarchical_phases(flat(ranks(tree))),
-    AllReduceKind.CENTRAL: lambda tree: tree_phases(flat(ranks(tree))),
-}
-
-_WHOLE = {AllReduceKind.TREE, AllReduceKind.CHAIN, AllReduceKind.CENTRAL}
-"""Algorithms that send whole chunks; the others send shares of them."""
+from jaxpipe.collective.sync_tree import SyncTree, ranks
+from jaxpipe.collective.tree import broadcast_phases
 
 
 def all_reduce_phases(algorithm: AllReduceKind, tree: SyncTree) -> PhasesOf:
@@ -41,7 +26,9 @@ def all_reduce_phases(algorithm: AllReduceKind, tree: SyncTree) -> PhasesOf:
 
     What all ranks share is derived here, once, and not at each rank.
     """
-    return _PHASES[algorithm](tree)
+    phases = algorithm.facts.phases
+    assert phases is not None, algorithm
+    return phases(tree)
 
 
 def num_chunks(
@@ -53,7 +40,7 @@ def num_chunks(
     3
     """
     # The messages of the others are shares, a num_ranks-th of a chunk.
-    per_chunk = message_size * (1 if algorithm in _WHOLE else num_ranks)
+    per_chunk = message_size * (1 if algorithm.facts.sends_whole_chunks else num_ranks)
     return max(1, ceil(size / per_chunk))
 
 

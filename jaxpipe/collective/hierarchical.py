@@ -18,9 +18,10 @@ Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication O
 from collections.abc import Iterator, Sequence
 from functools import cache
 
+from jaxpipe.collective.all_reduce_facts import AllReduceFacts, ClosedForm
 from jaxpipe.collective.shards import Part, ShareGroup, groups_by_rank
 from jaxpipe.collective.step import Act, Phases, PhasesOf, Step
-from jaxpipe.collective.sync_tree import SyncTree, pruned
+from jaxpipe.collective.sync_tree import SyncTree, flat, halves, pruned, ranks
 
 
 def hierarchical_phases(tree: SyncTree) -> PhasesOf:
@@ -41,6 +42,24 @@ def hierarchical_phases(tree: SyncTree) -> PhasesOf:
     levels_of = cache(lambda chunk: groups_by_rank(root, chunk))
     swaps = len(root) == 2
     return lambda rank, chunk: _phases(levels_of(chunk)[rank], rank, swaps=swaps)
+
+
+HIERARCHICAL = AllReduceFacts(
+    phases=hierarchical_phases,
+    closed_form=ClosedForm.ISLANDS,
+    is_ranked=True,
+    has_far_messages=True,
+)
+SHARDED = AllReduceFacts(
+    phases=lambda tree: hierarchical_phases(flat(ranks(tree))),
+    closed_form=ClosedForm.SHARES,
+    is_ranked=True,
+)
+HALVING = AllReduceFacts(
+    phases=lambda tree: hierarchical_phases(halves(ranks(tree))),
+    # From below, unless the number of ranks is a power of two.
+    closed_form=ClosedForm.SHARES,
+)
 
 
 def _phases(levels: Sequence[list[ShareGroup]], rank: int, *, swaps: bool) -> Phases:

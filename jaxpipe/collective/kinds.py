@@ -1,6 +1,14 @@
 """Names for configurations and plans: collectives, their algorithms, barriers, and the codecs."""
 
 from enum import StrEnum
+from typing import Self
+
+from jaxpipe.collective.all_reduce_facts import AllReduceFacts
+from jaxpipe.collective.hierarchical import HALVING, HIERARCHICAL, SHARDED
+from jaxpipe.collective.ring import RING
+from jaxpipe.collective.tree import CENTRAL, CHAIN, TREE
+
+NATIVE = AllReduceFacts(phases=None, is_searched=False)
 
 
 class CollectiveKind(StrEnum):
@@ -13,28 +21,34 @@ class CollectiveKind(StrEnum):
 
 
 class AllReduceKind(StrEnum):
-    """The algorithm of an all-reduce along a sync tree.
+    """The algorithm of an all-reduce along a sync tree."""
 
-    ============== ========================================================== ==================
-    tree           reduce to the tree's leader, broadcast from it             few, large messages
-    hierarchical   reduce-scatter in islands, exchange across, all-gather     islands far apart
-    ring           reduce-scatter and all-gather around all ranks             equal, fast links
-    halving        the same in log2 p rounds, with partners ever farther      small arrays
-    chain          reduce along the ranks and broadcast back, in chunks       equal, long links
-    sharded        each rank reduces one share for all others                 any pair is linked
-    central        the first rank reduces for all others                      one good port
-    library        the native all-reduce of the transport's library           MPI only
-    ============== ========================================================== ==================
-    """
+    facts: AllReduceFacts
 
-    TREE = "tree"
-    HIERARCHICAL = "hierarchical"
-    RING = "ring"
-    HALVING = "halving"
-    CHAIN = "chain"
-    SHARDED = "sharded"
-    CENTRAL = "central"
-    LIBRARY = "library"
+    def __new__(cls, name: str, facts: AllReduceFacts) -> Self:
+        """Return the member `name`, which is a string and carries its facts."""
+        kind = str.__new__(cls, name)
+        kind._value_ = name
+        kind.facts = facts
+        return kind
+
+    # In the order in which a search considers them: of equally fast ones the first wins.
+    HIERARCHICAL = "hierarchical", HIERARCHICAL
+    """Reduce-scatter in islands, exchange across, all-gather; where islands are far apart."""
+    TREE = "tree", TREE
+    """Reduce to the tree's leader, broadcast from it: few, large messages."""
+    RING = "ring", RING
+    """Reduce-scatter and all-gather around all ranks; for equal, fast links."""
+    HALVING = "halving", HALVING
+    """The same in log2 p rounds, with partners ever farther; for small arrays."""
+    SHARDED = "sharded", SHARDED
+    """Each rank reduces one share for all others; where any pair is linked."""
+    CHAIN = "chain", CHAIN
+    """Reduce along the ranks and broadcast back, in chunks; for equal, long links."""
+    CENTRAL = "central", CENTRAL
+    """The first rank reduces for all others; with one good port."""
+    LIBRARY = "library", NATIVE
+    """The native all-reduce of the transport's library; MPI only."""
 
 
 class BarrierKind(StrEnum):

@@ -10,9 +10,12 @@ JPDC 69, 2009.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
+from jaxpipe.collective.all_reduce_facts import AllReduceFacts, ClosedForm
 from jaxpipe.collective.shards import Part
 from jaxpipe.collective.step import Act, Phases, Step
+from jaxpipe.collective.sync_tree import ranks
 
 
 def ring_phases(order: Sequence[int], rank: int, chunk: Part) -> Phases:
@@ -30,6 +33,14 @@ def ring_phases(order: Sequence[int], rank: int, chunk: Part) -> Phases:
     # The last share that a rank adds to is complete, and is the first that it sends round.
     send, *gather = _all_gather(order, rank, shares, first=(mine + 1) % size)
     return _without_empty([*scatter, [*settle, *send], *gather])
+
+
+RING = AllReduceFacts(
+    phases=lambda tree: partial(ring_phases, ranks(tree)),
+    closed_form=ClosedForm.RING,
+    # A p-th of the array is a message: a ring is not worth its latency unless that is large enough.
+    is_simulated_in_chunks=False,
+)
 
 
 def reduce_scatter_phases(order: Sequence[int], rank: int, shares: Sequence[Part]) -> Phases:

@@ -223,13 +223,13 @@ def all_reduce_transfers(
     Raises:
         PlanError: `kind` is a library's native all-reduce, whose messages are not known.
     """
-    if kind is AllReduceKind.LIBRARY:
+    if kind.facts.is_native:
         raise PlanError(
-            f"the native all-reduce of an MPI library cannot be simulated: `all_reduce` is {kind}; "
-            f"choose another one, such as {AllReduceKind.HIERARCHICAL}"
+            f"`all_reduce` must not be {kind} in a simulation, which does not know the messages of "
+            f"a native library; choose another one, such as {AllReduceKind.HIERARCHICAL}"
         )
     members = ranks(tree)
-    message_size = inf if kind is AllReduceKind.RING else chunk_bytes
+    message_size = chunk_bytes if kind.facts.is_simulated_in_chunks else inf
     return chunked_transfers(
         all_reduce_phases(kind, tree),
         members,
@@ -238,8 +238,8 @@ def all_reduce_transfers(
             kind, num_ranks=len(members), size=num_bytes, message_size=message_size
         ),
         # Other algorithms are built of the same steps, and use no codec.
-        far_ratio=far_ratio if kind is AllReduceKind.HIERARCHICAL else 1.0,
-        far_coding=far_coding if kind is AllReduceKind.HIERARCHICAL else NO_CODING,
+        far_ratio=far_ratio if kind.facts.has_far_messages else 1.0,
+        far_coding=far_coding if kind.facts.has_far_messages else NO_CODING,
     )
 
 

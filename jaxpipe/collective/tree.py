@@ -13,9 +13,10 @@ chunk back as soon as it is complete.
 from collections import defaultdict
 from dataclasses import dataclass
 
+from jaxpipe.collective.all_reduce_facts import AllReduceFacts, ClosedForm
 from jaxpipe.collective.shards import Part
 from jaxpipe.collective.step import Act, Phases, PhasesOf, Step
-from jaxpipe.collective.sync_tree import SyncTree, leader, to_leaders
+from jaxpipe.collective.sync_tree import SyncTree, chain, flat, leader, ranks, to_leaders
 
 
 def tree_phases(tree: SyncTree) -> PhasesOf:
@@ -35,6 +36,28 @@ def tree_phases(tree: SyncTree) -> PhasesOf:
         return ([*up, *down], []) if rank == edges.leader else (up, down)
 
     return phases_of
+
+
+TREE = AllReduceFacts(
+    phases=tree_phases,
+    closed_form=ClosedForm.TREE,
+    is_ranked=True,
+    sends_whole_chunks=True,
+    fits_any_tree=True,
+)
+# A search considers neither: a sync tree takes either shape if that is the fastest.
+CHAIN = AllReduceFacts(
+    phases=lambda tree: tree_phases(chain(ranks(tree))),
+    closed_form=ClosedForm.TREE,
+    is_searched=False,
+    sends_whole_chunks=True,
+)
+CENTRAL = AllReduceFacts(
+    phases=lambda tree: tree_phases(flat(ranks(tree))),
+    closed_form=ClosedForm.TREE,
+    is_searched=False,
+    sends_whole_chunks=True,
+)
 
 
 def reduce_phases(tree: SyncTree) -> PhasesOf:

@@ -125,12 +125,11 @@ def _check_groups(config: Config, plan: Plan, *, source: str) -> None:
 
 def _check_codec(config: Config, plan: Plan) -> None:
     codec, kind = config.comm.gradients, plan.all_reduce
-    if codec is not CodecKind.NONE and kind is not AllReduceKind.HIERARCHICAL:
+    if codec is not CodecKind.NONE and not kind.facts.has_far_messages:
         raise ConfigError(
-            f"only a hierarchical all-reduce compresses gradients: `comm.gradients` is "
-            f"{codec}, `plan.all_reduce` is {kind}; set "
-            f"`plan.all_reduce` to {AllReduceKind.HIERARCHICAL}, or `comm.gradients` to "
-            f"{CodecKind.NONE}"
+            f"`comm.gradients` ({codec}) compresses far messages, and `plan.all_reduce` ({kind}) "
+            f"has none; set `plan.all_reduce` to {AllReduceKind.HIERARCHICAL}, or "
+            f"`comm.gradients` to {CodecKind.NONE}"
         )
 
 

@@ -3,7 +3,6 @@
 from jaxpipe.plan.check import check_plan
 from jaxpipe.plan.default import default_plan
 from jaxpipe.plan.draw_plan import draw_plan, ideal_bubble
-from jaxpipe.plan.dtfm import DtfmCost, dtfm_cost
 from jaxpipe.plan.group import Sharing, check_hosts
 from jaxpipe.plan.islands import Island, check_islands, fitting_islands, island_of, islands_of
 from jaxpipe.plan.partition import Cut, check_partition, even_partition, layers_of
@@ -23,7 +22,6 @@ from jaxpipe.plan.sync import island_tree
 
 __all__ = [
     "Cut",
-    "DtfmCost",
     "Island",
     "Pipeline",
     "Plan",
@@ -37,7 +35,6 @@ __all__ = [
     "check_plan",
     "default_plan",
     "draw_plan",
-    "dtfm_cost",
     "even_partition",
     "fitting_islands",
     "ideal_bubble",

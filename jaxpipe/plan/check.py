@@ -61,10 +61,10 @@ def _check_pipelines(plan: Plan) -> None:
             f"every replica holds all layers, each stage at least one: `cut` is "
             f"{[pipeline.cut for pipeline in plan.pipelines]}, of {layers} layers; make these equal"
         )
-    if plan.all_reduce is AllReduceKind.LIBRARY and not plan.has_equal_cuts:
+    if plan.all_reduce.facts.is_native and not plan.has_equal_cuts:
         raise PlanError(
-            f"a library's own all-reduces begin in one order on all ranks: `all_reduce` is "
-            f"{plan.all_reduce}, and replicas have different partitions; choose another, such as "
+            f"`all_reduce` must not be {plan.all_reduce} where replicas have different partitions: "
+            "a library's own all-reduces begin in one order on all ranks; choose another, such as "
             f"{AllReduceKind.HIERARCHICAL}"
         )
 

@@ -91,7 +91,7 @@ def check_islands(plan: Plan, *, num_islands: int) -> None:
             f"islands exchange the same stages: `outer.islands` is {num_islands}, and the replicas "
             "of the plan have different partitions; use one partition for all"
         )
-    if num_islands > 1 and plan.all_reduce is AllReduceKind.LIBRARY:
+    if num_islands > 1 and plan.all_reduce.facts.is_native:
         raise PlanError(
             f"the library of a transport sums over all ranks, not within islands: "
             f"`plan.all_reduce` is {plan.all_reduce}, `outer.islands` {num_islands}; set the first "

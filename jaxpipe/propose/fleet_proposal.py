@@ -7,9 +7,9 @@ from jaxpipe.collective import CodecKind, CodecLimit, Codecs
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import LowerBound, lower_bound
-from jaxpipe.plan.decide import Task
-from jaxpipe.plan.fleet import FleetCosts, FleetStep, search_fleet
 from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
+from jaxpipe.search import Task
+from jaxpipe.search.fleet import FleetCosts, FleetStep, search_fleet
 from jaxpipe.simulate import Conditions
 from jaxpipe.topo import Cluster, Precision
 

@@ -8,24 +8,24 @@ from statistics import median
 import numpy as np
 
 from jaxpipe import topo
-from jaxpipe.autoshard.inter_op import AlpaPlan, alpa_plan
+from jaxpipe.baselines.autoshard.inter_op import AlpaPlan, alpa_plan
+from jaxpipe.baselines.published.named_layout import named_plan
 from jaxpipe.collective import NO_CODECS, CodecLimit, Codecs
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.models import DTYPE_BYTES, ModelConfig, preset_config
-from jaxpipe.plan import Plan, Sharing, dtfm_cost
+from jaxpipe.plan import Plan, Sharing
 from jaxpipe.plan.cost import LowerBound, live_limits, lower_bound, overfull
-from jaxpipe.plan.decide import Shape, Task, build, dtfm_plan, with_suited_trees
 from jaxpipe.propose.codec_choice import CodecChoice, strongest, suited_to_codecs, with_codecs
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.gpt_profile import bytes_each
-from jaxpipe.propose.named_layout import named_plan
 from jaxpipe.propose.outer_advice import OuterAdvice, outer_advice
 from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
-from jaxpipe.propose.searched import searched
 from jaxpipe.propose.side_by_side import SideBySide, side_by_side
 from jaxpipe.propose.trained_part import TrainedPart
 from jaxpipe.propose.worth import Appraisal, Worth, worth_of
 from jaxpipe.runtime.config import MatmulPrecision, OptimizerName, Remat
+from jaxpipe.search import Candidate, Effort, Fixed, Task, dtfm_plan, search, with_suited_trees
+from jaxpipe.search.dtfm import dtfm_cost
 from jaxpipe.simulate import (
     Conditions,
     Search,
@@ -61,7 +61,7 @@ class Proposal:
     identity_s: float
     random_s: tuple[float, ...]
     left_out: tuple[int, ...]
-    larger: tuple[Shape, float] | None
+    larger: Candidate | None
     num_valued: int
     bound: LowerBound
     dollars: float | None
@@ -160,7 +160,7 @@ def propose_for(
         start, choice = with_codecs(request, conditions, search, plan_of=lambda each: each.plan)
         conditions = replace(conditions, codecs=choice.codecs)
     plan = suited_to_codecs(start.plan, conditions) if choice is None else choice.plan
-    if request.measure:
+    if request.measure and plan.is_even and plan.num_chunks == 1:
         # After the search: a schedule is made for one plan, too slowly to be made for each.
         plan = _made_to_measure(plan, task, conditions)
     used = {device for group in plan.groups for device in group}
@@ -186,7 +186,7 @@ def propose_for(
         ),
         left_out=tuple(device for device in range(len(task.cluster)) if device not in used),
         # By predicted time, best first: the first larger one is the best larger one.
-        larger=next((each for each in start.by_shape if each[0].num_ranks > plan.num_ranks), None),
+        larger=next((each for each in start.shapes if _num_ranks(each) > plan.num_ranks), None),
         num_valued=valued,
         alpa=start.alpa,
         advice=None if request.outer is OuterQuestion.NONE else outer_advice(plan, conditions),
@@ -224,7 +224,7 @@ class _Start:
     """A plan for named schedules, as searched or as named, and what else its search found."""
 
     plan: Plan
-    by_shape: tuple[tuple[Shape, float], ...] = ()
+    shapes: tuple[Candidate, ...] = ()
     alpa: AlpaPlan | None = None
 
 
@@ -247,18 +247,13 @@ def _start(
     if request.objective is Goal.ALPA:
         alpa = alpa_plan(task)
         return _Start(plan=alpa.plan, alpa=alpa)
-    found = searched(
-        request,
-        task,
-        seconds,
-        num_heads=model.num_heads,
-        recomputes=conditions.recomputes,
-        clock=clock,
-    )
+    # The time decides: a million changes are never reached.
+    effort = Effort(seconds=request.budget, num_changes=10**6)
+    found = search(task, seconds, effort=effort, seed=request.seed, clock=clock)
     plan = found.plan
     if not request.has_front and plan.is_even and not plan.has_groups:
         plan = _as_listed_if_faster(plan, task, conditions)
-    return _Start(plan=plan, by_shape=found.by_shape)
+    return _Start(plan=plan, shapes=found.of_choice("shape"))
 
 
 def _bound(task: Task, conditions: Conditions, codecs: Codecs) -> LowerBound:
@@ -336,9 +331,11 @@ def task_and_conditions(request: PlanRequest, model: ModelConfig) -> tuple[Task,
             model,
         ),
         chunk_bytes=CHUNK_BYTES,
-        stages=request.stages,
-        replicas=request.replicas,
+        num_heads=model.num_heads,
+        max_tensor=request.max_tensor,
+        recomputes=(request.remat or Remat.FULL) is Remat.FULL,
         any_size=request.has_front,
+        fixed=Fixed(stages=request.stages, replicas=request.replicas),
     )
     return task, Conditions(
         cluster=known.cluster,
@@ -348,7 +345,7 @@ def task_and_conditions(request: PlanRequest, model: ModelConfig) -> tuple[Task,
         overheads=known.overheads(
             chunk_bytes=CHUNK_BYTES, ideal=request.ideal, keep_warm=not request.cold_connections
         ),
-        recomputes=(request.remat or Remat.FULL) is Remat.FULL,
+        recomputes=task.recomputes,
         profiles={name: part.profile(each, model) for name, each in known.profiles.items()},
         activation_value_bytes=DTYPE_BYTES[model.compute_dtype],
         gathered_bytes=DTYPE_BYTES[model.param_dtype] if request.sharded_optimizer else 0.0,
@@ -397,23 +394,17 @@ def _cluster(request: PlanRequest) -> Cluster:
 
 def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:
     """Return the plan on other devices, with sync trees for them; of groups, in another order."""
-    if plan.has_groups or not plan.is_even:
-        order = [int(device) for device in devices]
-        alone = [(device,) for device in order]
-        # A group stays together: it is on one host.
-        groups = [plan.group(rank) for rank in order if rank < plan.num_ranks]
-        left = iter(groups if plan.has_groups else alone)
-        rows = [[next(left) for _ in row] for row in plan.placement]
-        return with_suited_trees(task, plan.on_groups(rows))
-    return build(
-        task,
-        devices[: plan.num_ranks].reshape(plan.num_replicas, plan.num_stages),
-        microbatch=plan.microbatch,
-        schedule=plan.schedule,
-        cut=plan.cut,
-        warmup=plan.warmup,
-        all_reduce=plan.all_reduce,
-    )
+    order = [int(device) for device in devices]
+    alone = [(device,) for device in order]
+    # A group stays together: it is on one host.
+    groups = [plan.group(rank) for rank in order if rank < plan.num_ranks]
+    left = iter(groups if plan.has_groups else alone)
+    rows = [[next(left) for _ in row] for row in plan.placement]
+    return with_suited_trees(task, plan.on_groups(rows))
+
+
+def _num_ranks(candidate: Candidate) -> int:
+    return 0 if candidate.plan is None or not candidate.fits else candidate.plan.num_ranks
 
 
 def _dtfm_cost_s(plan: Plan, cluster: Cluster) -> float | None:

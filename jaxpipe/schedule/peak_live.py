@@ -1,6 +1,7 @@
 """Peak memory of a schedule, in microbatches whose residuals a rank keeps at once."""
 
-from jaxpipe.schedule.generators.registry import ScheduleKind
+from jaxpipe.schedule.generators.registry import ScheduleKind, generate
+from jaxpipe.schedule.generators.schedule_facts import ScheduleSize
 from jaxpipe.schedule.instruction import Op, Program, Schedule
 
 
@@ -38,24 +39,31 @@ def peak_live_of_kind(
     *,
     num_stages: int,
     num_microbatches: int,
+    num_chunks: int = 1,
     warmup: tuple[int, ...] | None = None,
-) -> tuple[int, ...] | None:
-    """Return `peak_live` of a named schedule in closed form; None of one that has none.
+) -> tuple[int, ...]:
+    """Return `peak_live` of a named schedule: in closed form, if its facts have one.
 
-    A search checks the memory of many plans, whose schedules take long to generate: a rank with one
-    stage keeps as many microbatches as it has forwards before its first backward.
+    A search checks the memory of many plans, whose schedules take long to generate.
 
     >>> peak_live_of_kind(ScheduleKind.ONE_F_ONE_B, num_stages=4, num_microbatches=3)
     (3, 3, 2, 1)
     """
-    behind = [num_stages - stage for stage in range(num_stages)]  # and the stage itself
-    match kind:
-        case ScheduleKind.GPIPE:
-            forwards = [num_microbatches] * num_stages
-        case ScheduleKind.ONE_F_ONE_B:
-            forwards = behind
-        case ScheduleKind.EAGER_ONE_F_ONE_B:
-            forwards = list(warmup or (2 * each - 1 for each in behind))
-        case _:
-            return None
-    return tuple(min(num_microbatches, each) for each in forwards)
+    size = ScheduleSize(
+        num_stages=num_stages,
+        num_microbatches=num_microbatches,
+        num_chunks=num_chunks,
+        warmup=warmup,
+    )
+    if kind.facts.most_live is not None:
+        most = num_chunks * num_microbatches
+        return tuple(min(most, live) for live in kind.facts.most_live(size))
+    return peak_live(
+        generate(
+            kind,
+            num_stages=num_stages,
+            num_microbatches=num_microbatches,
+            num_chunks=num_chunks,
+            warmup=warmup,
+        )
+    )

@@ -4,13 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 
-from jaxpipe.collective import AllReduceKind
 from jaxpipe.plan import Plan
 from jaxpipe.simulate.plan_step import Conditions, plan_step_s, segment_bytes
 
 _FEW_CHUNKS = 4
 """Of a share: the links of its chunks overlap, and more chunks change a step by some per mille."""
-_OF_SHARES = (AllReduceKind.SHARDED, AllReduceKind.HIERARCHICAL, AllReduceKind.HALVING)
 
 
 def extrapolate(seconds: Callable[[int], float], *, size: int, short: int) -> float:
@@ -53,7 +51,7 @@ def _with_few_chunks(plan: Plan, conditions: Conditions) -> Conditions:
 
     Where all replicas of a stage exchange shares, their messages are most of what is simulated.
     """
-    if plan.all_reduce not in _OF_SHARES or plan.num_replicas == 1:
+    if plan.all_reduce.facts.sends_whole_chunks or plan.num_replicas == 1:
         return conditions
     largest = max(segment_bytes(plan, conditions.profile, gradient_bytes=conditions.gradient_bytes))
     overheads = conditions.overheads

@@ -148,7 +148,7 @@ def test_a_codec_of_gradients_needs_shares(
 ) -> None:
     path = write_config(comm={"gradients": "int8"}, plan={"all_reduce": "tree"})
     line = refusal(capsys, "train", str(path))
-    assert "`comm.gradients` is int8, `plan.all_reduce` is tree; set" in line
+    assert "`comm.gradients` (int8) compresses far messages, and `plan.all_reduce` (tree)" in line
 
 
 def test_ranks_that_do_not_fit_the_plan_are_refused(

@@ -6,7 +6,8 @@ from importlib import metadata
 
 import pytest
 
-from jaxpipe.cli.main import COMMANDS, GROUPS, TOPICS, main, overview
+from jaxpipe.cli.commands import COMMANDS, TOPICS, Command, single_commands
+from jaxpipe.cli.main import main, overview
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
@@ -19,7 +20,33 @@ def test_help_names_every_command_once_by_topic(
     named = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
     assert named == [name for commands in TOPICS.values() for name in commands]
     assert sorted(named) == sorted(COMMANDS)
-    assert set(GROUPS) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", single_commands())
+def test_the_table_has_the_first_line_of_every_command(name: str) -> None:
+    command = single_commands()[name]
+    function = command.load()
+    assert command.first_line == (function.__doc__ or "").partition("\n")[0]
+
+
+def test_calling_a_command_imports_no_other() -> None:
+    code = (
+        "import sys; from jaxpipe.cli.main import main\n"
+        "assert main(['topo', 'list']) == 0\n"
+        "print(*sorted(name for name in sys.modules if name.startswith('jaxpipe.cli.')))"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    loaded = set(process.stdout.splitlines()[-1].split())
+    others = {f"jaxpipe.cli.{command.target.partition(':')[0]}" for command in _others("topo")}
+    assert "jaxpipe.cli.topo" in loaded
+    assert loaded & others == set()
+
+
+def _others(module: str) -> list[Command]:
+    return [each for each in single_commands().values() if not each.target.startswith(module)]
 
 
 @pytest.mark.parametrize("width", [1, 60, 80, 200])

@@ -22,7 +22,7 @@ from jaxpipe.collective.shards import Part, share_groups
 from jaxpipe.collective.sync_tree import SyncTree, ranks
 from tests.collective.strategies import sync_trees
 
-ALGORITHMS = tuple(kind for kind in AllReduceKind if kind is not AllReduceKind.LIBRARY)
+ALGORITHMS = tuple(kind for kind in AllReduceKind if not kind.facts.is_native)
 PROGRAMS = st.tuples(
     st.sampled_from(ALGORITHMS), sync_trees(most_ranks=8), st.integers(0, 60), st.integers(1, 40)
 )

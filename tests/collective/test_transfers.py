@@ -28,7 +28,7 @@ from jaxpipe.collective.transfers import in_sequence, side_by_side
 from jaxpipe.comm import CountingTransport, Transport, WireFormat, all_reduce, run_ranks
 from tests.collective.strategies import sync_trees
 
-KINDS = [kind for kind in AllReduceKind if kind is not AllReduceKind.LIBRARY]
+KINDS = [kind for kind in AllReduceKind if not kind.facts.is_native]
 
 
 def bytes_by_pair(collective: Collective) -> Counter[tuple[int, int]]:

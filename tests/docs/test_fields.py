@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from docs.tools.fields import choice_table, choices_of, field_table, fields_of, forms_of
+from docs.tools.fields import choice_table, choices_of, field_list, fields_of, forms_of
 from docs.tools.source import DocumentationError, attribute_docs
 from jaxpipe.config import Config
 
@@ -67,12 +67,12 @@ def test_a_field_is_documented_below_it_or_by_its_class():
 
 def test_a_field_without_a_docstring_fails_the_build():
     with pytest.raises(DocumentationError, match=r"Undocumented\.silent has no docstring"):
-        field_table(Undocumented)
+        field_list(Undocumented)
 
 
 def test_a_field_whose_name_has_a_unit_states_it():
     with pytest.raises(DocumentationError, match=r"WithoutUnit\.wait_s is in \[s\]"):
-        field_table(WithoutUnit)
+        field_list(WithoutUnit)
 
 
 def test_a_choice_without_a_docstring_fails_the_build():

@@ -103,34 +103,6 @@ def _check_settings(settings: list[str]) -> None:
         assert key in known, setting
 
 
-def test_the_readme_is_short_and_its_links_lead_to_files():
-    text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) <= 150
-    links = re.findall(r"\]\(([^)#]+)\)", text)
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
-
-
-def test_the_readme_has_the_commands_that_set_the_project_up():
-    text = (ROOT / "README.md").read_text()
-    assert "\n    make train\n" in text
-    assert "\n    make test\n" in text
-    assert "\nmake test\n" in (ROOT / ".ci/run").read_text()
-
-
-def test_the_output_in_the_readme_is_recorded_and_in_order():
-    shown = re.search(r"<!-- recorded: train -->\n(.*?)<!-- end -->", _readme(), re.S)
-    assert shown is not None
-    recorded_lines = iter((FOLDER / "train.txt").read_text().splitlines())
-    for line in shown[1].splitlines():
-        if line.strip() not in ("...", ""):
-            assert line.removeprefix("    ") in recorded_lines, line
-
-
-def _readme() -> str:
-    return (ROOT / "README.md").read_text()
-
-
 def test_the_annotated_cluster_is_as_its_comments_say():
     cluster = topo.load(str(ROOT / "docs/examples/cluster.toml"))
     assert [host.name for host in cluster.hosts] == [

@@ -7,6 +7,9 @@ import pytest
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 TEXTS = sorted(path for path in EXPERIMENTS.rglob("*.md") if "results" not in path.parts)
+WORDS = 470
+"""A README has about 400 words; what does not fit stands in `NOTES.md` beside it."""
+
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
 
@@ -17,11 +20,15 @@ def test_links_lead_somewhere(text: Path):
     assert missing == []
 
 
-def test_the_index_lists_every_experiment():
+def test_the_index_has_four_lines_for_every_experiment():
     index = (EXPERIMENTS / "README.md").read_text()
+    entries = re.findall(r"^### \[(\w+)\]\(\1/README\.md\)\n\n(.*?)(?=\n\n)", index, re.M | re.S)
     folders = {path.parent.name for path in EXPERIMENTS.glob("*/README.md")}
-    assert {name for name in folders if f"]({name}/README.md)" in index} == folders
-    assert len(folders) >= 11
+    assert {name for name, _ in entries} == folders - {"notebooks"}
+    assert len(entries) == len(folders) - 1 >= 11
+    for name, lines in entries:
+        labels = re.findall(r"^- \*\*([\w ]+)\*\*: \S", lines, re.M)
+        assert labels == ["Claim", "Result", "Truth level", "Status"], name
 
 
 def test_every_experiment_says_how_to_run_it():
@@ -29,3 +36,9 @@ def test_every_experiment_says_how_to_run_it():
         if path.parent.name != "notebooks":
             assert "**Claim" in path.read_text(), path
             assert "How to run" in path.read_text(), path
+
+
+def test_every_readme_is_short():
+    for path in EXPERIMENTS.glob("*/README.md"):
+        words = [word for word in path.read_text().split() if word.strip("|-")]
+        assert len(words) <= WORDS, f"{path} has {len(words)} words: move details to NOTES.md"

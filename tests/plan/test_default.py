@@ -104,7 +104,7 @@ def test_a_plan_needs_positive_numbers(field: str):
         (PlanConfig(replicas=4, microbatch=8), r"4 x 8 = 32: it is 16; use 32"),
         (PlanConfig(warmup=(1, 1)), r"only eager-1f1b has a warm-up"),
         (PlanConfig(stages=3, chunks=2), r"`plan.stages` is 3 and `plan.chunks` is 2; make the"),
-        (PlanConfig(chunks=2), r"`num_chunks` is 2 and `kind` is 1f1b"),
+        (PlanConfig(chunks=2), r"`num_chunks` must be 1 for the schedule 1f1b"),
         (
             PlanConfig(stages=6, chunks=2, schedule=ScheduleKind.INTERLEAVED),
             r"`num_microbatches` is 4 for 3 ranks; make it a multiple",

@@ -26,9 +26,9 @@ from jaxpipe.plan import (
     resolved_plan_text,
     write_plan,
 )
-from jaxpipe.plan.decide import Task, build
-from jaxpipe.plan.decide.neighbours import neighbour
 from jaxpipe.schedule import ScheduleKind, one_f_one_b, write_schedule
+from jaxpipe.search import Task, build
+from jaxpipe.search.generators.changes import neighbour
 from tests.plan.models import cluster_of, profile_of
 
 

@@ -9,18 +9,16 @@ import pytest
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import GptConfig, layer_residual_bytes, num_parameters
 from jaxpipe.plan.cost import read_profile
-from jaxpipe.profile import (
-    TIMED,
+from jaxpipe.profile.gpt_parts import (
     GptCosts,
-    MeasureConfig,
     as_profile,
     blocks_in_a_row,
-    matrix_peak_flops_per_s,
     measure_gpt,
-    time_calls,
-    time_in_turn,
     write_costs,
 )
+from jaxpipe.profile.measure_config import MeasureConfig
+from jaxpipe.profile.part import TIMED
+from jaxpipe.profile.timing import matrix_peak_flops_per_s, time_calls, time_in_turn
 from jaxpipe.propose.gpt_profile import gpt_profile
 from jaxpipe.runtime.config import Remat
 from jaxpipe.schedule import Op

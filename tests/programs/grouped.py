@@ -9,13 +9,13 @@ from typing import Any
 import jax
 
 from jaxpipe import topo
+from jaxpipe.baselines.published.named_layout import named_plan
 from jaxpipe.plan import Plan, PlanConfig, Sharing, default_plan, write_plan
-from jaxpipe.plan.decide import Task
 from jaxpipe.plan.sync import with_island_trees
-from jaxpipe.propose.named_layout import named_plan
 from jaxpipe.propose.request import NamedLayout
 from jaxpipe.runtime.config import MeshConfig
 from jaxpipe.schedule import Op
+from jaxpipe.search import Task
 from tests.plan.models import profile_of
 from tests.programs.meshed import collectives
 from tests.runtime.pipelined import compiled_stage

@@ -15,12 +15,12 @@ from jaxpipe.config import config_from, plan_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import preset_config
 from jaxpipe.plan import Plan, PlanConfig, default_plan, write_plan
-from jaxpipe.plan.decide import Task
 from jaxpipe.propose.boundary_codecs import with_boundary_codecs
 from jaxpipe.propose.codec_choice import choose_codecs, strongest
 from jaxpipe.propose.proposal import propose, task_and_conditions
 from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
 from jaxpipe.run.forecast import simulate_step
+from jaxpipe.search import Task
 from jaxpipe.simulate import Conditions, plan_step, plan_step_s
 
 SLOW = """

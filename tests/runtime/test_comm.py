@@ -43,9 +43,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> list[StepM
 
 def test_a_library_is_refused_where_there_is_none(tmp_path: Path, dataset: Path):
     run = tmp_path / "run"
-    words = (
-        "`plan.all_reduce` is library, but that of this run has none; choose another, such as hie"
-    )
+    words = "`plan.all_reduce` must not be library: the transport of this run has no library"
     with pytest.raises(ConfigError, match=words):
         run_tree(tiny_tree(run, dataset, plan={"all_reduce": "library"}))
     assert not run.exists()

@@ -11,7 +11,7 @@ from tests.runtime.training import run_tree, tiny_tree, write_dataset
 pytestmark = pytest.mark.slow
 
 LOSS_WITHIN = 2e-3
-"""The largest relative difference of a loss in the first 10 steps; `docs/guide/train.md` has it."""
+"""The largest relative difference of a loss in 10 steps, as `docs/guide/optimizers.md` has it."""
 
 STEPS = 10
 SIZES: dict[str, Any] = {"dim": 32, "sequence": 32}

@@ -17,6 +17,9 @@ from jaxpipe.schedule import (
 )
 
 SIZES = st.integers(1, 6)
+WHOLE_KINDS = [
+    kind for kind in ScheduleKind if not kind.facts.splits_backward and not kind.facts.takes_chunks
+]
 
 
 @st.composite
@@ -31,11 +34,10 @@ def warmups(draw: st.DrawFn, *, num_stages: int, num_microbatches: int) -> tuple
 @st.composite
 def whole_schedules(draw: st.DrawFn, *, sizes: st.SearchStrategy[int] = SIZES) -> Schedule:
     """Draw a schedule of whole backwards and one chunk, of any size and legal warm-up."""
-    kinds = (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.EAGER_ONE_F_ONE_B)
-    kind = draw(st.sampled_from(kinds))
+    kind = draw(st.sampled_from(WHOLE_KINDS))
     num_stages, num_microbatches = draw(sizes), draw(sizes)
     warmup = None
-    if kind is ScheduleKind.EAGER_ONE_F_ONE_B and draw(st.booleans()):
+    if kind.facts.takes_warmup and draw(st.booleans()):
         warmup = draw(warmups(num_stages=num_stages, num_microbatches=num_microbatches))
     return generate(kind, num_stages=num_stages, num_microbatches=num_microbatches, warmup=warmup)
 
@@ -45,7 +47,7 @@ def named_schedules(draw: st.DrawFn, *, sizes: st.SearchStrategy[int] = SIZES) -
     """Draw a schedule of any kind and size; of the interleaved ones, which are large, few."""
     kind = draw(st.sampled_from(ScheduleKind))
     num_ranks, num_microbatches = draw(sizes), draw(sizes)
-    if kind is not ScheduleKind.INTERLEAVED:
+    if not kind.facts.takes_chunks:
         return generate(kind, num_stages=num_ranks, num_microbatches=num_microbatches)
     num_ranks, num_chunks = min(num_ranks, 3), draw(st.integers(1, 2))
     return generate(

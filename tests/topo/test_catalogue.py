@@ -141,7 +141,10 @@ def test_a_parameter_may_be_a_flag(default: bool, text: str, value: bool):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("homogenous", "no cluster 'homogenous': did you mean 'homogeneous'. .* or one of aws, "),
+        (
+            "homogenous",
+            "no cluster 'homogenous': did you mean 'homogeneous'. .* or one of this-machine, aws, ",
+        ),
         ("homogeneous:n=3", "there is no parameter `n`: choose from hosts, devices, gpu, delay_ms"),
         ("homogeneous:hosts=few", "`hosts` must be a number like 64, not 'few'"),
         ("homogeneous:hosts", "'hosts' must be settings, for example `hosts=4,delay_ms=20`"),

@@ -56,7 +56,7 @@ def all_reduce(
     """
     wire = wire or WireFormat()
     _check(transport, tree, algorithm, wire)
-    if algorithm is AllReduceKind.LIBRARY:
+    if algorithm.facts.is_native:
         total = _native_all_reduce(transport, array, tree, timeout_s=timeout_s)
     else:
         execution = _execution(transport, array, wire, None, tag=tag, timeout_s=timeout_s)
@@ -109,10 +109,10 @@ def _check(
     members = ranks(tree)
     assert transport.rank in members, f"rank {transport.rank} is not in the tree {tree}"
     assert len(set(members)) == len(members), f"the tree {tree} contains a rank twice"
-    if wire.far is not None and algorithm is not AllReduceKind.HIERARCHICAL:
+    if wire.far is not None and not algorithm.facts.has_far_messages:
         raise ConfigError(
-            f"only a hierarchical all-reduce has far messages to encode: `algorithm` is "
-            f"{algorithm}; set it to {AllReduceKind.HIERARCHICAL}, or the codec to none"
+            f"`algorithm` must have far messages for a codec to encode, {algorithm} has none; set "
+            f"it to {AllReduceKind.HIERARCHICAL}, or the codec to none"
         )
 
 

@@ -149,14 +149,18 @@ class AsyncAllReduce:
 
         Each message may take `timeout_s`, which includes the wait for the last rank to begin.
         """
-        is_hierarchical = algorithm is AllReduceKind.HIERARCHICAL
-        if self._feeds_back and is_hierarchical and wire is not None and wire.far is not None:
+        if (
+            self._feeds_back
+            and algorithm.facts.has_far_messages
+            and wire is not None
+            and wire.far is not None
+        ):
             work = partial(self._with_feedback, array, tree, wire, tag=tag, timeout_s=timeout_s)
         else:
             reduce = partial(all_reduce, self._transport, array, tree, tag=tag)
             work = partial(reduce, timeout_s=timeout_s, algorithm=algorithm, wire=wire)
         # One thread for all tags: native calls match by their order alone.
-        by_library = algorithm is AllReduceKind.LIBRARY
+        by_library = algorithm.facts.is_native
         return PendingAllReduce(self._thread(_LIBRARY if by_library else tag).begin(work), tag)
 
     def close(self, *, timeout_s: float) -> None:

@@ -30,8 +30,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxpipe.collective import AllReduceKind, Collective, SyncTree, ranks, to_leaders
+from jaxpipe.collective import (
+    AllReduceKind,
+    Collective,
+    SyncTree,
+    all_reduce_transfers,
+    ranks,
+    to_leaders,
+)
 from jaxpipe.collective.algorithms import num_chunks
+from jaxpipe.collective.all_reduce_facts import ClosedForm
 from jaxpipe.collective.sync_tree import folded
 from jaxpipe.network.alpha_beta import Links, served_s
 
@@ -141,8 +149,8 @@ def all_reduce_s(
 ) -> float:
     """Return the seconds of an all-reduce of a kind over the members of a sync tree.
 
-    Kinds that divide an array among the members count as shares: a ring around all, or directly,
-    which halving by a number of members that is no power of two exceeds.
+    A kind without a closed form takes the seconds of its messages. Halving counts as shares, which
+    it exceeds if the number of members is no power of two.
 
     >>> from jaxpipe.network.alpha_beta import uniform_links
     >>> links = uniform_links(4, latency_s=1.0, bandwidth_bytes_per_s=1.0)
@@ -154,13 +162,20 @@ def all_reduce_s(
     members = ranks(tree)
     if len(members) == 1:
         return 0.0
-    if kind in (AllReduceKind.TREE, AllReduceKind.CENTRAL, AllReduceKind.CHAIN):
-        return tree_s(links, tree, num_bytes=num_bytes, chunk_bytes=chunk_bytes)
-    if kind is AllReduceKind.RING:
-        return ring_s(links.of(members), num_bytes=num_bytes)
-    if kind is AllReduceKind.HIERARCHICAL:
-        return _islands_s(links, tree, num_bytes)
-    return _shares_s(links, members, num_bytes)
+    match kind.facts.closed_form:
+        case ClosedForm.TREE:
+            return tree_s(links, tree, num_bytes=num_bytes, chunk_bytes=chunk_bytes)
+        case ClosedForm.RING:
+            return ring_s(links.of(members), num_bytes=num_bytes)
+        case ClosedForm.ISLANDS:
+            return _islands_s(links, tree, num_bytes)
+        case ClosedForm.SHARES:
+            return _shares_s(links, members, num_bytes)
+        case None:
+            messages = all_reduce_transfers(
+                kind, tree, num_bytes=num_bytes, chunk_bytes=chunk_bytes
+            )
+            return transfers_s(links, messages)
 
 
 def _islands_s(links: Links, tree: SyncTree, num_bytes: float) -> float:

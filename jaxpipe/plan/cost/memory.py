@@ -54,7 +54,7 @@ def stage_memory(
     stage has a copy of it.
     """
     pipeline = plan.pipelines[replica or 0]
-    live = _live(plan, pipeline, replica)
+    live = _live(plan, pipeline)
     profile = profile.scaled(microbatch=pipeline.microbatch)
     parts = [profile.stage(pipeline.cut, stage) for stage in range(pipeline.num_stages)]
     num_shards = plan.num_replicas if each.shards_optimizer else 1
@@ -90,17 +90,17 @@ def stage_memory(
     return tuple(of_rank(number, degree) for number, degree in enumerate(pipeline.degrees))
 
 
-def _live(plan: Plan, pipeline: Pipeline, replica: int | None) -> tuple[int, ...]:
+def _live(plan: Plan, pipeline: Pipeline) -> tuple[int, ...]:
     """Return how many microbatches each rank of a pipeline keeps at most."""
-    known = None
-    if plan.num_chunks == 1 and isinstance(plan.schedule, ScheduleKind):
-        known = peak_live_of_kind(
-            plan.schedule,
-            num_stages=pipeline.num_stages,
-            num_microbatches=pipeline.num_microbatches,
-            warmup=pipeline.warmup,
-        )
-    return peak_live(plan.compute_schedule(replica=replica)) if known is None else known
+    if not isinstance(plan.schedule, ScheduleKind):
+        return peak_live(plan.schedule)
+    return peak_live_of_kind(
+        plan.schedule,
+        num_stages=pipeline.num_stages,
+        num_microbatches=pipeline.num_microbatches,
+        num_chunks=plan.num_chunks,
+        warmup=pipeline.warmup,
+    )
 
 
 def live_limits(

@@ -16,14 +16,13 @@ from jaxpipe.config import Config, cluster_from, load_config, plan_from
 from jaxpipe.config.resolve import check_plan_fits
 from jaxpipe.errors import ConfigError, JaxpipeError
 from jaxpipe.plan import Plan, write_plan
-from jaxpipe.plan.decide import Task
-from jaxpipe.plan.decide.build_plan import with_suited_trees
 from jaxpipe.propose.boundary_codecs import allowed_between_stages, with_boundary_codecs
 from jaxpipe.propose.proposal import task_and_conditions
 from jaxpipe.propose.request import PlanRequest
-from jaxpipe.propose.searched import searched
 from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned
 from jaxpipe.run.forecast import codecs_from
+from jaxpipe.search import Effort, Task, search
+from jaxpipe.search.build_plan import with_suited_trees
 from jaxpipe.simulate import plan_step_s, step_objective
 
 
@@ -70,13 +69,8 @@ def replan(
         # With the fewest bytes, as a plan that chooses its codecs afterwards is searched for.
         hardest = allowed_between_stages(limit)[-1]
         of_search = replace(conditions, codecs=replace(conditions.codecs, boundary=hardest))
-    found = searched(
-        request,
-        task,
-        step_objective(of_search),
-        num_heads=model.num_heads,
-        recomputes=conditions.recomputes,
-    )
+    effort = Effort(seconds=request.budget, num_changes=10**6)
+    found = search(task, step_objective(of_search), effort=effort)
     measured = cluster_from(config)
     # A plan file names its cluster, and devices by their names: the measured one may have fewer.
     present = plan_from(planned, replace(measured, name=cluster_from(planned).name))

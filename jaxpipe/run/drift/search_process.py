@@ -1,7 +1,6 @@
 """Search for a new plan in a process of its own, at a low priority."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -9,6 +8,7 @@ from pathlib import Path
 from shutil import which
 from typing import Protocol, runtime_checkable
 
+from jaxpipe.profile.measuring_process import without_mpi
 from jaxpipe.run.drift.replanned import Replanned
 
 BUDGET_S = 20.0
@@ -45,7 +45,7 @@ class SearchProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=_without_mpi(),
+                env=without_mpi(),
             )
 
     def result(self) -> Replanned | str | None:
@@ -67,9 +67,3 @@ class SearchProcess:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait(timeout=10.0)
-
-
-def _without_mpi() -> dict[str, str]:
-    """Return the environment of a process that is no rank."""
-    prefixes = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "MPICH_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}

@@ -24,11 +24,11 @@ from jaxpipe.errors import UserError
 from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import Plan, PlanConfig, check_plan, fitting_islands, write_plan
 from jaxpipe.plan.cost import Profile
-from jaxpipe.plan.replan import Future, Remaining, Replanned, candidates, choose
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.run.forecast import conditions_from
 from jaxpipe.run.supervise.remaining_groups import remaining_groups
 from jaxpipe.schedule import ScheduleKind
+from jaxpipe.search.remaining import Future, Remaining, Replanned, candidates, choose
 from jaxpipe.topo import Cluster
 
 _FALLBACK = ScheduleKind.ONE_F_ONE_B

@@ -3,6 +3,7 @@
 - `mpirun`: start the ranks, forward signals to them; `tee`: pass on their output
 - `blocked_signal`: intercept a SIGTERM that Open MPI's `mpirun` would turn into a kill
 - `exit_cause`: the rank and the signal that a launcher reports; `ulfm`: the options for survival
+- `user_cache`: where a user keeps what outlives runs
 - `compile_cache`: the executables that ranks share, and that the next start reads
 - `affinity`, `gpu_assignment`: the core and the GPUs of a rank
 - `preflight`: all ranks have the same versions and the same configuration

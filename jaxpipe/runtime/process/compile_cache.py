@@ -15,18 +15,17 @@ manages it, and `JAX_ENABLE_COMPILATION_CACHE=false` switches it off.
 """
 
 import atexit
-import hashlib
 import logging
 import os
-import platform
 import secrets
 import shutil
 import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
+
+from jaxpipe.runtime.process.user_cache import check_private, processor, user_cache
 
 logger = logging.getLogger(__name__)
 
@@ -62,18 +61,14 @@ def variables_of_cache(folder: Path) -> dict[str, str]:
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder of the cache, by the convention of the platform.
+    """Return the folder of the cache.
 
     Executables for one processor may not run on another, and homes are shared by machines.
 
     Raises:
         RuntimeError: the user has no home.
     """
-    base = environment.get("XDG_CACHE_HOME", "")
-    if not Path(base).is_absolute():  # relative ones are to be ignored, says the convention
-        home = Path.home()
-        base = home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
-    return Path(base) / "jaxpipe" / "compiled" / _processor()
+    return user_cache(environment) / "compiled" / processor()
 
 
 def publish(environment: Mapping[str, str]) -> None:
@@ -126,7 +121,7 @@ def _open_view(store: Path) -> Path:
     views = store / _VIEWS
     views.mkdir(parents=True, exist_ok=True, mode=0o700)
     for folder in (store, views):
-        _check_private(folder)
+        check_private(folder)
     _remove_forgotten(views)
     view = views / f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}"
     view.mkdir(mode=0o700)
@@ -148,13 +143,6 @@ def _close_view(view: Path) -> None:
     with suppress(OSError):
         _publish(view)
     shutil.rmtree(view, ignore_errors=True)
-
-
-def _check_private(folder: Path) -> None:
-    """Check that nobody else can write executables that this process would run."""
-    status = folder.stat()
-    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        raise PermissionError(f"others may write to {folder}")
 
 
 def _remove_forgotten(views: Path) -> None:
@@ -197,13 +185,3 @@ def _entries(root: Path) -> Iterator[tuple[float, int, Path]]:
         with suppress(FileNotFoundError):
             status = path.stat()
             yield max(status.st_atime, status.st_mtime), status.st_size, path
-
-
-def _processor() -> str:
-    """Return a name for the instruction set of this machine's processor."""
-    facts = [platform.machine(), platform.processor()]
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0].splitlines()
-        names = ("model name", "flags", "Features", "CPU implementer", "CPU part")
-        facts += [line for line in lines if line.startswith(names)]
-    return f"{platform.machine()}-{hashlib.sha256('|'.join(facts).encode()).hexdigest()[:12]}"

@@ -13,8 +13,9 @@ Ranks of several devices take those that the plan names, on any number of hosts.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from pathlib import Path
+
+from jaxpipe.topo.this_machine import count_gpus
 
 _LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 """The variables of Open MPI, MPICH and SLURM; SLURM last, since it may run an mpirun."""
@@ -89,22 +90,6 @@ def devices_of(
     place = int(found[0]) if number is None else number
     first = place % (num_gpus // each) * each
     return range(first, first + each)
-
-
-def count_gpus(environment: Mapping[str, str], devices: Path) -> int:
-    """Return the number of GPUs that CUDA shows to this process.
-
-    It follows from `CUDA_VISIBLE_DEVICES`, in which the first number below 0 ends the list, as for
-    CUDA; without it, from the files in the folder `devices`.
-
-    >>> count_gpus({"CUDA_VISIBLE_DEVICES": "4,6,-1,7"}, Path("/dev"))
-    2
-    """
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return sum(file.name[6:].isdigit() for file in devices.glob("nvidia[0-9]*"))
-    names = (name.strip() for name in visible.split(","))
-    return len([*takewhile(lambda name: name and not name.startswith("-"), names)])
 
 
 def gpu_name(number: int | None, environment: Mapping[str, str]) -> str:

@@ -58,11 +58,10 @@ def check_all_reduce(plan: Plan, transport: Transport) -> None:
     Raises:
         ConfigError: the plan wants the native all-reduce of a transport that has none.
     """
-    if plan.all_reduce is AllReduceKind.LIBRARY and native_of(transport) is None:
+    if plan.all_reduce.facts.is_native and native_of(transport) is None:
         raise ConfigError(
-            f"a transport's own library sums where it has one, as MPI's: `plan.all_reduce` is "
-            f"{plan.all_reduce}, but that of this run has none; choose another, such as "
-            f"{AllReduceKind.HIERARCHICAL}"
+            f"`plan.all_reduce` must not be {plan.all_reduce}: the transport of this run has no "
+            f"library that sums, as MPI has; choose another, such as {AllReduceKind.HIERARCHICAL}"
         )
 
 

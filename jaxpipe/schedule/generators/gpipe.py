@@ -1,5 +1,6 @@
 """GPipe: all forwards, then all backwards; and the forwards alone, for evaluation."""
 
+from jaxpipe.schedule.generators.schedule_facts import ScheduleFacts
 from jaxpipe.schedule.instruction import Schedule, backward, forward
 from jaxpipe.schedule.virtual_stages import check_chunks, check_size
 
@@ -33,6 +34,11 @@ def gpipe(*, num_stages: int, num_microbatches: int) -> Schedule:
         )
         for stage in range(num_stages)
     )
+
+
+GPIPE = ScheduleFacts(
+    generate=gpipe, most_live=lambda size: [size.num_microbatches] * size.num_stages
+)
 
 
 def forward_only(*, num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:

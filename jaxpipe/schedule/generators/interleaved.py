@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from jaxpipe.errors import PlanError
 from jaxpipe.schedule.generators.one_f_one_b import alternate
+from jaxpipe.schedule.generators.schedule_facts import ScheduleFacts, ScheduleSize
 from jaxpipe.schedule.instruction import Instruction, Program, Schedule, backward, forward
 from jaxpipe.schedule.virtual_stages import check_chunks, check_size
 
@@ -55,11 +56,25 @@ def interleaved(*, num_stages: int, num_microbatches: int, num_chunks: int) -> S
                 num_ranks=num_ranks,
                 num_microbatches=num_microbatches,
             ),
-            # A group through all chunks but the last, and the depth of eager 1F1B for that one.
-            warmup=2 * (num_ranks - rank) - 1 + (num_chunks - 1) * num_ranks,
+            warmup=_warmup(rank, num_ranks=num_ranks, num_chunks=num_chunks),
         )
         for rank in range(num_ranks)
     )
+
+
+def _warmup(rank: int, *, num_ranks: int, num_chunks: int) -> int:
+    # A group through all chunks but the last, and the depth of eager 1F1B for that one.
+    return 2 * (num_ranks - rank) - 1 + (num_chunks - 1) * num_ranks
+
+
+def _most_live(size: ScheduleSize) -> list[int]:
+    return [
+        _warmup(rank, num_ranks=size.num_ranks, num_chunks=size.num_chunks)
+        for rank in range(size.num_ranks)
+    ]
+
+
+INTERLEAVED = ScheduleFacts(generate=interleaved, most_live=_most_live, takes_chunks=True)
 
 
 def _pass(

@@ -16,9 +16,11 @@ full, no stage waits for messages of up to::
     GPipe         m                                  any: no backward precedes the last forward
 """
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 from jaxpipe.errors import PlanError
+from jaxpipe.schedule.generators.schedule_facts import ScheduleFacts, ScheduleSize
 from jaxpipe.schedule.instruction import Program, Schedule, backward, forward
 from jaxpipe.schedule.virtual_stages import check_size
 
@@ -82,14 +84,28 @@ def eager_one_f_one_b(
     """
     check_size(num_stages=num_stages, num_microbatches=num_microbatches)
     if warmup is None:
-        warmup = tuple(
-            min(num_microbatches, 2 * (num_stages - stage) - 1) for stage in range(num_stages)
-        )
+        warmup = tuple(min(num_microbatches, depth) for depth in _eager_depths(num_stages))
     _check_warmup(warmup, num_stages=num_stages, num_microbatches=num_microbatches)
     return tuple(
         _of_stage(stage, warmup=forwards, num_microbatches=num_microbatches)
         for stage, forwards in enumerate(warmup)
     )
+
+
+def _eager_depths(num_stages: int) -> list[int]:
+    return [2 * (num_stages - stage) - 1 for stage in range(num_stages)]
+
+
+def _eager_live(size: ScheduleSize) -> Iterable[int]:
+    return size.warmup or _eager_depths(size.num_stages)
+
+
+ONE_F_ONE_B = ScheduleFacts(
+    generate=one_f_one_b, most_live=lambda size: range(size.num_stages, 0, -1)
+)
+EAGER_ONE_F_ONE_B = ScheduleFacts(
+    generate=eager_one_f_one_b, most_live=_eager_live, takes_warmup=True
+)
 
 
 def alternate(forwards: Program, backwards: Program, *, warmup: int) -> Program:

@@ -1,38 +1,41 @@
-"""Training schedules by name."""
+"""Training schedules by name: each kind carries the facts of its generator."""
 
 from enum import StrEnum
+from typing import Self
 
 from jaxpipe.errors import PlanError
-from jaxpipe.schedule.generators.gpipe import gpipe
-from jaxpipe.schedule.generators.interleaved import interleaved
-from jaxpipe.schedule.generators.one_f_one_b import eager_one_f_one_b, one_f_one_b
-from jaxpipe.schedule.generators.zero_bubble import zb_h1, zb_h2
+from jaxpipe.schedule.generators.gpipe import GPIPE
+from jaxpipe.schedule.generators.interleaved import INTERLEAVED
+from jaxpipe.schedule.generators.one_f_one_b import EAGER_ONE_F_ONE_B, ONE_F_ONE_B
+from jaxpipe.schedule.generators.schedule_facts import ScheduleFacts
+from jaxpipe.schedule.generators.zero_bubble import ZB_H1, ZB_H2
 from jaxpipe.schedule.instruction import Schedule
 
 
 class ScheduleKind(StrEnum):
     """The generators of training schedules."""
 
-    GPIPE = "gpipe"
+    facts: ScheduleFacts
+
+    def __new__(cls, name: str, facts: ScheduleFacts) -> Self:
+        """Return the member `name`, which is a string and carries its facts."""
+        kind = str.__new__(cls, name)
+        kind._value_ = name
+        kind.facts = facts
+        return kind
+
+    GPIPE = "gpipe", GPIPE
     """All forwards, then all backwards: keeps every microbatch live."""
-    ONE_F_ONE_B = "1f1b"
+    ONE_F_ONE_B = "1f1b", ONE_F_ONE_B
     """A backward as soon as there is one: the bubble of GPipe, at most one microbatch per stage."""
-    EAGER_ONE_F_ONE_B = "eager-1f1b"
+    EAGER_ONE_F_ONE_B = "eager-1f1b", EAGER_ONE_F_ONE_B
     """1F1B with more forwards ahead, which hides messages and costs memory."""
-    INTERLEAVED = "interleaved-1f1b"
+    INTERLEAVED = "interleaved-1f1b", INTERLEAVED
     """1F1B with `plan.chunks` virtual stages per rank: a smaller bubble, more messages."""
-    ZB_H1 = "zb-h1"
+    ZB_H1 = "zb-h1", ZB_H1
     """Zero-bubble H1: split backwards, a third of the bubble, the memory of 1F1B."""
-    ZB_H2 = "zb-h2"
+    ZB_H2 = "zb-h2", ZB_H2
     """Zero-bubble H2: split backwards, no bubble inside the step, twice the memory of 1F1B."""
-
-
-_BY_SIZE_ALONE = {
-    ScheduleKind.GPIPE: gpipe,
-    ScheduleKind.ONE_F_ONE_B: one_f_one_b,
-    ScheduleKind.ZB_H1: zb_h1,
-    ScheduleKind.ZB_H2: zb_h2,
-}
 
 
 def generate(
@@ -48,6 +51,7 @@ def generate(
     `num_stages` are those of the whole pipeline; each of its num_stages / num_chunks ranks holds
     `num_chunks` of them.
 
+    >>> from jaxpipe.schedule.generators.gpipe import gpipe
     >>> generate(ScheduleKind.GPIPE, num_stages=1, num_microbatches=1) == gpipe(
     ...     num_stages=1, num_microbatches=1
     ... )
@@ -56,24 +60,21 @@ def generate(
     Raises:
         PlanError: the generator refuses its arguments, or has no `warmup` or `num_chunks`.
     """
-    if num_chunks != 1 and kind is not ScheduleKind.INTERLEAVED:
+    facts, extras = kind.facts, {}
+    if facts.takes_chunks:
+        extras["num_chunks"] = num_chunks
+    elif num_chunks != 1:
+        takers = ", ".join(other for other in ScheduleKind if other.facts.takes_chunks)
         raise PlanError(
-            f"only {ScheduleKind.INTERLEAVED} has several chunks per rank: `num_chunks` is "
-            f"{num_chunks} and `kind` is {kind}; leave out the one or change the other"
+            f"`num_chunks` must be 1 for the schedule {kind}, not {num_chunks}: only {takers} has "
+            "several chunks per rank; leave out the one or change the other"
         )
-    if warmup is not None and kind is not ScheduleKind.EAGER_ONE_F_ONE_B:
+    if facts.takes_warmup:
+        extras["warmup"] = warmup
+    elif warmup is not None:
+        takers = ", ".join(other for other in ScheduleKind if other.facts.takes_warmup)
         raise PlanError(
-            f"only {ScheduleKind.EAGER_ONE_F_ONE_B} has a warm-up to set: `warmup` is {warmup} and "
-            f"`kind` is {kind}; leave out the one or change the other"
+            f"`warmup` must be left out for the schedule {kind}, not {warmup}: only {takers} has a "
+            "warm-up to set; leave out the one or change the other"
         )
-    match kind:
-        case ScheduleKind.EAGER_ONE_F_ONE_B:
-            return eager_one_f_one_b(
-                num_stages=num_stages, num_microbatches=num_microbatches, warmup=warmup
-            )
-        case ScheduleKind.INTERLEAVED:
-            return interleaved(
-                num_stages=num_stages, num_microbatches=num_microbatches, num_chunks=num_chunks
-            )
-        case _:
-            return _BY_SIZE_ALONE[kind](num_stages=num_stages, num_microbatches=num_microbatches)
+    return facts.generate(num_stages=num_stages, num_microbatches=num_microbatches, **extras)

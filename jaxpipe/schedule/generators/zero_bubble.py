@@ -15,6 +15,7 @@ Source: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2. Its
 (p - 1) (f + b - w), takes a backward-weight to be the shortest of the three.
 """
 
+from jaxpipe.schedule.generators.schedule_facts import ScheduleFacts
 from jaxpipe.schedule.instruction import (
     Program,
     Schedule,
@@ -80,6 +81,18 @@ def zb_h2(*, num_stages: int, num_microbatches: int) -> Schedule:
         )
         for stage in range(num_stages)
     )
+
+
+ZB_H1 = ScheduleFacts(
+    generate=zb_h1,
+    most_live=lambda size: [size.num_stages] * size.num_stages,
+    splits_backward=True,
+)
+ZB_H2 = ScheduleFacts(
+    generate=zb_h2,
+    most_live=lambda size: [2 * size.num_stages - 1] * size.num_stages,
+    splits_backward=True,
+)
 
 
 def _of_stage(stage: int, *, warmup: int, num_postponed: int, num_microbatches: int) -> Program:

@@ -13,7 +13,7 @@ from experiments.sailor.published import (
     model,
     scenarios,
 )
-from jaxpipe.plan.layout import Group, Layout, Run
+from jaxpipe.search.layout import Group, Layout, Run
 
 
 def test_all_published_plans_are_judged_alike():

@@ -9,8 +9,9 @@ from experiments.sailor.own import Overlapped, closed_form_s, own_search
 from experiments.sailor.planned import own_step_s, question
 from experiments.sailor.predict import KNOWN_BEFORE, ProfiledCosts
 from experiments.sailor.published import judged_plans, model, scenarios
-from jaxpipe.plan.layout.candidates import candidates
-from jaxpipe.simulate import layout_step, simulate_ends
+from jaxpipe.search.layout import layout_step
+from jaxpipe.search.layout.candidates import candidates
+from jaxpipe.simulate import simulate_ends
 
 
 @pytest.mark.parametrize("name", ["fig7-16", "fig8b-8+24", "fig10-40"])

@@ -51,7 +51,7 @@ def trees(draw: st.DrawFn, members: tuple[int, ...]) -> SyncTree:
     return tuple(draw(trees(piece)) for piece in pieces)
 
 
-KINDS = [kind for kind in AllReduceKind if kind is not AllReduceKind.LIBRARY]
+KINDS = [kind for kind in AllReduceKind if not kind.facts.is_native]
 
 
 @given(SIZES, SEEDS, st.integers(0, 100))

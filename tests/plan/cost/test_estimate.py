@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from jaxpipe.plan import Pipeline, Plan
 from jaxpipe.plan.cost import estimate, slowness
-from jaxpipe.plan.decide import Task, build
 from jaxpipe.plan.sync import with_island_trees
 from jaxpipe.schedule import ScheduleKind, timetable
+from jaxpipe.search import Task, build
 from jaxpipe.topo import without_network
 from jaxpipe.topo.gpu import Precision
 from tests.plan.models import cluster_of, profile_of

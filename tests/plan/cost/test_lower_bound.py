@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.plan.cost import flop_profile, lower_bound, slowness
-from jaxpipe.plan.decide import Task, build
-from jaxpipe.plan.decide.neighbours import neighbour
 from jaxpipe.schedule import ScheduleKind
+from jaxpipe.search import Task, build
+from jaxpipe.search.generators.changes import neighbour
 from jaxpipe.simulate import Conditions, plan_step_s
 from jaxpipe.topo import Cluster, Precision
 from tests.plan.models import cluster_of, profile_of

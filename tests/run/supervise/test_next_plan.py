@@ -21,11 +21,11 @@ from jaxpipe.plan import (
     read_plan,
     write_plan,
 )
-from jaxpipe.plan.replan import Remaining, candidates
 from jaxpipe.plan.sync import with_island_trees
 from jaxpipe.run.supervise.next_plan import NextPlan, changed_fields, next_plan
 from jaxpipe.run.supervise.remaining_groups import remaining_groups
 from jaxpipe.schedule import ScheduleKind
+from jaxpipe.search.remaining import Remaining, candidates
 from jaxpipe.topo.toml_text import toml_text
 from tests.plan.models import profile_of
 from tests.run.supervise.test_supervisor import six_layers

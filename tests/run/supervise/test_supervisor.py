@@ -10,9 +10,12 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.plan import PlanConfig, default_plan, read_plan, write_plan
-from jaxpipe.run import Attempt, Planner, Run, ThisHost, supervise
 from jaxpipe.run.drift.adopt import ADOPTED_EXIT_CODE, adopt
 from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned
+from jaxpipe.run.supervise.ending import Attempt
+from jaxpipe.run.supervise.planner import Planner
+from jaxpipe.run.supervise.site import ThisHost
+from jaxpipe.run.supervise.supervisor import Run, supervise
 from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
 from jaxpipe.runtime.watchdog import Cause, CauseKind, clear_cause, write_cause
 from jaxpipe.topo.toml_text import toml_text

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxpipe.runtime.process import gpu_assignment as local_devices
-from jaxpipe.runtime.process.gpu_assignment import count_gpus, devices_of, take_devices
+from jaxpipe.runtime.process.gpu_assignment import devices_of, take_devices
+from jaxpipe.topo.this_machine import count_gpus
 
 LOCAL = "OMPI_COMM_WORLD_LOCAL_RANK"
 

@@ -1,0 +1,53 @@
+"""The run that a launcher starts elsewhere: its plan, its words, and the GPUs of each rank."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxpipe.config import Config, cluster_from, load_config, plan_from
+from jaxpipe.errors import ConfigError
+from jaxpipe.launch import Launch
+from jaxpipe.plan import Plan
+from jaxpipe.runtime.config import ComputeKind, Survival
+from jaxpipe.runtime.rank_mesh import rank_mesh
+
+
+def launched_run(path: Path, settings: Sequence[str]) -> Launch:
+    """Return the run of a configuration file, as a launcher has to start it.
+
+    Raises:
+        ConfigError: it keeps no checkpoints to resume from.
+    """
+    read = load_config(path, settings)
+    changes = [word for setting in settings for word in ("--set", setting)]
+    if read.run.compute is ComputeKind.PACED:
+        raise ConfigError(
+            "a restarted run resumes from a checkpoint, and paced runs keep none: "
+            f"`run.compute` is {read.run.compute}; use `jaxpipe train` on one host"
+        )
+    cluster = cluster_from(read)
+    plan = plan_from(read, cluster)
+    return Launch(
+        plan=plan,
+        cluster=cluster,
+        folder=read.run.folder,
+        arguments=("train", str(path), *changes),
+        steps=read.train.steps,
+        survives=read.run.survive is Survival.SHRINK,
+        gpus_each=_gpus_each(read, plan),
+    )
+
+
+def _gpus_each(read: Config, plan: Plan) -> int:
+    """Return the number of GPUs of every rank.
+
+    Raises:
+        ConfigError: ranks have unequal numbers.
+    """
+    sizes = {rank_mesh(plan, read.mesh, rank=rank).num_devices for rank in range(plan.num_ranks)}
+    if len(sizes) > 1:
+        raise ConfigError(
+            f"a launcher gives all ranks as many GPUs: ranks of the plan have "
+            f"{', '.join(map(str, sorted(sizes)))} devices; start them yourself, with all GPUs of "
+            "a host visible, or plan ranks of equal groups"
+        )
+    return sizes.pop()

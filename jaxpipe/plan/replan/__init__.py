@@ -1,6 +1,0 @@
-"""Plan again after a loss or a join: moving the state from the running plan counts as well."""
-
-from jaxpipe.plan.replan.candidates import Remaining, candidates
-from jaxpipe.plan.replan.choose import Future, Replanned, choose
-
-__all__ = ["Future", "Remaining", "Replanned", "candidates", "choose"]

@@ -1,0 +1,94 @@
+"""Measurements that a user keeps between runs: a JSON file for each, found by what it is of.
+
+::
+
+    ~/.cache/jaxpipe/measured/<kind>-<hash of the key>.json
+
+    {"key": {"processor": ..., "jax": ...}, "checksum": "...", "value": {...}}
+
+The key is everything that the value depends on. A file that is damaged, written by somebody else,
+or of another key counts as none: it is measured again. Needs no jax.
+"""
+
+import hashlib
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from jaxpipe.runtime.process.user_cache import check_private, user_cache
+from jaxpipe.runtime.storage.atomic_write import write_durably
+from jaxpipe.topo.regular_file import read_regular
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_MOST_BYTES = 2**24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptFile:
+    """Where a measurement of a `kind` is kept that depends on the `key`; `key` is plain data."""
+
+    kind: str
+    key: Mapping[str, Any]
+    environment: Mapping[str, str]
+
+    @property
+    def path(self) -> Path:
+        """The path of the file.
+
+        Raises:
+            RuntimeError: the user has no home.
+        """
+        name = hashlib.sha256(_encoded(self.key)).hexdigest()[:24]
+        return user_cache(self.environment) / "measured" / f"{self.kind}-{name}.json"
+
+    def read(self, kind: type[T]) -> T | None:
+        """Return the value, or None where there is none, or none that can be trusted."""
+        try:
+            path = self.path
+            check_private(path.parent)
+            content = msgspec.json.decode(read_regular(path, most_bytes=_MOST_BYTES), type=_Content)
+            is_whole = hashlib.sha256(content.value).hexdigest() == content.checksum
+            if not is_whole or _encoded(content.key) != _encoded(self.key):
+                logger.info("%s is damaged, or of another key: it is measured again", path)
+                return None
+            return msgspec.json.decode(content.value, type=kind)
+        # RecursionError: of a file of brackets. RuntimeError: pathlib, without a home.
+        except (OSError, ValueError, RuntimeError) as error:
+            logger.debug("nothing is kept of %s: %s", self.kind, error)
+            return None
+
+    def write(self, value: Any) -> None:
+        """Keep the value; where the folder cannot be written, it is measured again next time."""
+        encoded = _encoded(value)
+        content = _Content(
+            key=dict(self.key),
+            checksum=hashlib.sha256(encoded).hexdigest(),
+            value=msgspec.Raw(encoded),
+        )
+        try:
+            folder = self.path.parent
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            check_private(folder)
+            # Two processes may measure the same at once: each writes a file of its own.
+            own = folder / f"{self.path.name}.{os.getpid()}"
+            write_durably(own, msgspec.json.encode(content))
+            own.replace(self.path)
+        except (OSError, RuntimeError) as error:
+            logger.warning("the measurement is not kept: %s", error)
+
+
+class _Content(msgspec.Struct, kw_only=True):
+    key: dict[str, Any]
+    checksum: str
+    value: msgspec.Raw
+
+
+def _encoded(value: Any) -> bytes:
+    return msgspec.json.encode(value, order="deterministic")

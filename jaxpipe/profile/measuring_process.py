@@ -1,0 +1,154 @@
+"""Measure in processes of their own, one pinned to each core, so that all cores are busy.
+
+::
+
+    parent   ◄── {"detail": "block: compiling"}     what a process does next: it waits
+             ──► (an empty line)                    until all have come there, and all continue
+             ◄── {"result": {...}}                  the last line of each
+
+Two cores share the memory: a process alone would be faster than a rank of two. The processes need
+nothing of MPI, and import jax after they are pinned.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from tempfile import TemporaryFile
+from threading import Timer
+from typing import IO, Any, TypeVar
+
+import msgspec
+
+from jaxpipe.errors import ConfigError
+from jaxpipe.runtime.process.affinity import die_with_parent
+
+T = TypeVar("T")
+_MOST_PROCESSES = 4
+_MPI_PREFIXES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "MPICH_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """A module to run as `python -m MODULE CORE WORD...`, and the longest that it may take."""
+
+    module: str
+    words: tuple[str, ...] = ()
+    timeout_s: float = 600.0
+
+
+def measure_apart(
+    measurement: Measurement,
+    kind: type[T],
+    *,
+    cores: Sequence[int],
+    observe: Callable[[str], None],
+) -> list[T]:
+    """Run a measurement on each core at once, on four at most; return their results.
+
+    `observe` is called with what the process on the first core does.
+
+    Raises:
+        ConfigError: a process failed, or took too long; all have ended then.
+    """
+    with _started(measurement, cores[:_MOST_PROCESSES]) as processes:
+        while True:
+            lines = [process.answer() for process in processes]
+            if all("result" in line for line in lines):
+                return [msgspec.convert(line["result"], kind) for line in lines]
+            observe(lines[0].get("detail", ""))
+            for process in processes:
+                process.release()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parent:
+    """The process that has started this one, which measures."""
+
+    def observe(self, detail: str) -> None:
+        """Say what is done next, and do it together with the processes on the other cores."""
+        self._say({"detail": detail})
+        if not sys.stdin.readline():
+            raise SystemExit("the parent has ended")
+
+    def result(self, value: Any) -> None:
+        """Return the result; nothing may follow."""
+        self._say({"result": msgspec.to_builtins(value)})
+
+    def _say(self, line: dict[str, Any]) -> None:
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+
+
+def begin_measuring(core: int) -> Parent:
+    """Pin this process to a core, before jax is imported, and end it with its parent."""
+    die_with_parent()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
+    return Parent()
+
+
+def without_mpi() -> dict[str, str]:
+    """Return the environment of a process that is no rank."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(_MPI_PREFIXES)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Process:
+    name: str
+    process: subprocess.Popen[str]
+    errors: IO[str]
+
+    def answer(self) -> dict[str, Any]:
+        """Return the next line that the process writes."""
+        assert self.process.stdout is not None, self.name
+        line = self.process.stdout.readline()
+        try:
+            return json.loads(line)
+        except ValueError:
+            self.process.kill()
+            code = self.process.wait()
+            self.errors.seek(0)
+            last = (self.errors.read().strip().splitlines() or [f"exit code {code}"])[-1]
+            raise ConfigError(
+                f"`{self.name}` could not measure this machine: {last:.200}; state the speed of "
+                "devices in the cluster file, as `effective_tflops`"
+            ) from None
+
+    def release(self) -> None:
+        """Let the process continue."""
+        assert self.process.stdin is not None, self.name
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+
+@contextmanager
+def _started(measurement: Measurement, cores: Sequence[int]) -> Iterator[list[_Process]]:
+    logs = [TemporaryFile("w+", errors="replace") for _ in cores]  # noqa: SIM115 - closed below
+    processes = [_start(measurement, core, log) for core, log in zip(cores, logs, strict=True)]
+    timer = Timer(measurement.timeout_s, lambda: [each.process.kill() for each in processes])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield processes
+    finally:
+        timer.cancel()
+        for each in processes:
+            each.process.kill()
+            each.process.communicate()
+            each.errors.close()
+
+
+def _start(measurement: Measurement, core: int, errors: IO[str]) -> _Process:
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", measurement.module, str(core), *measurement.words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        env=without_mpi(),
+        text=True,
+    )
+    return _Process(name=measurement.module, process=process, errors=errors)

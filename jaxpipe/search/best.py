@@ -1,0 +1,134 @@
+"""The state of a search: the best plan so far, what was tried, and the effort that is left."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import TypeAlias
+
+import numpy as np
+
+from jaxpipe.errors import PlanError
+from jaxpipe.plan import Plan
+from jaxpipe.plan.cost import overfull
+from jaxpipe.schedule import ScheduleKind
+from jaxpipe.search.shapes import shape_name
+from jaxpipe.search.task import Task
+
+Objective: TypeAlias = Callable[[Plan], float]
+"""The cost of a plan, to be minimised: for example the simulated seconds of its step."""
+
+_CUSTOM_GAIN = 0.98
+"""A schedule without a name has to be better by so much: it makes a plan longer and less clear."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """The effort of a search: its seconds, the shapes to value first, and the random changes.
+
+    A search that ends before `seconds` gives the same result in every run.
+
+    Raises:
+        PlanError: a number is out of its range.
+    """
+
+    seconds: float = inf
+    num_valued: int = 8
+    num_changes: int = 100
+
+    def __post_init__(self) -> None:
+        if self.num_valued < 1 or self.num_changes < 0 or not self.seconds > 0:
+            raise PlanError(
+                "`num_valued` must be at least 1, `num_changes` at least 0 and `seconds` above 0, "
+                f"not {self.num_valued}, {self.num_changes} and {self.seconds}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A plan that was valued; `lacking` are the bytes by which it exceeds a device, at most."""
+
+    plan: Plan
+    value: float
+    lacking: int = 0
+
+
+class Best:
+    """The best plan so far; generators read it, and the loop offers it what they yield."""
+
+    def __init__(
+        self,
+        task: Task,
+        objective: Objective,
+        effort: Effort,
+        *,
+        seed: int,
+        clock: Callable[[], float],
+        observe: Callable[[int], None],
+    ) -> None:
+        self.plan: Plan | None = None
+        self.value = inf
+        self.num_valued = 0
+        self.effort = effort
+        self.seed = seed
+        self.random = np.random.default_rng(seed)
+        self.trials: dict[Plan, Trial] = {}
+        self.by_shape: dict[str, Trial] = {}
+        self._task = task
+        self._objective = objective
+        self._clock = clock
+        self._observe = observe
+        self._start_s = clock()
+
+    def spent(self) -> float:
+        """Return the fraction of the seconds that is spent; 0 without a limit."""
+        return (self._clock() - self._start_s) / self.effort.seconds
+
+    def left_s(self, until: float = 1.0) -> float:
+        """Return the seconds that are left until a fraction of them is spent."""
+        return max(0.0, (until - self.spent()) * self.effort.seconds)
+
+    def offer(self, plan: Plan) -> Trial:
+        """Value a plan that fits and keeps what is fixed, and keep it if it is the best."""
+        if (known := self.trials.get(plan)) is not None:
+            return known
+        if not is_possible(plan) or not self._task.fixed.keeps(plan):
+            return self._remember(Trial(plan=plan, value=inf))
+        if lacking := lacking_bytes(self._task, plan):
+            return self._remember(Trial(plan=plan, value=inf, lacking=lacking))
+        value = self._objective(plan)
+        self.num_valued += 1
+        self._observe(self.num_valued)
+        is_named = isinstance(plan.schedule, ScheduleKind)
+        if value < self.value * (1.0 if is_named or self.plan is None else _CUSTOM_GAIN):
+            self.plan, self.value = plan, value
+        return self._remember(Trial(plan=plan, value=value))
+
+    def _remember(self, trial: Trial) -> Trial:
+        self.trials[trial.plan] = trial
+        name = shape_name(trial.plan)
+        known = self.by_shape.get(name)
+        if known is None or (trial.value, trial.lacking) < (known.value, known.lacking):
+            self.by_shape[name] = trial
+        return trial
+
+
+def lacking_bytes(task: Task, plan: Plan) -> int:
+    """Return by how many bytes a plan exceeds the memory of a device at most; 0 if it fits."""
+    excess = overfull(plan, task.profile, task.cluster, each=task.bytes_each)
+    return max(excess.values(), default=0)
+
+
+def is_possible(plan: Plan) -> bool:
+    """Return whether the schedule of a plan has as many chunks and microbatches as it needs."""
+    if plan.schedule is not ScheduleKind.INTERLEAVED:
+        return plan.num_chunks == 1
+    return plan.num_chunks > 1 and all(
+        pipeline.num_microbatches % pipeline.num_ranks == 0 for pipeline in plan.pipelines
+    )
+
+
+Generator: TypeAlias = Callable[[Task, Best], Iterator[tuple[float, Plan]]]
+"""What yields plans to try, each with a lower bound of its value, or 0.
+
+It is lazy: it may continue from the best plan at that time.
+"""

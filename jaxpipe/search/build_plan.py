@@ -1,0 +1,84 @@
+"""Build a plan: derive all of it from a placement, a shape and a schedule."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxpipe.collective import AllReduceKind, SyncTree
+from jaxpipe.plan.partition import Cut
+from jaxpipe.plan.pipeline import equal_pipelines
+from jaxpipe.plan.plan import Plan
+from jaxpipe.plan.sync import island_tree, with_trees
+from jaxpipe.schedule import Schedule, ScheduleKind
+from jaxpipe.search.balance import balanced_cut
+from jaxpipe.search.sync_order import suited_tree
+from jaxpipe.search.task import Task
+
+
+def build(  # noqa: PLR0913 - the choices of an even plan
+    task: Task,
+    placement: np.ndarray,
+    *,
+    microbatch: int,
+    schedule: ScheduleKind | Schedule,
+    cut: Cut | None = None,
+    warmup: tuple[int, ...] | None = None,
+    all_reduce: AllReduceKind = AllReduceKind.TREE,
+    num_chunks: int = 1,
+) -> Plan:
+    """Return the plan of a placement, replicas x ranks, with sync trees for its all-reduce.
+
+    The batch is a multiple of `microbatch` times the replicas. By default, `cut` is balanced for
+    the slowest device of each of the `num_chunks` stages of a rank.
+    """
+    cut = cut or cut_by_cost(task, placement, num_chunks=num_chunks)
+    return with_suited_trees(
+        task,
+        Plan(
+            pipelines=equal_pipelines(
+                map(tuple, placement.tolist()),
+                cut=cut,
+                warmup=warmup,
+                microbatch=microbatch,
+                num_microbatches=task.batch // (len(placement) * microbatch),
+            ),
+            schedule=schedule,
+            all_reduce=all_reduce,
+            num_chunks=num_chunks,
+            tied=task.tied,
+        ),
+    )
+
+
+def cut_by_cost(task: Task, placement: np.ndarray, *, num_chunks: int = 1) -> Cut:
+    """Return the cut that is fixed, or the one whose slowest stage is fastest on a placement.
+
+    Raises:
+        PlanError: there are fewer layers than stages.
+    """
+    if task.fixed.cut is not None:
+        return task.fixed.cut
+    # The slowest replica of a stage sets the pace of the gradient sync.
+    return balanced_cut(task.profile, np.tile(task.slow[placement].max(axis=0), num_chunks))
+
+
+def with_suited_trees(task: Task, plan: Plan) -> Plan:
+    """Return any plan with sync trees for its all-reduce, over the devices that hold each layer."""
+
+    def tree(ranks: Sequence[int], num_gradients: int) -> SyncTree:
+        return suited_tree(
+            plan.all_reduce,
+            task.cluster,
+            {rank: plan.device(rank) for rank in ranks},
+            num_bytes=num_gradients * task.bytes_each.gradient,
+            chunk_bytes=task.chunk_bytes,
+        )
+
+    devices = task.cluster.devices
+    return with_trees(
+        plan,
+        segment=lambda n, ranks: tree(ranks, task.profile.stage(plan.segments, n).num_gradients),
+        shared=lambda ranks: tree(ranks, task.profile.embed.num_gradients),
+        # Scalars are some bytes: there is no bandwidth to search a tree for.
+        every=lambda ranks: island_tree({rank: devices[plan.device(rank)] for rank in ranks}),
+    )

@@ -1,0 +1,138 @@
+"""The alternatives to each choice of a plan, with everything else as it is.
+
+::
+
+    schedule      GPipe, 1F1B, eager with several depths, interleaved, zero-bubble
+    all-reduce    all whose messages are known
+    microbatch    powers of two that divide the share of a replica
+    cut           by cost, and even
+
+A search tries those of its best plan until none is better; what they cost are the reasons for it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from jaxpipe.collective import AllReduceKind
+from jaxpipe.plan import Plan, even_partition
+from jaxpipe.schedule import ScheduleKind
+from jaxpipe.search.best import Best, is_possible
+from jaxpipe.search.build_plan import cut_by_cost, with_suited_trees
+from jaxpipe.search.task import Task
+
+_DEEPEST_WARMUP = 4
+_MOST_CHUNKS = 4
+_LARGEST_MICROBATCH = 16
+ALL_REDUCES = tuple(kind for kind in AllReduceKind if kind is not AllReduceKind.LIBRARY)
+"""Of a library's own all-reduce the messages are not known."""
+
+
+def alternatives(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
+    """Yield the alternatives to each choice of the best plan, until it has no better one."""
+    plan = None
+    while plan is not best.plan and best.plan is not None:
+        plan = best.plan
+        for others in CHOICES.values():
+            for _, other in others(task, best.plan):
+                yield 0.0, other
+
+
+def other_schedules(task: Task, plan: Plan) -> Iterator[tuple[str, Plan]]:
+    """Yield the plan with each schedule, by name."""
+    alone = _with_chunks(task, plan, 1)
+    for kind in ScheduleKind:
+        if kind is ScheduleKind.INTERLEAVED:
+            yield from _interleaved(task, plan)
+        else:
+            bare = replace(alone, schedule=kind).of_each(warmup=None)
+            yield kind.value, bare
+            if kind is ScheduleKind.EAGER_ONE_F_ONE_B and plan.is_even:
+                yield from _deepened(bare)
+
+
+def _interleaved(task: Task, plan: Plan) -> Iterator[tuple[str, Plan]]:
+    for num_chunks in range(2, _MOST_CHUNKS + 1):
+        longest = max(pipeline.num_ranks for pipeline in plan.pipelines)
+        if plan.is_even and 1 < longest <= task.num_layers // num_chunks:
+            other = replace(
+                _with_chunks(task, plan, num_chunks), schedule=ScheduleKind.INTERLEAVED
+            ).of_each(warmup=None)
+            if is_possible(other):
+                yield f"{ScheduleKind.INTERLEAVED.value}, {num_chunks} chunks", other
+
+
+def _deepened(plan: Plan) -> Iterator[tuple[str, Plan]]:
+    """Yield the plan with 1F1B of deeper warm-ups: 1, 2, ... forwards per following stage.
+
+    Depth hides the latency of messages, and takes memory.
+    """
+    for deeper in range(1, _DEEPEST_WARMUP + 1) if plan.num_stages > 1 else ():
+        warmup = tuple(
+            min(plan.num_microbatches, deeper * (plan.num_stages - stage - 1) + 1)
+            for stage in range(plan.num_stages)
+        )
+        yield f"{plan.schedule_name}, {deeper} ahead", plan.of_each(warmup=warmup)
+
+
+def _with_chunks(task: Task, plan: Plan, num_chunks: int) -> Plan:
+    """Return the plan with as many stages on each rank, cut by cost if that is another number."""
+    if plan.num_chunks == num_chunks:
+        return plan
+    cut = cut_by_cost(task, np.array(plan.placement), num_chunks=num_chunks)
+    other = replace(plan, num_chunks=num_chunks).of_each(cut=cut, warmup=None, codecs=())
+    return with_suited_trees(task, other)
+
+
+def other_all_reduces(task: Task, plan: Plan) -> Iterator[tuple[str, Plan]]:
+    """Yield the plan with each all-reduce, by name, if it sums anything."""
+    if plan.num_replicas > 1 or plan.shares_embedding:
+        for kind in ALL_REDUCES:
+            is_same = kind is plan.all_reduce
+            yield kind.value, plan if is_same else with_all_reduce(task, plan, kind)
+
+
+def with_all_reduce(task: Task, plan: Plan, kind: AllReduceKind) -> Plan:
+    """Return the plan with another all-reduce, and sync trees for it."""
+    return with_suited_trees(task, replace(plan, all_reduce=kind))
+
+
+def other_microbatches(_task: Task, plan: Plan) -> Iterator[tuple[str, Plan]]:
+    """Yield an even plan with each size of microbatches, by its samples."""
+    share = plan.pipelines[0].num_samples
+    size = 1
+    while plan.is_even and size <= min(share, _LARGEST_MICROBATCH):
+        if share % size == 0 and isinstance(plan.schedule, ScheduleKind):
+            # Larger microbatches are fewer: no warm-up may be deeper than their number.
+            warmup = plan.warmup and tuple(min(share // size, depth) for depth in plan.warmup)
+            other = plan.of_each(microbatch=size, num_microbatches=share // size, warmup=warmup)
+            if is_possible(other):
+                yield str(size), other
+        size *= 2
+
+
+def other_cuts(task: Task, plan: Plan) -> Iterator[tuple[str, Plan]]:
+    """Yield a plan with the cut by cost and with the even one."""
+    if not plan.is_even or plan.num_stages == 1:
+        return
+    placement = np.array(plan.placement)
+    cuts = {
+        "by cost": cut_by_cost(task, placement, num_chunks=plan.num_chunks),
+        "even": even_partition(num_layers=task.num_layers, num_stages=plan.num_stages),
+        "chosen": plan.cut,
+    }
+    # The first name of equal cuts.
+    names = {cut: name for name, cut in reversed(cuts.items())}
+    for cut, name in reversed(names.items()):
+        other = plan if cut == plan.cut else plan.of_each(cut=cut, codecs=())
+        yield f"{name} {list(cut)}", other if cut == plan.cut else with_suited_trees(task, other)
+
+
+CHOICES: dict[str, Callable[[Task, Plan], Iterator[tuple[str, Plan]]]] = {
+    "schedule": other_schedules,
+    "all-reduce": other_all_reduces,
+    "microbatch": other_microbatches,
+    "cut": other_cuts,
+}
+"""The alternatives of each choice, by their names."""

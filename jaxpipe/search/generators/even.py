@@ -1,0 +1,145 @@
+"""Plans whose replicas are alike: the best few of all shapes, by the closed form of a step.
+
+::
+
+    shapes x placements x all-reduces x microbatches ──estimate──► the best of each shape
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+
+from jaxpipe.collective import AllReduceKind
+from jaxpipe.plan import Plan
+from jaxpipe.plan.cost import estimate
+from jaxpipe.schedule import ScheduleKind
+from jaxpipe.search.best import Best, is_possible, lacking_bytes
+from jaxpipe.search.build_plan import build
+from jaxpipe.search.generators.alternatives import with_all_reduce
+from jaxpipe.search.shapes import Shape, shapes
+from jaxpipe.search.starts import by_dtfm_cost, orders
+from jaxpipe.search.task import Task
+
+_FIRST_SCHEDULES = (ScheduleKind.EAGER_ONE_F_ONE_B, ScheduleKind.ONE_F_ONE_B)
+"""The first that fits into memory is valued: depth hides messages, and costs only memory."""
+_FIRST_ALL_REDUCES = (AllReduceKind.TREE, AllReduceKind.HIERARCHICAL, AllReduceKind.SHARDED)
+"""Those whose closed form holds where links differ; others are tried for the best plan."""
+_MICROBATCHES = (1, 2, 4)
+_UNTIL = 0.45
+"""The fraction of the seconds until which plans are ranked in closed form."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ranked:
+    """The best plan of a shape, and its seconds in closed form."""
+
+    estimate_s: float
+    plan: Plan | None
+    shape: Shape
+
+
+def even(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
+    """Yield the best plan of each of the best shapes, best first."""
+    yield from even_plans(task, best, until=_UNTIL)
+
+
+def even_plans(task: Task, best: Best, *, until: float) -> Iterator[tuple[float, Plan]]:
+    """Yield the best plans of a task, until a fraction of the seconds is spent.
+
+    All shapes are ranked with simple placements; for twice as many of the best as are valued first,
+    a placement is searched as well. Of shapes that do not fit, the smallest plan comes last.
+    """
+    num_valued, begin = best.effort.num_valued, best.spent()
+    ranked: list[_Ranked] = []
+    for shape in shapes(task):
+        # At least one shape, however short the time.
+        if ranked and best.spent() > (begin + until) / 2:
+            break
+        ranked.append(_fastest(task, shape, orders(task, shape)))
+    ranked.sort(key=lambda each: each.estimate_s)
+    fitting = [each for each in ranked if each.estimate_s < inf][: 2 * num_valued]
+    for number, first in enumerate(fitting):
+        if task.fixed.devices is None and (seconds := best.left_s(until)) > 0:
+            placement = by_dtfm_cost(task, first.shape, seed=best.seed, seconds=seconds)
+            other = _fastest(task, first.shape, [placement])
+            fitting[number] = min(first, other, key=lambda each: each.estimate_s)
+    fitting.sort(key=lambda each: each.estimate_s)
+    for each in (*fitting[:num_valued], *ranked[len(fitting) :][:num_valued]):
+        if each.plan is not None:
+            yield 0.0, each.plan
+
+
+def _fastest(task: Task, shape: Shape, placements: Iterable[np.ndarray]) -> _Ranked:
+    """Return the best plan that fits; of infinite seconds, if none fits, one that needs least.
+
+    It has the all-reduce that suits it best.
+    """
+    share = task.batch // shape.replicas
+    plans = [
+        plan.of_each(microbatch=size, num_microbatches=share // size)
+        for plan in _unsized(task, shape, placements)
+        for size in _sizes(task, share)
+    ]
+    # The index breaks ties: plans have no order.
+    order = sorted((estimated_s(task, plan), index) for index, plan in enumerate(plans))
+    smallest = None
+    # Memory is checked in this order, and only until a plan fits.
+    for estimate_s, index in order:
+        for kind in _schedules(task):
+            plan = replace(plans[index], schedule=kind)
+            if not is_possible(plan):
+                continue
+            if not lacking_bytes(task, plan):
+                return _Ranked(estimate_s=estimate_s, plan=plan, shape=shape)
+            smallest = plan
+    return _Ranked(estimate_s=inf, plan=smallest, shape=shape)
+
+
+def _unsized(task: Task, shape: Shape, placements: Iterable[np.ndarray]) -> list[Plan]:
+    """Return plans of all all-reduces: trees and cut do not depend on the microbatch."""
+    fixed = task.fixed
+    kinds = _FIRST_ALL_REDUCES if fixed.all_reduce is None else (fixed.all_reduce,)
+    built = [
+        build(
+            task,
+            placement,
+            microbatch=1,
+            schedule=_schedules(task)[0],
+            warmup=fixed.warmup,
+            all_reduce=kinds[0],
+            num_chunks=fixed.num_chunks,
+        )
+        for placement in placements
+    ]
+    others = kinds[1:] if shape.replicas > 1 else ()
+    # With the same partition, which takes as long to find as the trees.
+    return [*built, *(with_all_reduce(task, plan, kind) for plan in built for kind in others)]
+
+
+def _schedules(task: Task) -> Sequence[ScheduleKind]:
+    fixed = task.fixed
+    if fixed.schedule is not None:
+        return (fixed.schedule,)
+    if fixed.num_chunks > 1:
+        return (ScheduleKind.INTERLEAVED,)
+    return _FIRST_SCHEDULES[:1] if fixed.warmup is not None else _FIRST_SCHEDULES
+
+
+def _sizes(task: Task, share: int) -> Iterator[int]:
+    """Yield microbatches that divide the share of a replica."""
+    sizes = _MICROBATCHES if task.fixed.microbatch is None else (task.fixed.microbatch,)
+    yield from (size for size in sizes if share % size == 0)
+
+
+def estimated_s(task: Task, plan: Plan) -> float:
+    """Return the seconds of a step in closed form, whatever the schedule."""
+    return estimate(
+        plan,
+        task.cluster,
+        task.profile,
+        slow=task.slow,
+        gradient_bytes=task.bytes_each.gradient,
+        chunk_bytes=task.chunk_bytes,
+    ).step_s

@@ -1,0 +1,76 @@
+"""All schedules for the shapes that are nearly the best, and schedules made to measure."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from jaxpipe.plan import Plan
+from jaxpipe.plan.cost import live_limits
+from jaxpipe.schedule import ScheduleKind, WeightPlacement, greedy
+from jaxpipe.search.best import Best
+from jaxpipe.search.generators.alternatives import other_schedules
+from jaxpipe.search.task import Task
+from jaxpipe.simulate import Conditions, plan_step
+from jaxpipe.simulate.schedule_search import costs_of
+
+_WORTH = 1.25
+"""A schedule gains no more than this over eager 1F1B, as far as was measured."""
+_MOST_INSTRUCTIONS = 512
+"""A schedule made to measure names each forward and backward in the plan file."""
+_SLOPES = (1, 2, 3, 4, 8)
+"""Warm-up microbatches of a rank in addition to the next rank's: 1F1B has 1, ZB-H2 has 2."""
+
+
+def schedules(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
+    """Yield the best plan of each shape that is worth it with each schedule."""
+    shapes = sorted(best.by_shape.values(), key=lambda trial: trial.value)
+    for trial in shapes:
+        if trial.value > _WORTH * best.value:
+            return
+        for _, plan in other_schedules(task, trial.plan):
+            yield 0.0, plan
+
+
+def made_to_measure(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
+    """Yield the best plan with greedy schedules of its stages' and messages' seconds."""
+    plan = best.plan
+    if plan is None or not _is_suited(task, plan):
+        return
+    conditions = Conditions(
+        cluster=task.cluster,
+        profile=task.profile,
+        slow=task.slow,
+        gradient_bytes=task.bytes_each.gradient,
+        recomputes=task.recomputes,
+    )
+    costs = costs_of(plan_step(plan, conditions))
+    limits = live_limits(plan, task.profile, task.cluster, each=task.bytes_each)
+    if min(limits) < 1:
+        return
+    for weights in WeightPlacement:
+        for slope in _SLOPES:
+            warmup = tuple(
+                max(1, min(1 + slope * behind, limit, plan.num_microbatches))
+                for behind, limit in zip(reversed(range(len(limits))), limits, strict=True)
+            )
+            schedule = greedy(
+                costs,
+                num_microbatches=plan.num_microbatches,
+                warmup=warmup,
+                max_live=limits,
+                weights=weights,
+            )
+            yield 0.0, replace(plan, schedule=schedule).of_each(warmup=None)
+
+
+def _is_suited(task: Task, plan: Plan) -> bool:
+    """Return whether a schedule of its own may serve a plan, and is short enough to write down."""
+    fixed = task.fixed
+    return (
+        fixed.schedule is None
+        and fixed.warmup is None
+        and plan.is_even
+        and plan.num_chunks == 1
+        and plan.num_stages > 1
+        and isinstance(plan.schedule, ScheduleKind)
+        and 3 * plan.num_stages * plan.num_microbatches <= _MOST_INSTRUCTIONS
+    )

@@ -1,0 +1,162 @@
+"""One search for a plan: generators yield plans, a loop values them and keeps the best.
+
+::
+
+    task ──► generator ──► plan ──fits? kept what is fixed?──► objective ──► the best so far
+                 ▲                                                               │
+                 └───────────────────────────────────────────────────────────────┘
+
+Each generator has its time, and continues from what the ones before it found: even plans by their
+closed form, groups of devices, unlike replicas, all schedules, random changes; at last the
+alternatives to each choice of the best plan, until none is better. Their values are the reasons for
+it.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from jaxpipe.errors import PlanError
+from jaxpipe.plan import Plan
+from jaxpipe.search.best import Best, Effort, Generator, Objective, Trial
+from jaxpipe.search.generators.alternatives import CHOICES, alternatives
+from jaxpipe.search.generators.changes import changes
+from jaxpipe.search.generators.even import even
+from jaxpipe.search.generators.grouped import grouped
+from jaxpipe.search.generators.schedules import made_to_measure, schedules
+from jaxpipe.search.generators.unlike import unlike
+from jaxpipe.search.task import Task
+
+DEFAULT: tuple[tuple[Generator, float], ...] = (
+    (even, 0.55),
+    (grouped, 0.7),
+    (schedules, 0.75),
+    (unlike, 0.8),
+    (changes, 0.9),
+    (alternatives, 0.98),
+    (made_to_measure, 1.0),
+)
+"""The generators, each with the fraction of the seconds at which it ends."""
+_MOST_SHAPES = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """An alternative for one choice of a plan, with the value of the best plan that has it.
+
+    `choice` is, for example, "schedule", `name` "zb-h1". `value` is infinite if it does not fit
+    into memory, by `lacking` bytes of the device that lacks most.
+    """
+
+    choice: str
+    name: str
+    value: float
+    plan: Plan | None
+    fits: bool
+    lacking: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The best plan, its value, the devices that it leaves out, and how many plans were valued.
+
+    No plan has a value below `bound`; it is 0 if nothing is proved. `candidates` are the
+    alternatives to each choice of the plan, the plan's own among them.
+    """
+
+    plan: Plan
+    value: float
+    bound: float
+    num_valued: int
+    left_out: tuple[int, ...]
+    candidates: tuple[Candidate, ...]
+
+    def of_choice(self, choice: str) -> tuple[Candidate, ...]:
+        """Return the candidates of one choice, best first; those that do not fit come last."""
+        own = (each for each in self.candidates if each.choice == choice)
+        return tuple(sorted(own, key=lambda each: (each.value, each.lacking)))
+
+
+def search(
+    task: Task,
+    objective: Objective,
+    *,
+    generators: Sequence[tuple[Generator, float]] = DEFAULT,
+    effort: Effort | None = None,
+    seed: int = 0,
+    clock: Callable[[], float] = time.perf_counter,
+    observe: Callable[[int], None] = lambda _: None,
+) -> Found:
+    """Return the plan of least value that is found, within memory and with all that is fixed.
+
+    `observe` is called with the number of plans valued so far.
+
+    Raises:
+        PlanError: no plan fits the devices, the layers, the batch and the memory.
+    """
+    best = Best(task, objective, effort or Effort(), seed=seed, clock=clock, observe=observe)
+    for generator, until in generators:
+        for bound, plan in generator(task, best):
+            if best.plan is not None and best.spent() > until:
+                break
+            if bound < best.value:
+                best.offer(plan)
+    if best.plan is None:
+        raise _nothing_fits(task, best)
+    used = {device for group in best.plan.groups for device in group}
+    return Found(
+        plan=best.plan,
+        value=best.value,
+        bound=0.0,
+        num_valued=best.num_valued,
+        left_out=tuple(device for device in range(len(task.cluster)) if device not in used),
+        candidates=tuple(_candidates(task, best, best.plan)),
+    )
+
+
+def _candidates(task: Task, best: Best, plan: Plan) -> Iterator[Candidate]:
+    """Yield what was valued of the shapes, of the tensor degrees, and of the alternatives."""
+    shapes = sorted(best.by_shape.items(), key=lambda each: (each[1].value, each[1].lacking))
+    for name, trial in shapes[:_MOST_SHAPES]:
+        yield _candidate("shape", name, trial)
+    for degree, trial in sorted(_by_degree(best).items()) if plan.has_groups else ():
+        yield _candidate("tensor", str(degree), trial)
+    for choice, others in CHOICES.items():
+        for name, other in others(task, plan):
+            # A search that was cut short has not valued all of them.
+            if other in best.trials:
+                yield _candidate(choice, name, best.trials[other])
+
+
+def _candidate(choice: str, name: str, trial: Trial) -> Candidate:
+    return Candidate(
+        choice=choice,
+        name=name,
+        value=trial.value,
+        plan=trial.plan,
+        fits=trial.value < inf,
+        lacking=trial.lacking,
+    )
+
+
+def _by_degree(best: Best) -> dict[int, Trial]:
+    """Return the best trial of each size of the largest rank."""
+    found: dict[int, Trial] = {}
+    for trial in best.trials.values():
+        degree = max(max(pipeline.degrees) for pipeline in trial.plan.pipelines)
+        if degree not in found or trial.value < found[degree].value:
+            found[degree] = trial
+    return found
+
+
+def _nothing_fits(task: Task, best: Best) -> PlanError:
+    nearest = min((trial.lacking for trial in best.trials.values() if trial.lacking), default=0)
+    lacking = f"; the nearest plan lacks {nearest / 2**20:,.0f} MiB on a device" if nearest else ""
+    fixed = [f"`{name}`" for name in task.fixed.__slots__ if getattr(task.fixed, name) is not None]
+    kept = f" with {', '.join(fixed)} as set" if fixed else ""
+    return PlanError(
+        f"no plan fits{kept}: {task.num_layers} layers, `batch` {task.batch}, "
+        f"{len(task.devices)} devices of cluster {task.cluster.name!r}{lacking}; use larger "
+        "devices, a smaller model, or rematerialisation"
+    )
