@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from jaxpipe.collective import AllReduceKind, CodecKind, ranks
+from jaxpipe.collective import CodecKind, ranks
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.group import Sharing
 from jaxpipe.plan.pipeline import Pipeline
@@ -61,12 +61,6 @@ def _check_pipelines(plan: Plan) -> None:
             f"every replica holds all layers, each stage at least one: `cut` is "
             f"{[pipeline.cut for pipeline in plan.pipelines]}, of {layers} layers; make these equal"
         )
-    if plan.all_reduce.facts.is_native and not plan.has_equal_cuts:
-        raise PlanError(
-            f"`all_reduce` must not be {plan.all_reduce} where replicas have different partitions: "
-            "a library's own all-reduces begin in one order on all ranks; choose another, such as "
-            f"{AllReduceKind.HIERARCHICAL}"
-        )
 
 
 def _check_data_parts(pipeline: Pipeline, sharing: Sharing) -> None:
@@ -99,11 +93,11 @@ def _check_codecs(pipeline: Pipeline, *, num_chunks: int) -> None:
             f"`codecs` has one for each boundary between stages, or none at all: it has "
             f"{len(codecs)} for {pipeline.num_stages} stages"
         )
-    if CodecKind.TOP_K in codecs:
+    if dropping := [kind for kind in codecs if kind.facts.needs_feedback]:
+        others = [kind for kind in CodecKind if not kind.facts.needs_feedback]
         raise PlanError(
-            "an activation left out is lost, without error feedback: `codecs` must not have "
-            f"{CodecKind.TOP_K}; use {CodecKind.BF16}, {CodecKind.INT8}, {CodecKind.INT4} or "
-            f"{CodecKind.ROTATED3}"
+            f"`codecs` must not have {dropping[0]}: an activation left out is lost, without error "
+            f"feedback; choose from {', '.join(others)}"
         )
 
 

@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 
 from jaxpipe.run.start import ENTRY, TrainRequest
-from jaxpipe.runtime.process.affinity import die_with_parent
 from jaxpipe.runtime.process.blocked_signal import is_supported
 from jaxpipe.runtime.process.job_folder import job_folder
 from jaxpipe.runtime.process.mpirun import (
@@ -27,6 +26,7 @@ from jaxpipe.runtime.process.mpirun import (
     launch_command,
     run_child,
 )
+from jaxpipe.runtime.process.parent_death import die_with_parent
 
 _POLL_S = 0.05
 
