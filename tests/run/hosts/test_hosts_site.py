@@ -29,7 +29,7 @@ from jaxpipe.topo.toml_text import toml_text
 from jaxpipe.topo.write import cluster_toml
 from tests.runtime.training import tiny_tree
 
-CLUSTER = "homogeneous:hosts=4,delay_ms=0,bandwidth_gbps=1e7"
+CLUSTER = "homogeneous:hosts=4,delay_ms=0,bandwidth_gbps=1e6"
 STEPS = 30
 
 

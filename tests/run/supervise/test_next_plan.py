@@ -77,7 +77,7 @@ def test_a_smaller_plan_is_for_those_that_are_left() -> None:
 
 
 def test_replicas_that_are_whole_stay_and_others_share_unequally() -> None:
-    plan = {"cluster": "homogeneous:hosts=6,delay_ms=0,bandwidth_gbps=1e7", "stages": 2}
+    plan = {"cluster": "homogeneous:hosts=6,delay_ms=0,bandwidth_gbps=1e6", "stages": 2}
     tree = six_layers(FOLDER, FOLDER, plan={**plan, "replicas": 3}, train={"batch": 9})
     config = config_from(tree)
     found = next_plan(config, plan_from(config), (0, 1, 3, 4, 5), moves=False)
@@ -103,7 +103,7 @@ def test_a_plan_file_is_planned_again_as_a_section_would_be(tmp_path: Path, chun
     assert plans[0].plan.num_ranks < 4
 
 
-CLUSTER = topo.load("homogeneous:hosts=4,devices=2,delay_ms=0,bandwidth_gbps=1e7")
+CLUSTER = topo.load("homogeneous:hosts=4,devices=2,delay_ms=0,bandwidth_gbps=1e6")
 
 
 def config_on(cluster: str = CLUSTER.name, *, num_layers: int = 6, batch: int = 8) -> Config:

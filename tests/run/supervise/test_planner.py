@@ -14,7 +14,7 @@ from jaxpipe.run.supervise.planner import Planned, Planner
 from jaxpipe.topo.toml_text import toml_text
 from tests.runtime.training import Tree, tiny_tree
 
-CLUSTER = "homogeneous:hosts=4,delay_ms=0,bandwidth_gbps=1e7"
+CLUSTER = "homogeneous:hosts=4,delay_ms=0,bandwidth_gbps=1e6"
 TWO = ["here-0:0", "here-1:0"]
 
 
