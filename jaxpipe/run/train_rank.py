@@ -25,7 +25,7 @@ from jaxpipe.run.drift.watch import drift_watch
 from jaxpipe.run.on_hang import OnHang, end_job
 from jaxpipe.run.prepare_run import PLAN_FILE, introduce, write_resolved_plan
 from jaxpipe.run.progress import Progress
-from jaxpipe.run.report import ReportedHooks, StepReport, report_end
+from jaxpipe.run.report import ReportedHooks, StepReport, report_end, theory_of
 from jaxpipe.run.signals import stop_on_signal
 from jaxpipe.run.supervise.next_plan import next_plan, with_plan_file
 from jaxpipe.runtime.checkpoint import Checkpoint
@@ -291,7 +291,7 @@ def _train_on(member: Member, survivor: Survivor) -> Outcome | Stopped | None:
 
 
 def _train(member: Member, job: Job, saved: Saved | None) -> Outcome | Stopped | None:
-    report = StepReport(console, job.train, job.plan, say=member.say)
+    report = StepReport(console, job.train, theory_of(member.config, job.plan), say=member.say)
     drift = drift_watch(
         job,
         member.config.plan,

@@ -24,9 +24,10 @@ from jaxpipe.errors import UserError
 from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import Plan, PlanConfig, check_plan, fitting_islands, write_plan
 from jaxpipe.plan.cost import Profile
+from jaxpipe.propose.conditions import conditions_of
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
-from jaxpipe.run.forecast import conditions_from
 from jaxpipe.run.supervise.remaining_groups import remaining_groups
+from jaxpipe.runtime.config import Remat
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.search.remaining import Future, Remaining, Replanned, candidates, choose
 from jaxpipe.topo import Cluster
@@ -90,6 +91,8 @@ def next_plan(
     cluster = cluster or cluster_from(config)
     if not devices:
         return None
+    remat = config.train.remat or running.remat
+    config = replace(config, train=replace(config.train, remat=remat))
     profile, slow = _costs(config, cluster)
     groups = remaining_groups(running, devices, cluster, slow)
     remaining = Remaining(
@@ -193,9 +196,9 @@ def _costs(config: Config, cluster: Cluster) -> tuple[Profile, np.ndarray]:
     If the speed of a device is unknown, all are equal, and so slow that messages do not matter.
     """
     try:
-        conditions = conditions_from(config, cluster)
+        conditions = conditions_of(config, cluster)
     except UserError:
-        profile = gpt_profile(config.model, remat=config.train.remat, flops_per_s=1.0)
+        profile = gpt_profile(config.model, remat=config.train.remat or Remat.NONE, flops_per_s=1.0)
         return profile, np.ones(len(cluster))
     return conditions.profile, conditions.slow
 

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxpipe.config import Config, cluster_from, load_config, plan_from
+from jaxpipe.config import Config, cluster_from, load_config
 from jaxpipe.errors import ConfigError
 from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import Plan, ResolvedPlan
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.drift.adopt import Adopted
 from jaxpipe.run.supervise.next_plan import NextPlan, next_plan
 from jaxpipe.topo import Cluster

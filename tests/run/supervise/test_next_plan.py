@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jaxpipe import topo
 from jaxpipe.collective import CodecKind
-from jaxpipe.config import Config, cluster_from, config_from, load_config, plan_from
+from jaxpipe.config import Config, cluster_from, config_from, load_config
 from jaxpipe.plan import (
     Pipeline,
     Plan,
@@ -22,6 +22,7 @@ from jaxpipe.plan import (
     write_plan,
 )
 from jaxpipe.plan.sync import with_island_trees
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.supervise.next_plan import NextPlan, changed_fields, next_plan
 from jaxpipe.run.supervise.remaining_groups import remaining_groups
 from jaxpipe.schedule import ScheduleKind
@@ -161,7 +162,11 @@ def test_every_plan_loses_a_host_and_goes_on(tmp_path: Path) -> None:
 
 def test_a_schedule_of_its_own_is_given_up_where_it_does_not_fit() -> None:
     named = default_plan(
-        PlanConfig(stages=2, replicas=2), CLUSTER, num_layers=6, batch=8, tied=everything().tied
+        PlanConfig(stages=2, replicas=2, microbatch=1, schedule=_KINDS[0]),
+        CLUSTER,
+        num_layers=6,
+        batch=8,
+        tied=everything().tied,
     )
     custom = replace(named, schedule=named.compute_schedule())
     found = next_plan(config_on(), custom, (0, 1, 2), cluster=CLUSTER, moves=False)
@@ -173,7 +178,7 @@ def test_a_schedule_of_its_own_is_given_up_where_it_does_not_fit() -> None:
 def test_chunks_are_given_up_where_layers_are_too_few() -> None:
     config = config_on(num_layers=2)
     running = default_plan(
-        PlanConfig(stages=2, replicas=2, chunks=2, schedule=ScheduleKind.INTERLEAVED),
+        PlanConfig(stages=2, replicas=2, microbatch=1, chunks=2, schedule=ScheduleKind.INTERLEAVED),
         CLUSTER,
         num_layers=2,
         batch=8,

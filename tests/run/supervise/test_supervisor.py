@@ -18,10 +18,12 @@ from jaxpipe.run.supervise.site import ThisHost
 from jaxpipe.run.supervise.supervisor import Run, supervise
 from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
 from jaxpipe.runtime.watchdog import Cause, CauseKind, clear_cause, write_cause
+from jaxpipe.schedule import ScheduleKind
 from jaxpipe.topo.toml_text import toml_text
 from jaxpipe.topo.write import cluster_toml
 from tests.runtime.training import Tree, tiny_tree
 
+KIND = ScheduleKind.ONE_F_ONE_B
 KILLED = Cause(kind=CauseKind.KILLED, message="gone")
 RAISED = Cause(kind=CauseKind.ERROR, message="ValueError: no", rank=1)
 
@@ -60,7 +62,7 @@ class Theatre:
         if script.adopts:
             cluster = topo.load("laptop")
             (self.folder / CLUSTER_FILE).write_text(cluster_toml(cluster))
-            config = PlanConfig(cluster="laptop", stages=1, replicas=2)
+            config = PlanConfig(cluster="laptop", stages=1, replicas=2, microbatch=1, schedule=KIND)
             new = default_plan(config, cluster, num_layers=6, batch=8, tied=True)
             write_plan(new, cluster, self.folder / PLAN_FILE)
             adopt(self.folder, Replanned(present_s=4.0, new_s=1.0), step=script.step or 0)
