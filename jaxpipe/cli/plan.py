@@ -122,6 +122,7 @@ def _answer(read: "Config", options: SearchOptions) -> _Answer:
     from jaxpipe.config import cluster_from
     from jaxpipe.propose.fleet_proposal import MOST_SIMULATED, propose_fleet
     from jaxpipe.propose.proposal import propose
+    from jaxpipe.run.console import errors
     from jaxpipe.run.progress import search_progress
 
     cluster = cluster_from(read)
@@ -138,7 +139,7 @@ def _answer(read: "Config", options: SearchOptions) -> _Answer:
                 lines=partial(fleet_lines, fleet),
                 draw=lambda _: None,  # a fleet is not searched for dollars
             )
-        proposal = propose(read, options, observe=observe)
+        proposal = propose(read, options, observe=observe, measuring=errors.print)
     return _Answer(
         plan=proposal.plan,
         cluster=proposal.cluster,

@@ -33,14 +33,15 @@ def simulate(
         json_: print one JSON object and nothing else.
     """
     from jaxpipe.config import load_config
-    from jaxpipe.run.console import console, train_command
+    from jaxpipe.run.console import console, errors, train_command
     from jaxpipe.run.output_files import check_output, check_picture
     from jaxpipe.run.prediction import predict
     from jaxpipe.trace import plot, write_chrome
 
     check_picture("--png", png)
     check_output("--out", out)
-    prediction = predict(load_config(config, settings, notice=None if json_ else console.print))
+    read = load_config(config, settings, notice=None if json_ else console.print)
+    prediction = predict(read, observe=errors.print)
     if json_:
         print(json.dumps(_json(prediction)))
     else:

@@ -15,7 +15,7 @@ from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import LowerBound, lower_bound
 from jaxpipe.propose.codec_choice import CodecChoice, strongest, suited_to_codecs, with_codecs
 from jaxpipe.propose.conditions import trained_model
-from jaxpipe.propose.machine_speed import with_machine_speed
+from jaxpipe.propose.machine_costs import machine_costs
 from jaxpipe.propose.options import Goal, OuterQuestion, SearchOptions
 from jaxpipe.propose.outer_advice import OuterAdvice, outer_advice
 from jaxpipe.propose.reasons import Reason
@@ -99,8 +99,12 @@ def propose(
     options: SearchOptions | None = None,
     *,
     observe: Callable[[int], None] = lambda _: None,
+    measuring: Callable[[str], None] | None = None,
 ) -> Proposal:
     """Return the best plan found; `observe` is called with the number of plans simulated so far.
+
+    With `measuring`, which is called with what is measured next, the model is measured on this
+    machine where that was not done before.
 
     What the section `[plan]` sets is kept. Where `train.remat` is free and plans lack memory, each
     rematerialisation is searched for as long.
@@ -112,8 +116,19 @@ def propose(
     options = options or SearchOptions()
     _check_codecs(config, options)
     cluster = cluster_from(config)
-    config, notices = with_machine_speed(config, cluster)
-    query = Query(config=config, cluster=cluster)
+    refusal: PlanError | None = None
+    for costed, notices in machine_costs(config, cluster, observe=measuring):
+        query = Query(config=costed, cluster=cluster)
+        try:
+            return replace(_proposed(query, options, observe), notices=notices)
+        except PlanError as error:
+            refusal = error
+    assert refusal is not None, config
+    raise refusal
+
+
+def _proposed(query: Query, options: SearchOptions, observe: Callable[[int], None]) -> Proposal:
+    """Return the best plan found with the costs of a query, of all rematerialisations."""
     proposals: list[Proposal] = []
     refusal: PlanError | None = None
     for remat in query.remats:
@@ -134,7 +149,6 @@ def propose(
         best,
         num_valued=sum(proposal.num_valued for proposal in proposals),
         reasons=(*best.reasons, *_remat_reasons(query, proposals)),
-        notices=notices,
     )
 
 

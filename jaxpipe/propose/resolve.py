@@ -7,14 +7,16 @@
     any of them is free                   searched within `plan.search_s`, and kept by content
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxpipe.config import Config, check_plan_fits, cluster_from
+from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan, read_plan
 from jaxpipe.propose.decided_plan import decided_plan
-from jaxpipe.propose.machine_speed import with_machine_speed
+from jaxpipe.propose.machine_costs import machine_costs
 from jaxpipe.propose.reasons import Reason
 from jaxpipe.propose.searched_plan import searched_plan
 from jaxpipe.schedule import Remat
@@ -26,9 +28,13 @@ if TYPE_CHECKING:  # it imports jax
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """The plan of a configuration; of one that was searched also lines and reasons for people."""
+    """The plan of a configuration; of one that was searched also lines and reasons for people.
+
+    `costed` is the configuration with the costs by which it was searched.
+    """
 
     plan: Plan
+    costed: Config
     lines: tuple[str, ...] = ()
     reasons: tuple[Reason, ...] = ()
 
@@ -55,13 +61,15 @@ def resolve(
     *,
     model: "Model | None" = None,
     num_ranks: int | None = None,
+    observe: Callable[[str], None] | None = None,
 ) -> Resolution:
     """Return the plan of a configuration, and what was chosen for it; see `plan_from`.
 
-    A launcher of the user has started `num_ranks`, which a searched plan has to have.
+    A launcher of the user has started `num_ranks`, which a searched plan has to have. With
+    `observe`, the model is measured on this machine where that was not done before.
     """
     cluster = cluster_from(config) if cluster is None else cluster
-    resolution = _resolution(config, cluster, model, num_ranks)
+    resolution = _resolution(config, cluster, model, num_ranks, observe)
     plan = resolution.plan
     plan = replace(plan, remat=config.train.remat or plan.remat or Remat.NONE)
     check_plan_fits(config, plan, source=config.plan.file or "the plan")
@@ -69,12 +77,28 @@ def resolve(
 
 
 def _resolution(
-    config: Config, cluster: Cluster, model: "Model | None", num_ranks: int | None
+    config: Config,
+    cluster: Cluster,
+    model: "Model | None",
+    num_ranks: int | None,
+    observe: Callable[[str], None] | None,
 ) -> Resolution:
     if config.plan.file is not None:
-        return Resolution(plan=read_plan(Path(config.plan.file), cluster))
+        return Resolution(plan=read_plan(Path(config.plan.file), cluster), costed=config)
     if config.plan.is_decided:
-        return Resolution(plan=decided_plan(config, cluster, model=model))
-    config, lines = with_machine_speed(config, cluster)
-    searched = searched_plan(config, cluster, num_ranks=num_ranks)
-    return Resolution(plan=searched.plan, lines=(*lines, *searched.lines), reasons=searched.reasons)
+        return Resolution(plan=decided_plan(config, cluster, model=model), costed=config)
+    refusal: PlanError | None = None
+    for costed, lines in machine_costs(config, cluster, observe=observe):
+        try:
+            searched = searched_plan(costed, cluster, num_ranks=num_ranks)
+        except PlanError as error:
+            refusal = error
+            continue
+        return Resolution(
+            plan=searched.plan,
+            costed=costed,
+            lines=(*lines, *searched.lines),
+            reasons=searched.reasons,
+        )
+    assert refusal is not None, config
+    raise refusal

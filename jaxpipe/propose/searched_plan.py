@@ -132,6 +132,8 @@ class Query:
         """The rematerialisations to try, the least work first: all, where memory may bind."""
         if self.config.train.remat is not None:
             return (self.config.train.remat,)
+        if self.config.paced.profile is not None or self.config.paced.profile_of:
+            return (Remat.NONE,)  # a profile is of one
         has_limits = any(device.memory_bytes for device in self.cluster.devices)
         return tuple(Remat) if has_limits else (Remat.NONE,)
 

@@ -1,12 +1,12 @@
 """The predicted step of a configuration, before it runs: seconds, what binds, links and memory."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from jaxpipe.config import Config, cluster_from
 from jaxpipe.plan import Plan
 from jaxpipe.propose.conditions import conditions_of, trained_model
-from jaxpipe.propose.machine_speed import with_machine_speed
+from jaxpipe.propose.machine_costs import machine_costs
 from jaxpipe.propose.resolve import Resolution, resolve
 from jaxpipe.run.plan_memory import RankMemory, plan_memory
 from jaxpipe.simulate import StepBreakdown, plan_step, step_breakdown
@@ -74,16 +74,18 @@ class Prediction:
         return max((compute, *links), key=lambda binding: binding.share)
 
 
-def predict(config: Config) -> Prediction:
+def predict(config: Config, *, observe: Callable[[str], None] | None = None) -> Prediction:
     """Return the simulated step of a configuration, and the plan that it takes.
+
+    With `observe`, the model is measured on this machine where that was not done before.
 
     Raises:
         UserError: the configuration has no plan, or the speed of a device is unknown.
     """
     cluster = cluster_from(config)
-    resolution = resolve(config, cluster)
+    resolution = resolve(config, cluster, observe=observe)
     plan = resolution.plan
-    costed, _ = with_machine_speed(config, cluster)
+    costed, _ = next(machine_costs(resolution.costed, cluster, observe=observe))
     conditions = conditions_of(costed, cluster, remat=plan.remat)
     split = step_breakdown(plan, conditions)
     summary = summarise(split.trace)[0]
