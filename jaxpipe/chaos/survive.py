@@ -29,6 +29,8 @@ from jaxpipe.chaos.harness.assertions import (
 from jaxpipe.chaos.harness.processes import wait_for_ends
 from jaxpipe.chaos.harness.tiny_run import Started, started, wait_until
 from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
+from jaxpipe.plan import read_resolved_plan
+from jaxpipe.run.prepare_run import PLAN_FILE
 from jaxpipe.runtime.metrics.records import read_description
 
 _STEPS_EACH = 5
@@ -118,11 +120,12 @@ def _wait_for_steps_of(run: Started, num_ranks: int, *, steps: int) -> None:
         described = read_description(path) if path.exists() else None
         if described is None:
             return False
-        plan = described["config"]["plan"]
         lines = path.read_text().splitlines()
         # The steps of the latest plan: those after the last description in the file.
         since = next(n for n, line in enumerate(reversed(lines)) if line.startswith('{"run"'))
-        return plan["stages"] * plan["replicas"] == num_ranks and since >= steps
+        # A smaller plan is in the file alone: it replaces the section of the configuration.
+        plan = read_resolved_plan(run.folder / PLAN_FILE).plan
+        return plan.num_ranks == num_ranks and since >= steps
 
     what = f"{num_ranks} ranks have done {steps} steps"
     wait_until(are_done, run, what=what, timeout_s=ENDS_WITHIN_S)
