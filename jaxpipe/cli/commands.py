@@ -84,7 +84,7 @@ TOPICS: Mapping[str, Mapping[str, Command | Group]] = {
             "plan:plan", "Plan a training run, and write a plan file for `jaxpipe train`."
         ),
         "simulate": Command(
-            "simulate_config:simulate",
+            "simulate:simulate",
             "Predict a step of a configuration: seconds, what binds, bytes per link, memory per "
             "rank.",
         ),
