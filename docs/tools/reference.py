@@ -9,6 +9,7 @@ from typing import Any
 
 import jaxpipe
 from docs.tools.commands import command_reference
+from docs.tools.compatibility import compatibility_reference
 from docs.tools.fields import choice_table, choices_of, definitions, field_list, forms_of
 from docs.tools.messages import error_classes, messages
 from docs.tools.source import summary
@@ -25,6 +26,7 @@ def reference_pages(root: Path) -> Mapping[str, str]:
     return {
         "commands.md": command_reference(),
         "configuration.md": _configuration(),
+        "compatibility.md": compatibility_reference(),
         "presets.md": _presets(),
         "cluster-file.md": _cluster_file(),
         "catalogue.md": _catalogue(root),

@@ -1,7 +1,7 @@
 """Compile cases in this process: `python -m experiments.alpa_gpt.compiled`, JSON in, JSON out.
 
-A request is a list of cases with their targets; `jaxpipe.autoshard.hlo.run_python` starts this
-module with enough devices.
+A request is a list of cases with their targets; `jaxpipe.baselines.autoshard.hlo.run_python` starts
+this module with enough devices.
 """
 
 import json
@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import optax
 
 from experiments.alpa_gpt.published import Case
-from jaxpipe.autoshard.hlo import Target, compile_step, count_collectives, target_devices
-from jaxpipe.autoshard.spmd import (
+from jaxpipe.baselines.autoshard.hlo import Target, compile_step, count_collectives, target_devices
+from jaxpipe.baselines.autoshard.spmd import (
     Combining,
     NamedStep,
     abstract_arrays,
@@ -26,16 +26,16 @@ from jaxpipe.autoshard.spmd import (
     sharded_step,
     train_step,
 )
-from jaxpipe.autoshard.spmd.program import trace_program
-from jaxpipe.autoshard.strategy import (
+from jaxpipe.baselines.autoshard.spmd.program import trace_program
+from jaxpipe.baselines.autoshard.strategy import (
     MeshShape,
     OperatorChoice,
     ZeroLevel,
     jax_mesh,
     parse_choice,
 )
+from jaxpipe.baselines.gpt.alpa_gpt import AlpaGpt
 from jaxpipe.models import GptConfig, load_preset
-from jaxpipe.models.alpa_gpt import AlpaGpt
 
 _NAMES = ("state.params", "state", "tokens", "targets")
 _RESULTS = ("state.params", "state")

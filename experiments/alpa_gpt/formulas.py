@@ -1,7 +1,7 @@
 """The bytes per parameter of Alpa's step, in closed form."""
 
+from jaxpipe.baselines.gpt.alpa_gpt import num_parameters
 from jaxpipe.models import GptConfig
-from jaxpipe.models.alpa_gpt import num_parameters
 
 GIB = 2**30
 

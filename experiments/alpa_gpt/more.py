@@ -18,7 +18,7 @@ from experiments.alpa_gpt.compiled import config_of
 from experiments.alpa_gpt.published import Case, Row, more_rows
 from experiments.alpa_gpt.run import FP32_OF_FP16
 from experiments.table import markdown, percent, read_csv, write_csv
-from jaxpipe.models.alpa_gpt import step_flops
+from jaxpipe.baselines.gpt.alpa_gpt import step_flops
 
 _RESULTS = Path(__file__).parent / "results"
 _NAMES = ("num_comm", "allreduce", "allgather", "reducescatter")

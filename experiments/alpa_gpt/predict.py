@@ -2,10 +2,11 @@
 
     step = FLOP / speed  +  bytes through memory / 900 GB/s  +  bytes on a ring / (links * NVLink)
 
-FLOP and bytes through memory are Alpa's, per device (`jaxpipe.models.alpa_gpt`). Nothing overlaps,
-as in the scheduled HLO of Alpa's time. On a ring of p devices a collective of n bytes sends n (p -
-1) / p, an all-reduce twice that. The number of NVLinks of a GPU into a group of p and the memory
-bandwidth are those of `jaxpipe.autoshard.hlo`, which also stores the fitted constants.
+FLOP and bytes through memory are Alpa's, per device (`jaxpipe.baselines.gpt.alpa_gpt`). Nothing
+overlaps, as in the scheduled HLO of Alpa's time. On a ring of p devices a collective of n bytes
+sends n (p - 1) / p, an all-reduce twice that. The number of NVLinks of a GPU into a group of p and
+the memory bandwidth are those of `jaxpipe.baselines.autoshard.hlo`, which also stores the fitted
+constants.
 """
 
 import math
@@ -18,8 +19,8 @@ from scipy.optimize import minimize
 
 from experiments.alpa_gpt.compiled import config_of
 from experiments.alpa_gpt.published import Case
-from jaxpipe.autoshard.hlo import TargetSpeeds
-from jaxpipe.models.alpa_gpt import step_flops, step_memory_bytes
+from jaxpipe.baselines.autoshard.hlo import TargetSpeeds
+from jaxpipe.baselines.gpt.alpa_gpt import step_flops, step_memory_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

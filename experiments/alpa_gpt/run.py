@@ -20,8 +20,8 @@ from experiments.alpa_gpt.formulas import GIB, state_gib
 from experiments.alpa_gpt.predict import Fitted, Work, fit, predicted_s, work_of
 from experiments.alpa_gpt.published import Case, Row, rows
 from experiments.table import markdown, percent, write_csv
-from jaxpipe.autoshard.hlo import Target, has_gpu_compiler, run_python, target_speeds
-from jaxpipe.models.alpa_gpt import step_flops
+from jaxpipe.baselines.autoshard.hlo import Target, has_gpu_compiler, run_python, target_speeds
+from jaxpipe.baselines.gpt.alpa_gpt import step_flops
 
 _HERE = Path(__file__).parent
 _RESULTS = _HERE / "results"

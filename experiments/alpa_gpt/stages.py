@@ -10,10 +10,10 @@ from typing import Any
 from experiments.alpa_gpt.formulas import GIB
 from experiments.alpa_gpt.published import PipelineRow, pipeline_rows
 from experiments.table import markdown, percent, write_csv
-from jaxpipe.autoshard.hlo import Target, target_speeds
+from jaxpipe.baselines.autoshard.hlo import Target, target_speeds
+from jaxpipe.baselines.gpt.alpa_gpt import step_flops
+from jaxpipe.baselines.gpt.staged_search import search_stages
 from jaxpipe.models import GptConfig, load_preset
-from jaxpipe.models.alpa_gpt import step_flops
-from jaxpipe.propose.staged_search import search_stages
 
 _RESULTS = Path(__file__).parent / "results"
 _BATCH = 1024

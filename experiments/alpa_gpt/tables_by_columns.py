@@ -12,7 +12,7 @@ from pathlib import Path
 
 from experiments.alpa_gpt.published import more_rows
 from experiments.table import Row, markdown, write_csv
-from jaxpipe.autoshard.hlo import Target, has_gpu_compiler, run_python
+from jaxpipe.baselines.autoshard.hlo import Target, has_gpu_compiler, run_python
 
 _HERE = Path(__file__).parent
 

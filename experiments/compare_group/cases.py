@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 
 from jaxpipe import topo
-from jaxpipe.simulate import Workload, scheduled
+from jaxpipe.baselines.published.dtfm import scheduled
+from jaxpipe.baselines.published.workload import Workload
 from jaxpipe.topo import Cluster
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from experiments.compare_group.cases import Cases, Setting
 from experiments.compare_group.simulated import TABLE as SIMULATED
 from experiments.table import read_csv, write_csv
+from jaxpipe.baselines.published.systems import System
 from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
-from jaxpipe.simulate import System
 
 TABLE = "paced.csv"
 LATE_COLUMN = "messages late, mean ms"

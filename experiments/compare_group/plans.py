@@ -7,10 +7,11 @@ from pathlib import Path
 
 from experiments.compare_group.cases import Case, Cases, cluster_of
 from experiments.dtfm_iteration_time.planned import planner_input
+from jaxpipe.baselines.published.dtfm_launch_order import launch_order, shuffled
+from jaxpipe.baselines.published.workload import Workload
 from jaxpipe.plan import Plan, read_plan, write_plan
 from jaxpipe.search import Effort, search
-from jaxpipe.simulate import Conditions, Constants, Workload, plan_step_s, step_objective
-from jaxpipe.simulate.published.dtfm_launch_order import launch_order, shuffled
+from jaxpipe.simulate import Conditions, Constants, plan_step_s, step_objective
 from jaxpipe.topo import Cluster
 
 _CHUNK_BYTES = 32 * 2**20

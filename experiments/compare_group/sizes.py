@@ -24,8 +24,9 @@ from experiments.compare_group.jobs import (
 from experiments.compare_group.plans import unscheduled_plan
 from experiments.dtfm_iteration_time.prediction import BATCHES, LAYERS
 from experiments.table import Row, markdown, read_csv, write_csv
+from jaxpipe.baselines.published.systems import system_step
 from jaxpipe.plan import Plan, even_partition
-from jaxpipe.simulate import StepModel, dtfm_constants, plan_step, system_step
+from jaxpipe.simulate import StepModel, dtfm_constants, plan_step
 
 TABLE = "sizes"
 _ITERATION = Path(__file__).parents[1] / "dtfm_iteration_time" / "results" / "iteration.csv"

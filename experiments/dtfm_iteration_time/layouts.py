@@ -14,14 +14,9 @@ import numpy as np
 
 from experiments.table import Row, percent
 from jaxpipe import topo
-from jaxpipe.simulate import (
-    Constants,
-    System,
-    Workload,
-    simulate_ends,
-    system_peak_bytes,
-    system_step,
-)
+from jaxpipe.baselines.published.systems import System, system_peak_bytes, system_step
+from jaxpipe.baselines.published.workload import Workload
+from jaxpipe.simulate import Constants, simulate_ends
 from jaxpipe.topo.gpu import Precision
 
 _FILE = Path(__file__).parent / "published" / "dtfm_gpt3_xl_megatron_seconds.csv"

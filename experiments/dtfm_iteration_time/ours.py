@@ -18,14 +18,10 @@ from experiments.dtfm_iteration_time.prediction import (
     line_between,
 )
 from jaxpipe import topo
-from jaxpipe.simulate import (
-    Choices,
-    Constants,
-    System,
-    Workload,
-    jaxpipe_step,
-    simulate_ends,
-)
+from jaxpipe.baselines.published.jaxpipe_on_dtfm import Choices, jaxpipe_step
+from jaxpipe.baselines.published.systems import System
+from jaxpipe.baselines.published.workload import Workload
+from jaxpipe.simulate import Constants, simulate_ends
 
 CLUSTERS = (
     "case1-datacenter",

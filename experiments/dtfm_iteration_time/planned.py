@@ -15,6 +15,9 @@ from pathlib import Path
 from experiments.dtfm_iteration_time.ours import CLUSTERS
 from experiments.table import Row, markdown, write_csv
 from jaxpipe import topo
+from jaxpipe.baselines.published.jaxpipe_on_dtfm import jaxpipe_step
+from jaxpipe.baselines.published.systems import System, system_step
+from jaxpipe.baselines.published.workload import Workload
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import BytesPerParameter, flop_profile
 from jaxpipe.propose.device_speeds import with_speeds
@@ -25,14 +28,10 @@ from jaxpipe.simulate import (
     Constants,
     Overheads,
     StepBreakdown,
-    System,
-    Workload,
     dtfm_constants,
-    jaxpipe_step,
     simulate_ends,
     step_breakdown,
     step_objective,
-    system_step,
 )
 from jaxpipe.topo import Cluster
 

@@ -13,19 +13,12 @@ import numpy as np
 
 from experiments.dtfm_iteration_time.published import ALL_CLUSTERS, CLUSTERS, Cell, PipelineCell
 from jaxpipe import topo
+from jaxpipe.baselines.published.dtfm import along, dtfm_step, scheduled
+from jaxpipe.baselines.published.systems import System, system_step
+from jaxpipe.baselines.published.workload import Workload
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import PlanError
-from jaxpipe.simulate import (
-    Constants,
-    StepEnds,
-    System,
-    Workload,
-    along,
-    dtfm_step,
-    scheduled,
-    simulate_ends,
-    system_step,
-)
+from jaxpipe.simulate import Constants, StepEnds, simulate_ends
 from jaxpipe.topo.gpu import Precision
 
 STEP = 512

@@ -4,7 +4,7 @@ Fits the constants to cases 1 to 3 and to the fp32 pipelines, then again without
 a constant that only the case left out determines keeps its value. Case 4, runs of 32 layers, and
 random placements with other seeds than the first are not fitted and serve as a test set. Writes
 `results/fit.json`, and the constants as `results/constants.toml`, whose numbers go into
-`jaxpipe/simulate/published/data/dtfm.toml`.
+`jaxpipe/simulate/data/dtfm.toml`.
 """
 
 import json

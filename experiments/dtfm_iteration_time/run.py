@@ -1,7 +1,7 @@
 """Write all tables and plots: `python -m experiments.dtfm_iteration_time.run`.
 
 All columns except those called published are simulated, with the constants in
-`jaxpipe/simulate/published/data/dtfm.toml`.
+`jaxpipe/simulate/data/dtfm.toml`.
 """
 
 import json
@@ -31,7 +31,8 @@ from experiments.dtfm_iteration_time.published import (
     pipeline_cells,
 )
 from experiments.table import Row, markdown, percent, write_csv
-from jaxpipe.simulate import Constants, Workload, dtfm_constants
+from jaxpipe.baselines.published.workload import Workload
+from jaxpipe.simulate import Constants, dtfm_constants
 
 _RESULTS = Path(__file__).parent / "results"
 

@@ -18,10 +18,11 @@ import numpy as np
 from experiments.dtfm_iteration_time.published import CLUSTERS, Cell, cells
 from experiments.table import Row, markdown, write_csv
 from jaxpipe import topo
-from jaxpipe.simulate import Workload, dtfm_constants
-from jaxpipe.simulate.published.compute_times import durations
-from jaxpipe.simulate.published.dtfm_launch_order import launch_order
-from jaxpipe.simulate.published.rings import all_gather_s
+from jaxpipe.baselines.published.compute_times import durations
+from jaxpipe.baselines.published.dtfm_launch_order import launch_order
+from jaxpipe.baselines.published.rings import all_gather_s
+from jaxpipe.baselines.published.workload import Workload
+from jaxpipe.simulate import dtfm_constants
 
 _RESULTS = Path(__file__).parent / "results"
 _DEVICES = 64

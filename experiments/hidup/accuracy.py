@@ -9,9 +9,9 @@ from statistics import mean, median
 
 from experiments.hidup.workloads import Bar, Constants, bars, workload
 from experiments.table import Row, read_csv
-from jaxpipe.autoshard.duplex import Decision, search, step_s
-from jaxpipe.autoshard.duplex.routing_load import RoutingGroup
-from jaxpipe.autoshard.duplex.systems import System, predicted_step_s
+from jaxpipe.baselines.autoshard.duplex import Decision, search, step_s
+from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup
+from jaxpipe.baselines.autoshard.duplex.systems import System, predicted_step_s
 
 Seconds = Mapping[Bar, float]
 

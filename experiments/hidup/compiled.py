@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from experiments.table import Row, markdown, write_csv
-from jaxpipe.autoshard.hlo import run_python
+from jaxpipe.baselines.autoshard.hlo import run_python
 
 _HERE = Path(__file__).parent
 _MODEL: Final = "vit-switch"

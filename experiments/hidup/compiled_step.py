@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import optax
 
 from experiments.hidup.workloads import cluster, routed_experts
-from jaxpipe.autoshard.duplex import FULL, CostModel, Decision, Device, search
-from jaxpipe.autoshard.duplex.describe import count_step_collectives
-from jaxpipe.autoshard.duplex.systems import System, strategy_of
-from jaxpipe.autoshard.duplex_step import realized
-from jaxpipe.autoshard.hlo import Target, async_collectives, collectives, target_devices
-from jaxpipe.autoshard.hlo.hlo_collectives import bytes_by_kind, count_collectives
-from jaxpipe.autoshard.spmd import (
+from jaxpipe.baselines.autoshard.duplex import FULL, CostModel, Decision, Device, search
+from jaxpipe.baselines.autoshard.duplex.describe import count_step_collectives
+from jaxpipe.baselines.autoshard.duplex.systems import System, strategy_of
+from jaxpipe.baselines.autoshard.duplex_step import realized
+from jaxpipe.baselines.autoshard.hlo import Target, async_collectives, collectives, target_devices
+from jaxpipe.baselines.autoshard.hlo.hlo_collectives import bytes_by_kind, count_collectives
+from jaxpipe.baselines.autoshard.spmd import (
     NamedStep,
     abstract_arrays,
     initial_state,
@@ -26,12 +26,12 @@ from jaxpipe.autoshard.spmd import (
     sharded_step,
     train_step,
 )
-from jaxpipe.autoshard.strategy import jax_mesh
+from jaxpipe.baselines.autoshard.strategy import jax_mesh
+from jaxpipe.baselines.gpt.model_names import model_names
+from jaxpipe.baselines.gpt.model_sizes import duplex_graph
 from jaxpipe.collective.kinds import CollectiveKind
 from jaxpipe.models import GptConfig, load_preset
 from jaxpipe.models.gpt import Gpt
-from jaxpipe.propose.model_names import model_names
-from jaxpipe.propose.model_sizes import duplex_graph
 
 _OPTIONS = {
     "xla_gpu_enable_triton_gemm": False,  # products by cuBLAS: without a GPU nothing can be tuned

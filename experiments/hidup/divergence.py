@@ -17,7 +17,7 @@ import jaxpipe
 from experiments.hidup.learn import DATA, tree_of
 from experiments.hidup.learn_spmd import DEVICES
 from experiments.table import Row, markdown, write_csv
-from jaxpipe.autoshard.hlo import run_python
+from jaxpipe.baselines.autoshard.hlo import run_python
 from jaxpipe.config import config_from
 from jaxpipe.runtime.metrics.records import StepMetrics
 

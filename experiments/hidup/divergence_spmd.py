@@ -17,9 +17,9 @@ import numpy as np
 import optax
 
 from experiments.hidup.learn_spmd import SpmdProgram, wait_for_late_devices
-from jaxpipe.autoshard.spmd import initial_state, unstacked
-from jaxpipe.compare.routed_job import config_of
-from jaxpipe.compare.whole_step import optimizer_of, whole_batch, whole_step
+from jaxpipe.baselines.autoshard.spmd import initial_state, unstacked
+from jaxpipe.baselines.compare.routed_job import config_of
+from jaxpipe.baselines.compare.whole_step import optimizer_of, whole_batch, whole_step
 from jaxpipe.config import config_from, job_from, plan_from, restored_model
 from jaxpipe.models.gpt import Gpt
 from jaxpipe.models.moe import mixture

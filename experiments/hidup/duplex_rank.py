@@ -11,9 +11,9 @@ import jax
 import numpy as np
 import optax
 
-from jaxpipe.autoshard.graph import trace_step
-from jaxpipe.autoshard.intra_op import Machine, find_strategy
-from jaxpipe.autoshard.spmd import (
+from jaxpipe.baselines.autoshard.graph import trace_step
+from jaxpipe.baselines.autoshard.intra_op import Machine, find_strategy
+from jaxpipe.baselines.autoshard.spmd import (
     HostProgram,
     HostStep,
     NamedStep,
@@ -25,7 +25,7 @@ from jaxpipe.autoshard.spmd import (
     trace_host_program,
     train_step,
 )
-from jaxpipe.autoshard.strategy import (
+from jaxpipe.baselines.autoshard.strategy import (
     Axis,
     AxisLink,
     MeshShape,

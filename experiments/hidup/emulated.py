@@ -20,7 +20,7 @@ from statistics import median
 
 from experiments.hidup.workloads import MODELS, Bar, bars
 from experiments.table import Row, grouped, markdown, numbers, read_csv, write_csv
-from jaxpipe.autoshard.duplex.systems import System
+from jaxpipe.baselines.autoshard.duplex.systems import System
 from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 
 COLUMNS = (

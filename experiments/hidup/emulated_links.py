@@ -16,7 +16,7 @@ from statistics import geometric_mean
 import numpy as np
 
 from experiments.hidup.workloads import Bar
-from jaxpipe.autoshard.duplex import CollectiveProfile
+from jaxpipe.baselines.autoshard.duplex import CollectiveProfile
 from jaxpipe.collective.kinds import CollectiveKind
 from jaxpipe.topo import Cluster, Device
 from jaxpipe.topo.cluster import Host

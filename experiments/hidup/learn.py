@@ -21,7 +21,7 @@ from experiments.hidup.labelled_lines import write_lines
 from experiments.hidup.learn_spmd import DEVICES
 from experiments.hidup.learning_curves import draw_curves
 from experiments.table import Row, markdown, read_csv, write_csv
-from jaxpipe.autoshard.hlo import run_python
+from jaxpipe.baselines.autoshard.hlo import run_python
 from jaxpipe.cli.data import Kind, prepare
 from jaxpipe.config import config_from, restored_model
 from jaxpipe.runtime.checkpoint import open_checkpoint

@@ -15,15 +15,15 @@ import jax
 import numpy as np
 import optax
 
-from jaxpipe.autoshard.duplex.systems import System, strategy_of
-from jaxpipe.autoshard.duplex_step import realized
-from jaxpipe.autoshard.spmd import NamedStep, initial_state, placed, sharded_step
-from jaxpipe.autoshard.strategy import jax_mesh
-from jaxpipe.compare.routed_job import config_of
-from jaxpipe.compare.whole_step import optimizer_of, whole_batch, whole_step
+from jaxpipe.baselines.autoshard.duplex.systems import System, strategy_of
+from jaxpipe.baselines.autoshard.duplex_step import realized
+from jaxpipe.baselines.autoshard.spmd import NamedStep, initial_state, placed, sharded_step
+from jaxpipe.baselines.autoshard.strategy import jax_mesh
+from jaxpipe.baselines.compare.routed_job import config_of
+from jaxpipe.baselines.compare.whole_step import optimizer_of, whole_batch, whole_step
+from jaxpipe.baselines.gpt.model_names import model_names
+from jaxpipe.baselines.gpt.model_sizes import duplex_graph
 from jaxpipe.config import config_from, job_from, plan_from
-from jaxpipe.propose.model_names import model_names
-from jaxpipe.propose.model_sizes import duplex_graph
 from jaxpipe.runtime.job import Job
 
 DEVICES: Final = 2

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from experiments.hidup.workloads import MODELS
 from experiments.table import Row, markdown, read_csv, write_csv
-from jaxpipe.autoshard.hlo import run_python
+from jaxpipe.baselines.autoshard.hlo import run_python
 
 _HERE = Path(__file__).parent
 _ON_4 = _HERE / "published" / "table-3-ddp.csv"

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import optax
 
 from experiments.hidup.workloads import routed_experts
-from jaxpipe.autoshard.hlo import Target, compile_step, target_devices
-from jaxpipe.autoshard.spmd import initial_state, train_step
+from jaxpipe.baselines.autoshard.hlo import Target, compile_step, target_devices
+from jaxpipe.baselines.autoshard.spmd import initial_state, train_step
 from jaxpipe.models import GptConfig, load_preset
 from jaxpipe.models.gpt import Gpt
 

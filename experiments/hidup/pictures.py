@@ -6,7 +6,7 @@ import matplotlib
 
 from experiments.hidup.accuracy import Seconds
 from experiments.hidup.workloads import MODELS, Bar
-from jaxpipe.autoshard.duplex.systems import System
+from jaxpipe.baselines.autoshard.duplex.systems import System
 
 matplotlib.use("Agg")
 

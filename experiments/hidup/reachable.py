@@ -24,9 +24,9 @@ from experiments.hidup.accuracy import (
 )
 from experiments.hidup.workloads import Bar, fitted, workload
 from experiments.table import Row
-from jaxpipe.autoshard.duplex import Device, search, step_s
-from jaxpipe.autoshard.duplex.routing_load import RoutingGroup
-from jaxpipe.autoshard.duplex.systems import System, predicted_step_s
+from jaxpipe.baselines.autoshard.duplex import Device, search, step_s
+from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup
+from jaxpipe.baselines.autoshard.duplex.systems import System, predicted_step_s
 
 _TABLE_4 = Path(__file__).parent / "published" / "table-4.csv"
 _FREE = Device(flops_per_s=1e30)

@@ -7,16 +7,16 @@ from statistics import mean
 
 from experiments.hidup.workloads import Bar, Constants, workload
 from experiments.table import Row
-from jaxpipe.autoshard.duplex import (
+from jaxpipe.baselines.autoshard.duplex import (
     CostModel,
     published_profiles,
     search,
     step_s,
     transformer_graph,
 )
-from jaxpipe.autoshard.duplex.noise import noisy_model
-from jaxpipe.autoshard.duplex.routing_load import RoutingGroup
-from jaxpipe.autoshard.duplex.systems import System
+from jaxpipe.baselines.autoshard.duplex.noise import noisy_model
+from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup
+from jaxpipe.baselines.autoshard.duplex.systems import System
 
 _REPEATS = 10
 _CONDITIONS = ((6, "8 GPUs"), (7, "8 GPUs"), (8, "20 Gbps"))

@@ -1,7 +1,7 @@
 """The step of a published system as one device runs it: computes, collectives, and waits for them.
 
 Each device has a compute thread and a network thread, which runs one collective at a time. The
-program of the compute thread is what `jaxpipe.autoshard.duplex` prices::
+program of the compute thread is what `jaxpipe.baselines.autoshard.duplex` prices::
 
     whole steps   activations are awaited, one all-reduce of the gradients ends the backward, or
                   those of buckets run under it
@@ -13,7 +13,7 @@ Times of collectives are no part of a program, only their kinds and bytes.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jaxpipe.autoshard.duplex import (
+from jaxpipe.baselines.autoshard.duplex import (
     CollectiveProfile,
     CostModel,
     Decision,
@@ -21,11 +21,11 @@ from jaxpipe.autoshard.duplex import (
     conversion,
     search,
 )
-from jaxpipe.autoshard.duplex.cost import BACKWARD
-from jaxpipe.autoshard.duplex.form import FULL
-from jaxpipe.autoshard.duplex.routing_load import RoutingGroup
-from jaxpipe.autoshard.duplex.stage import costs_of
-from jaxpipe.autoshard.duplex.systems import (
+from jaxpipe.baselines.autoshard.duplex.cost import BACKWARD
+from jaxpipe.baselines.autoshard.duplex.form import FULL
+from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup
+from jaxpipe.baselines.autoshard.duplex.stage import costs_of
+from jaxpipe.baselines.autoshard.duplex.systems import (
     System,
     Workload,
     bucket_bytes,
@@ -33,7 +33,7 @@ from jaxpipe.autoshard.duplex.systems import (
     strategy_of,
     sums_gradients,
 )
-from jaxpipe.autoshard.duplex.timeline import replicated_bytes
+from jaxpipe.baselines.autoshard.duplex.timeline import replicated_bytes
 from jaxpipe.collective.kinds import CollectiveKind
 
 _GROUPS = {System.DEEPSPEED: RoutingGroup.DEVICE, System.FASTMOE: RoutingGroup.NONE}

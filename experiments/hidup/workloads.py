@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jaxpipe.autoshard.duplex import (
+from jaxpipe.baselines.autoshard.duplex import (
     CollectiveProfile,
     Device,
     between,
     limited,
     published_profiles,
 )
-from jaxpipe.autoshard.duplex.routing_load import RoutingLoad
-from jaxpipe.autoshard.duplex.systems import System, Workload
+from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingLoad
+from jaxpipe.baselines.autoshard.duplex.systems import System, Workload
+from jaxpipe.baselines.gpt.model_sizes import transformer_sizes
 from jaxpipe.models import GptConfig, load_preset
-from jaxpipe.propose.model_sizes import transformer_sizes
 
 MODELS = ("bert-sgmoe", "bert-switch", "vit-sgmoe", "vit-switch")
 _SETTINGS = tomllib.loads((Path(__file__).parent / "simulated.toml").read_text())

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, Final
 
-from jaxpipe.autoshard.hlo import Target, target_devices
+from jaxpipe.baselines.autoshard.hlo import Target, target_devices
 from jaxpipe.models import LlamaConfig, preset_config
 from jaxpipe.models.gpt_config import Attention
 from jaxpipe.models.llama.llama import Llama

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from experiments.table import Row, markdown, write_csv
-from jaxpipe.autoshard.hlo import run_python
+from jaxpipe.baselines.autoshard.hlo import run_python
 
 _HERE: Final = Path(__file__).parent
 

@@ -27,13 +27,13 @@ from tempfile import TemporaryDirectory
 
 import matplotlib.pyplot as plt
 
-from jaxpipe.autoshard.duplex import CostModel, Device, published_profiles, search
-from jaxpipe.autoshard.duplex.describe import count_step_collectives, draw_found
-from jaxpipe.autoshard.duplex.systems import System, bucket_bytes, strategy_of
-from jaxpipe.autoshard.duplex.timeline import Overlap, whole_step_s
+from jaxpipe.baselines.autoshard.duplex import CostModel, Device, published_profiles, search
+from jaxpipe.baselines.autoshard.duplex.describe import count_step_collectives, draw_found
+from jaxpipe.baselines.autoshard.duplex.systems import System, bucket_bytes, strategy_of
+from jaxpipe.baselines.autoshard.duplex.timeline import Overlap, whole_step_s
+from jaxpipe.baselines.gpt.model_sizes import duplex_graph
 from jaxpipe.models import GptConfig
 from jaxpipe.pictures.palette import SERIES
-from jaxpipe.propose.model_sizes import duplex_graph
 
 mine = GptConfig(
     num_layers=2,  # pairs of a dense layer and one with experts
@@ -157,4 +157,4 @@ print(autoshard("--strategy", "strategy.json", "--execute", "1"))
 # - `jaxpipe compare my.toml --against hidup,gshard,ddp` trains with them, over real ranks.
 # - `experiments/hidup` compares the same costs with 116 published bars.
 # - For a model of your own, put `jax.named_scope`s around its operators and say which scope and
-#   which labels each parameter has (`jaxpipe.autoshard.duplex_step.ModelNames`).
+#   which labels each parameter has (`jaxpipe.baselines.autoshard.duplex_step.ModelNames`).

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import root_scalar
 
 from experiments.spmd_links.links import NUM_RANKS, cluster_name, cluster_of
-from jaxpipe.compare.measured import Measured
+from jaxpipe.baselines.compare.measured import Measured
 from jaxpipe.config import load_config, plan_from
 from jaxpipe.propose.gpt_profile import gpt_profile
 from jaxpipe.simulate.plan_step import Conditions, plan_step_s

@@ -17,8 +17,8 @@ from experiments.spmd_links.links import cluster_name, cluster_of, run_linked
 from experiments.spmd_links.picture import draw
 from experiments.spmd_links.predict import predicted_s
 from experiments.table import write_csv
-from jaxpipe.compare.measured import Measured, read_measured
-from jaxpipe.compare.system import System
+from jaxpipe.baselines.compare.measured import Measured, read_measured
+from jaxpipe.baselines.compare.system import System
 from jaxpipe.topo.emulate import EngineKind
 
 _HERE = Path(__file__).parent

@@ -36,7 +36,7 @@ def autoshard(
         draw: print the sharding of each argument, and the collectives of a searched strategy.
         json_: print one JSON object and nothing else.
     """
-    from jaxpipe.autoshard.hlo import run_python
+    from jaxpipe.baselines.autoshard.hlo import run_python
     from jaxpipe.errors import PlanError
     from jaxpipe.jaxpr import warn_if_untested
     from jaxpipe.run.output_files import check_output

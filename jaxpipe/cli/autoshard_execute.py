@@ -5,8 +5,8 @@ from typing import Any, Final
 import jax
 import numpy as np
 
-from jaxpipe.autoshard.spmd import run_hosts, run_one_device, run_program
-from jaxpipe.autoshard.strategy import Strategy
+from jaxpipe.baselines.autoshard.spmd import run_hosts, run_one_device, run_program
+from jaxpipe.baselines.autoshard.strategy import Strategy
 from jaxpipe.cli.autoshard_problem import MOMENT_PART, Problem, drawn
 from jaxpipe.errors import ConfigError
 

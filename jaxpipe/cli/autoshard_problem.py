@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxpipe.autoshard.graph import Graph, trace_step
-from jaxpipe.autoshard.hlo import Target, TargetSpeeds, target_speeds
-from jaxpipe.autoshard.intra_op import Machine
-from jaxpipe.autoshard.spmd import NamedStep, initial_state, train_step
-from jaxpipe.autoshard.strategy import AxisLink, MeshShape
+from jaxpipe.baselines.autoshard.graph import Graph, trace_step
+from jaxpipe.baselines.autoshard.hlo import Target, TargetSpeeds, target_speeds
+from jaxpipe.baselines.autoshard.intra_op import Machine
+from jaxpipe.baselines.autoshard.spmd import NamedStep, initial_state, train_step
+from jaxpipe.baselines.autoshard.strategy import AxisLink, MeshShape
+from jaxpipe.baselines.gpt.alpa_gpt import AlpaGpt
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import GptConfig, gpt_preset
-from jaxpipe.models.alpa_gpt import AlpaGpt
 from jaxpipe.models.gpt import Gpt
 
 OPTIMIZER = optax.adam(1e-4)

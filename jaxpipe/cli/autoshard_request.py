@@ -189,7 +189,7 @@ def _of_duplex_file(request: AutoshardRequest) -> tuple[AutoshardRequest, bool]:
         ConfigError: the request asks for something else.
         PlanError: the file is damaged.
     """
-    from jaxpipe.autoshard.duplex.found_file import is_found_file, read_found
+    from jaxpipe.baselines.autoshard.duplex.found_file import is_found_file, read_found
     from jaxpipe.errors import ConfigError
 
     path = request.strategy

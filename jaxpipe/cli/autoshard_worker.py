@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jaxpipe.autoshard.duplex.found_file import decisions_for, read_found
-from jaxpipe.autoshard.duplex_step import realized
-from jaxpipe.autoshard.hlo import (
+from jaxpipe.baselines.autoshard.duplex.found_file import decisions_for, read_found
+from jaxpipe.baselines.autoshard.duplex_step import realized
+from jaxpipe.baselines.autoshard.hlo import (
     CompiledStep,
     Target,
     bytes_by_kind,
@@ -22,7 +22,7 @@ from jaxpipe.autoshard.hlo import (
     count_collectives,
     target_devices,
 )
-from jaxpipe.autoshard.intra_op import (
+from jaxpipe.baselines.autoshard.intra_op import (
     GradientReduction,
     Machine,
     Priced,
@@ -30,7 +30,7 @@ from jaxpipe.autoshard.intra_op import (
     find_strategy,
     price_strategy,
 )
-from jaxpipe.autoshard.spmd import (
+from jaxpipe.baselines.autoshard.spmd import (
     Combining,
     abstract_arrays,
     baseline,
@@ -38,7 +38,7 @@ from jaxpipe.autoshard.spmd import (
     placed,
     sharded_step,
 )
-from jaxpipe.autoshard.strategy import (
+from jaxpipe.baselines.autoshard.strategy import (
     Strategy,
     ZeroLevel,
     draw_collectives,
@@ -48,12 +48,12 @@ from jaxpipe.autoshard.strategy import (
     read_strategy,
     strategy_text,
 )
+from jaxpipe.baselines.gpt.alpa_gpt import step_flops, step_memory_bytes
+from jaxpipe.baselines.gpt.model_names import model_names
+from jaxpipe.baselines.gpt.model_sizes import duplex_graph
 from jaxpipe.cli.autoshard_execute import executed
 from jaxpipe.cli.autoshard_problem import Problem, problem_of
 from jaxpipe.errors import ConfigError, PlanError, UserError
-from jaxpipe.models.alpa_gpt import step_flops, step_memory_bytes
-from jaxpipe.propose.model_names import model_names
-from jaxpipe.propose.model_sizes import duplex_graph
 
 
 def main() -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 if TYPE_CHECKING:  # these import numpy or jax, which `--help` can do without
-    from jaxpipe.compare.measured import Measured, Step
-    from jaxpipe.compare.system import Executor, System
+    from jaxpipe.baselines.compare.measured import Measured, Step
+    from jaxpipe.baselines.compare.system import Executor, System
     from jaxpipe.config import Config
     from jaxpipe.plan import Plan
     from jaxpipe.runtime.metrics.run_truth import RunTruth
@@ -45,7 +45,7 @@ def compare(
         out: the folder of the results.
         rank_of: run as one rank of this system; `compare` starts its ranks with it.
     """
-    from jaxpipe.compare.system import Executor, systems_from
+    from jaxpipe.baselines.compare.system import Executor, systems_from
     from jaxpipe.config import load_config
 
     systems = systems_from(against)
@@ -62,7 +62,7 @@ def compare(
 
 
 def _be_rank(name: str, config: "Config", out: Path, executor: "Executor") -> int:
-    from jaxpipe.compare.system import System
+    from jaxpipe.baselines.compare.system import System
     from jaxpipe.config import cluster_from, plan_from
     from jaxpipe.errors import ConfigError
     from jaxpipe.plan import ResolvedPlan, read_resolved_plan
@@ -90,7 +90,7 @@ def _be_rank(name: str, config: "Config", out: Path, executor: "Executor") -> in
     take_devices(os.environ, each=1)
     use_compile_cache(os.environ)
 
-    from jaxpipe.compare.compare_rank import run_system
+    from jaxpipe.baselines.compare.compare_rank import run_system
 
     run_system(
         System(name),
@@ -138,10 +138,10 @@ def _compare(
     executor: "Executor",
     out: Path,
 ) -> int:
-    from jaxpipe.compare.check_request import check_comparison
-    from jaxpipe.compare.measured import read_measured
-    from jaxpipe.compare.system import System
-    from jaxpipe.compare.table import markdown, write_table
+    from jaxpipe.baselines.compare.check_request import check_comparison
+    from jaxpipe.baselines.compare.measured import read_measured
+    from jaxpipe.baselines.compare.system import System
+    from jaxpipe.baselines.compare.table import markdown, write_table
     from jaxpipe.config import cluster_from, plan_from
     from jaxpipe.config.build_job import describe
     from jaxpipe.errors import ConfigError, RunError
@@ -203,7 +203,7 @@ def _why(output: str) -> str:
 
 
 def _picture(all_measured: "Sequence[Measured]", out: Path, truth: "RunTruth") -> list[Path]:
-    from jaxpipe.compare.compare_picture import draw
+    from jaxpipe.baselines.compare.compare_picture import draw
     from jaxpipe.errors import UserError
 
     try:
@@ -217,7 +217,7 @@ def _picture(all_measured: "Sequence[Measured]", out: Path, truth: "RunTruth") -
 def _notes(
     all_measured: "Sequence[Measured]", config: "Config", plan: "Plan", truth: "RunTruth"
 ) -> str:
-    from jaxpipe.compare.slow_links import regions_of
+    from jaxpipe.baselines.compare.slow_links import regions_of
     from jaxpipe.config import cluster_from
 
     regions = dict.fromkeys(regions_of(plan, cluster_from(config)))

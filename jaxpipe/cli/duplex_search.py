@@ -35,13 +35,13 @@ class DuplexRequest:
 
 def search_duplex(request: DuplexRequest, *, out: Path | None, draw: bool, as_json: bool) -> int:
     """Search, print the strategy, and write it."""
-    from jaxpipe.autoshard.duplex import search, step_s
-    from jaxpipe.autoshard.duplex.describe import (
+    from jaxpipe.baselines.autoshard.duplex import search, step_s
+    from jaxpipe.baselines.autoshard.duplex.describe import (
         count_step_collectives,
         draw_found,
         strategy_json,
     )
-    from jaxpipe.autoshard.duplex.noise import noisy_model
+    from jaxpipe.baselines.autoshard.duplex.noise import noisy_model
     from jaxpipe.run.output_files import check_output
 
     check_output("--out", out)
@@ -77,11 +77,11 @@ def search_duplex(request: DuplexRequest, *, out: Path | None, draw: bool, as_js
 
 
 def _cost_model(request: DuplexRequest) -> Any:
-    from jaxpipe.autoshard.duplex import CostModel, Device, find_profile
-    from jaxpipe.autoshard.hlo import Target, target_speeds
+    from jaxpipe.baselines.autoshard.duplex import CostModel, Device, find_profile
+    from jaxpipe.baselines.autoshard.hlo import Target, target_speeds
+    from jaxpipe.baselines.gpt.model_sizes import duplex_graph
     from jaxpipe.errors import ConfigError
     from jaxpipe.models import gpt_preset
-    from jaxpipe.propose.model_sizes import duplex_graph
 
     profile = find_profile(request.links)
     if request.batch % (2 * profile.devices) or request.batch < 1:

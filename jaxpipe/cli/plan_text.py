@@ -11,7 +11,7 @@ from jaxpipe.propose.request import OuterQuestion, PlanRequest
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from collections.abc import Iterable
 
-    from jaxpipe.autoshard.inter_op import AlpaPlan
+    from jaxpipe.baselines.autoshard.inter_op import AlpaPlan
     from jaxpipe.collective import Codecs
     from jaxpipe.plan import Plan
     from jaxpipe.propose.outer_advice import OuterAdvice

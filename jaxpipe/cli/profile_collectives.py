@@ -4,10 +4,14 @@ import os
 import time
 from pathlib import Path
 
-from jaxpipe.autoshard.duplex import profile_text
+from jaxpipe.baselines.autoshard.duplex import profile_text
+from jaxpipe.baselines.autoshard.measure_collectives import (
+    MIB,
+    CollectiveSettings,
+    measure_collectives,
+)
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.errors import ConfigError
-from jaxpipe.profile.collectives import MIB, CollectiveSettings, measure_collectives
 from jaxpipe.run.console import console
 from jaxpipe.run.output_files import check_output
 from jaxpipe.runtime.process.mpirun import launched_rank

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 if TYPE_CHECKING:  # it imports numpy, which `--help` can do without
-    from jaxpipe.simulate import System
+    from jaxpipe.baselines.published.systems import System
     from jaxpipe.topo import Cluster
     from jaxpipe.topo.gpu import Precision
 
 
-def simulate(  # noqa: PLR0913  each is an option of the command line
+def simulate(  # noqa: PLR0913, PLR0915  each is an option of the command line
     *,
     system: str,
     cluster: str,
@@ -51,18 +51,14 @@ def simulate(  # noqa: PLR0913  each is an option of the command line
         stages: draw the ranks of these stages alone; with `--ranks`, those that are both.
     """
     from jaxpipe import topo
+    from jaxpipe.baselines.published.step_time import step_time
+    from jaxpipe.baselines.published.systems import num_devices_used, system_peak_bytes, system_step
+    from jaxpipe.baselines.published.workload import Workload
     from jaxpipe.errors import ConfigError
     from jaxpipe.run.console import console
     from jaxpipe.run.output_files import check_output, check_picture
     from jaxpipe.run.progress import showing_progress
-    from jaxpipe.simulate import (
-        Workload,
-        dtfm_constants,
-        num_devices_used,
-        step_time,
-        system_peak_bytes,
-        system_step,
-    )
+    from jaxpipe.simulate import dtfm_constants
     from jaxpipe.simulate import simulate as run
     from jaxpipe.trace import chosen_ranks, plot, write_chrome
 
@@ -155,8 +151,8 @@ def _precision(name: str) -> "Precision":
 
 
 def _system(name: str) -> "System":
+    from jaxpipe.baselines.published.systems import System
     from jaxpipe.errors import ConfigError
-    from jaxpipe.simulate import System
 
     try:
         return System(name)

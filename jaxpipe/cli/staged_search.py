@@ -10,7 +10,7 @@ GIB = 2**30
 
 def search_staged(asked: Mapping[str, Any], *, out: Path | None, draw: bool, as_json: bool) -> int:
     """Search stages in a process of its own, print them, and write them as JSON."""
-    from jaxpipe.autoshard.hlo import run_python
+    from jaxpipe.baselines.autoshard.hlo import run_python
     from jaxpipe.errors import PlanError
     from jaxpipe.run.output_files import check_output
 

@@ -5,11 +5,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from jaxpipe.baselines.gpt.staged_plan import cluster_of, staged_plan
+from jaxpipe.baselines.gpt.staged_search import SearchedStages, search_stages
 from jaxpipe.cli.autoshard_problem import config_and_speeds
 from jaxpipe.errors import UserError
 from jaxpipe.plan.plan_file import plan_text
-from jaxpipe.propose.staged_plan import cluster_of, staged_plan
-from jaxpipe.propose.staged_search import SearchedStages, search_stages
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from jaxpipe.config.read import Config
 from jaxpipe.errors import ConfigError
-from jaxpipe.models.gpt_config import Attention
 from jaxpipe.runtime.data import Dataset, InputShape, Labels, mixture_of
 
 
@@ -16,7 +15,7 @@ def check_data(config: Config, datasets: Sequence[Dataset]) -> None:
             few samples are held out.
         DataError: a split has not enough samples, or datasets cannot be mixed.
     """
-    _check_model(config, datasets)
+    _check_counted(config, datasets)
     for folder, dataset in zip(config.data.folders, datasets, strict=True):
         _check_dataset(config, dataset, folder=folder)
     sequence = config.train.sequence or config.model.sequence
@@ -31,23 +30,13 @@ def check_data(config: Config, datasets: Sequence[Dataset]) -> None:
         )
 
 
-def _check_model(config: Config, datasets: Sequence[Dataset]) -> None:
-    """Check that the model supports packed samples, and tokens that do not count, if there are."""
-    model = config.model
-    if config.data.pack:
-        attention, experts = getattr(model, "attention", None), getattr(model, "experts", 0)
-        if attention is Attention.FLASH or experts or model.classes:
-            raise ConfigError(
-                "packed documents are kept apart by a mask: `data.pack` is true, with "
-                f"`model.attention` {attention}, `model.experts` {experts} and `model.classes` "
-                f"{model.classes}; choose another attention, and no experts or classes"
-            )
-    masked = config.data.pack or any(each.counted is not None for each in datasets)
-    if masked and getattr(model, "experts", 0):
+def _check_counted(config: Config, datasets: Sequence[Dataset]) -> None:
+    """Check that the model supports tokens that do not count, if there are."""
+    experts = getattr(config.model, "experts", 0)
+    if experts and any(dataset.counted is not None for dataset in datasets):
         raise ConfigError(
-            "the balance of experts is a mean over all tokens, of which some do not count here: "
-            f"`model.experts` is {getattr(model, 'experts', 0)}; set it to 0, or prepare the data "
-            "without prompts"
+            f"`model.experts` ({experts}) needs data in which all tokens count, since the balance "
+            "of experts is a mean over them; set it to 0, or prepare the data without prompts"
         )
 
 

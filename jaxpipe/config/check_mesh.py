@@ -2,20 +2,17 @@
 
 from jaxpipe.config.read import Config
 from jaxpipe.errors import ConfigError
-from jaxpipe.models import GptConfig, LlamaConfig
-from jaxpipe.models.gpt_config import Attention
+from jaxpipe.models import LlamaConfig
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.config import MeshConfig
 from jaxpipe.runtime.rank_mesh import rank_mesh
-from jaxpipe.schedule import Op
 
 
 def check_mesh_fits(config: Config, plan: Plan) -> None:
     """Check that a run can share its stages between the devices of each rank.
 
     Raises:
-        ConfigError: a mesh does not divide heads, sequences or microbatch, or the model or the
-            schedule cannot compute with parts of sequences.
+        ConfigError: a mesh does not divide heads, sequences or microbatch.
     """
     meshes = {
         (rank_mesh(plan, config.mesh, rank=rank), plan.pipeline(rank).microbatch)
@@ -23,8 +20,6 @@ def check_mesh_fits(config: Config, plan: Plan) -> None:
     }
     for mesh, microbatch in meshes:
         _check_parts(config, mesh, microbatch=microbatch)
-        if mesh.context > 1:
-            _check_context(config, plan, mesh)
 
 
 def _check_parts(config: Config, mesh: MeshConfig, *, microbatch: int) -> None:
@@ -43,43 +38,10 @@ def _check_parts(config: Config, mesh: MeshConfig, *, microbatch: int) -> None:
         if whole % parts:
             choices = ", ".join(str(n) for n in range(1, whole + 1) if whole % n == 0)
             raise ConfigError(
-                f"the devices of a rank have equal parts: `{name}` is {parts}, which does not "
-                f"divide `{whole_field}`, {whole}; choose from {choices}"
+                f"`{name}` ({parts}) must divide `{whole_field}` ({whole}); choose from {choices}"
             )
     if mesh.context > 1 and sequence % (2 * mesh.context):
         raise ConfigError(
-            "each device of a rank has two pieces of a sequence: `mesh.context` is "
-            f"{mesh.context}, and twice as many do not divide `{field}`, {sequence}; lower the one "
-            "or change the other"
+            f"`{field}` ({sequence}) must be a multiple of 2 x `mesh.context` "
+            f"({2 * mesh.context}): ring attention gives each device two pieces"
         )
-
-
-def _check_context(config: Config, plan: Plan, mesh: MeshConfig) -> None:
-    """Check that the model and the schedule compute with parts of sequences."""
-    model = config.model
-    wrong: dict[str, tuple[object, bool, str]] = {
-        "model.attention": (
-            model.attention,
-            model.attention is Attention.FLASH,
-            f'set it to "{Attention.PRODUCT}"',
-        )
-    }
-    if isinstance(model, GptConfig):
-        wrong |= {
-            "model.dropout": (model.dropout, model.dropout > 0, "set it to 0"),
-            "model.experts": (model.experts, model.experts > 0, "they share whole sequences"),
-            "model.classes": (model.classes, model.classes > 0, "they read one token alone"),
-        }
-    splits = any(
-        each.op is Op.BACKWARD_INPUT
-        for replica in range(plan.num_replicas)
-        for program in plan.train_schedule(replica=replica)
-        for each in program
-    )
-    wrong["plan.schedule"] = (plan.schedule_name, splits, "choose one that splits no backward")
-    for field, (value, is_wrong, fix) in wrong.items():
-        if is_wrong:
-            raise ConfigError(
-                f"parts of a sequence are computed apart: `mesh.context` is {mesh.context}, and "
-                f"`{field}` is {value}; {fix}, or set `context` to 1"
-            )

@@ -3,7 +3,6 @@
 from dataclasses import fields
 from pathlib import Path
 
-from jaxpipe.collective import CodecKind
 from jaxpipe.config.check_data import check_data
 from jaxpipe.config.check_outer import check_same_outer
 from jaxpipe.config.checkpoint_place import check_place, place_of
@@ -13,7 +12,6 @@ from jaxpipe.config.tuning import check_same_tuning
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.models.catalogue import FAMILY
 from jaxpipe.runtime.checkpoint import Checkpoint, committed, newest_valid
-from jaxpipe.runtime.config import TransportKind
 from jaxpipe.runtime.data import dataset_folder, open_dataset
 from jaxpipe.runtime.metrics.trackers import check_installed
 
@@ -61,34 +59,16 @@ def check_run(
 
 
 def check_paced(config: Config, *, resume: bool) -> None:
-    """Check that a paced run supports the configuration.
+    """Check that a paced run begins at its first step.
 
     Raises:
         ConfigError: it does not.
     """
-    comm, run = config.comm, config.run
-    wrong = {
-        "run.transport": (run.transport, run.transport is TransportKind.NCCL, "remove it"),
-        "comm.boundary": (comm.boundary, comm.boundary is not CodecKind.NONE, "set it to none"),
-        "comm.gradients": (comm.gradients, comm.gradients is not CodecKind.NONE, "set it to none"),
-        "mesh": (config.mesh, config.mesh.num_devices > 1, "remove it"),
-        "optimizer.sharded": (True, config.optimizer.sharded, "set it to false"),
-        "outer.codec": (
-            config.outer.codec,
-            config.outer.codec is not CodecKind.NONE,
-            "set it to none",
-        ),
-        "lora.rank": (config.lora.rank, config.lora.is_on, "set it to 0"),
-        "train.frozen": (list(config.train.frozen), bool(config.train.frozen), "remove it"),
-        "resume": (True, resume, "remove it"),
-        "run.trackers": (", ".join(config.run.trackers), bool(config.run.trackers), "remove it"),
-    }
-    for field, (value, is_wrong, fix) in wrong.items():
-        if is_wrong:
-            raise ConfigError(
-                f"paced runs emulate ranks of one device, with uncompressed messages: "
-                f"`{field}` is {value}; {fix}"
-            )
+    if resume:
+        raise ConfigError(
+            f"`--resume` needs a checkpoint, and a run with `run.compute` {config.run.compute} "
+            "keeps none; leave it out"
+        )
 
 
 def _check_model(config: Config, checkpoint: Checkpoint) -> None:

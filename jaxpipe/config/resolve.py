@@ -9,12 +9,12 @@ from jaxpipe import topo
 from jaxpipe.collective import AllReduceKind, CodecKind
 from jaxpipe.config.check_mesh import check_mesh_fits
 from jaxpipe.config.check_outer import check_outer
+from jaxpipe.config.compatibility import check_compatible
 from jaxpipe.config.read import Config
-from jaxpipe.config.tuning import check_tuning, is_tuned, tuned_model_from
+from jaxpipe.config.tuning import is_tuned, tuned_model_from
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.models import num_parameters
 from jaxpipe.plan import Plan, default_plan, read_plan
-from jaxpipe.runtime.config import OptimizerName
 from jaxpipe.simulate import fastest_all_reduce
 from jaxpipe.topo import Cluster
 
@@ -70,17 +70,13 @@ def check_plan_fits(config: Config, plan: Plan, *, source: str = "the plan") -> 
     """Check that a plan is one for this configuration; errors name its `source`.
 
     Raises:
-        ConfigError: the plan does not use the codec of gradients, or the mesh does not fit model
-            and microbatch, or the optimizer is sharded twice, or an outer loop does not fit.
+        ConfigError: two settings exclude each other, or the mesh or the outer loop does not fit.
         PlanError: the plan is for another model or batch, or has no such islands.
     """
     _check_same_model(config, plan, source=source)
-    _check_groups(config, plan, source=source)
+    check_compatible(config, plan)
     check_mesh_fits(config, plan)
-    _check_codec(config, plan)
-    _check_sharding(config, plan)
     check_outer(config, plan)
-    check_tuning(config)
 
 
 def _all_reduce(
@@ -112,46 +108,6 @@ def _gradient_bytes(config: Config, plan: Plan, own: "Model | None") -> tuple[li
         for number, n in enumerate(plan.segments)
     ]
     return segment_bytes, _GRADIENT_BYTES * tokens
-
-
-def _check_groups(config: Config, plan: Plan, *, source: str) -> None:
-    if plan.has_groups and config.mesh.num_devices > 1:
-        raise ConfigError(
-            f"the devices of a rank are those of the plan, or of the mesh: {source} has ranks of "
-            f"several devices, and {config.mesh.words}; "
-            "remove the section `mesh`"
-        )
-
-
-def _check_codec(config: Config, plan: Plan) -> None:
-    codec, kind = config.comm.gradients, plan.all_reduce
-    if codec is not CodecKind.NONE and not kind.facts.has_far_messages:
-        raise ConfigError(
-            f"`comm.gradients` ({codec}) compresses far messages, and `plan.all_reduce` ({kind}) "
-            f"has none; set `plan.all_reduce` to {AllReduceKind.HIERARCHICAL}, or "
-            f"`comm.gradients` to {CodecKind.NONE}"
-        )
-
-
-def _check_sharding(config: Config, plan: Plan) -> None:
-    num_devices = config.mesh.num_devices
-    if config.optimizer.name is OptimizerName.ADAFACTOR and (plan.has_groups or num_devices > 1):
-        raise ConfigError(
-            "means of rows and columns are not divided over the devices of a rank: "
-            f"`optimizer.name` is {OptimizerName.ADAFACTOR}, and ranks have several devices; set "
-            f"it to {OptimizerName.ADAMW}, or leave each rank one device"
-        )
-    if config.optimizer.sharded and plan.has_groups:
-        raise ConfigError(
-            "moments are sharded over replicas or over the devices of a rank, not both: "
-            "`optimizer.sharded` is true, and ranks of the plan have several devices; set it to "
-            "false"
-        )
-    if config.optimizer.sharded and num_devices > 1:
-        raise ConfigError(
-            f"moments are sharded over replicas or over the devices of a rank, not both: "
-            f"`optimizer.sharded` is true, and {config.mesh.words}; remove one of them"
-        )
 
 
 def _check_same_model(config: Config, plan: Plan, *, source: str) -> None:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from jaxpipe.config.compatibility import check_compatible
 from jaxpipe.config.read import Config
 from jaxpipe.config.saved_config import saved_lora
 from jaxpipe.errors import CheckpointError, ConfigError
@@ -23,12 +24,12 @@ def tuned_model_from(config: Config, model: "Model | None" = None) -> "Model":
 
     Raises:
         ConfigError: a pattern of `lora.targets` or `train.frozen` matches nothing, layers of a
-            parameter are frozen whose optimizer is sharded, or another setting excludes them.
+            parameter are frozen whose optimizer is sharded.
     """
     from jaxpipe.finetune.tuned_model import partly_frozen, tuned
     from jaxpipe.models.build_model import build_model
 
-    check_tuning(config)
+    check_compatible(config)
     base = build_model(config.model) if model is None else model
     found = tuned(base, lora=config.lora, frozen=config.train.frozen)
     # Pieces of a shard have no layers, by which the frozen ones could be told from others.
@@ -39,28 +40,6 @@ def tuned_model_from(config: Config, model: "Model | None" = None) -> "Model":
             "`optimizer.sharded` is true; freeze all, or set it to false"
         )
     return found
-
-
-def check_tuning(config: Config) -> None:
-    """Check that nothing excludes adapters or frozen parameters.
-
-    Raises:
-        ConfigError: another setting does.
-    """
-    if not is_tuned(config):
-        return
-    name = "lora.rank" if config.lora.is_on else "train.frozen"
-    value = config.lora.rank if config.lora.is_on else ", ".join(config.train.frozen)
-    if config.lora.is_on and config.train.frozen:
-        raise ConfigError(
-            f"with adapters all other parameters are frozen: `lora.rank` is {value}, and "
-            f"`train.frozen` {', '.join(config.train.frozen)}; leave out one of them"
-        )
-    if config.outer.is_on:
-        raise ConfigError(
-            f"an outer loop averages all parameters: `outer.islands` is {config.outer.islands}, "
-            f"and `{name}` {value}; set the first to 0, or leave out the second"
-        )
 
 
 def check_same_tuning(config: Config, checkpoint: Checkpoint) -> None:

@@ -1,8 +1,8 @@
 """The versions of JAX that the tests have run on, and a warning on any other.
 
 The parameters of JAX's equations and the text of compiled HLO are no public API. A newer JAX may
-have changed either, and then `jaxpipe.jaxpr` or `jaxpipe.autoshard` fails with an error or, worse,
-finds other strategies. `docs/guide/versions.md` says what differs between the versions.
+have changed either, and then `jaxpipe.jaxpr` or `jaxpipe.baselines.autoshard` fails with an error
+or, worse, finds other strategies. `docs/guide/versions.md` says what differs between the versions.
 """
 
 import logging

@@ -66,12 +66,6 @@ class OuterConfig:
             raise ValueError(
                 f"`top_k_fraction` must be above 0 and at most 1, is {self.top_k_fraction}"
             )
-        if self.islands == 1 and self.codec is not CodecKind.NONE:
-            raise ValueError(
-                f"one island sends nothing to others: `codec` is {self.codec}, and `islands` is 1; "
-                f"set `codec` to {CodecKind.NONE}"
-            )
-        self._check_eager()
         check_timetable(every=self.every, num_fragments=self.fragments, delay=self.delay)
 
     @property
@@ -88,14 +82,6 @@ class OuterConfig:
     def feeds_back(self) -> bool:
         """Whether the codec adds its residuals to the next outer step (error feedback)."""
         return self.codec is CodecKind.TOP_K
-
-    def _check_eager(self) -> None:
-        for name in ("delay", "local_fraction"):
-            if self.eager and getattr(self, name):
-                raise ValueError(
-                    f"eager updates have all inner steps until the next outer one, and keep all of "
-                    f"them: `{name}` is {getattr(self, name)}, and `eager` true; set it to 0"
-                )
 
     def _check_given(self) -> None:
         changed = [each.name for each in fields(self) if getattr(self, each.name) != each.default]

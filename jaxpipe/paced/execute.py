@@ -33,7 +33,7 @@ from jaxpipe.paced.switch import Switch
 from jaxpipe.paced.timing_error import NEVER_LATE, TimingError, added
 from jaxpipe.paced.virtual_clock import TimeBase, VirtualClock
 from jaxpipe.simulate.engine.step_model import StepModel
-from jaxpipe.simulate.published.step_time import step_seconds
+from jaxpipe.simulate.step_seconds import step_seconds
 from jaxpipe.trace import Span, Trace, Truth
 
 _AHEAD_S = 0.3

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from jaxpipe.collective import AllReduceKind, CodecKind, ranks
+from jaxpipe.collective import CodecKind, ranks
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.group import Sharing
 from jaxpipe.plan.pipeline import Pipeline
@@ -60,12 +60,6 @@ def _check_pipelines(plan: Plan) -> None:
         raise PlanError(
             f"every replica holds all layers, each stage at least one: `cut` is "
             f"{[pipeline.cut for pipeline in plan.pipelines]}, of {layers} layers; make these equal"
-        )
-    if plan.all_reduce.facts.is_native and not plan.has_equal_cuts:
-        raise PlanError(
-            f"`all_reduce` must not be {plan.all_reduce} where replicas have different partitions: "
-            "a library's own all-reduces begin in one order on all ranks; choose another, such as "
-            f"{AllReduceKind.HIERARCHICAL}"
         )
 
 

@@ -12,7 +12,6 @@ whole plan's sync trees as far as they are inside of it.
 
 from dataclasses import dataclass
 
-from jaxpipe.collective import AllReduceKind
 from jaxpipe.collective.sync_tree import relabelled, restricted
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.plan import Plan
@@ -78,24 +77,17 @@ def check_islands(plan: Plan, *, num_islands: int) -> None:
     """Check that a plan has islands that can exchange outer gradients.
 
     Raises:
-        PlanError: the islands do not divide the replicas, replicas have different partitions, or
-            the all-reduce is that of a library, which knows no islands.
+        PlanError: the islands do not divide the replicas, or replicas have different partitions.
     """
     if plan.num_replicas % num_islands:
         raise PlanError(
-            f"islands have equally many replicas: `outer.islands` is {num_islands}, which does not "
-            f"divide the {plan.num_replicas} replicas of the plan; change one of them"
+            f"`outer.islands` ({num_islands}) must divide the replicas of the plan "
+            f"({plan.num_replicas}); change one of them"
         )
     if not plan.has_equal_cuts:
         raise PlanError(
-            f"islands exchange the same stages: `outer.islands` is {num_islands}, and the replicas "
-            "of the plan have different partitions; use one partition for all"
-        )
-    if num_islands > 1 and plan.all_reduce.facts.is_native:
-        raise PlanError(
-            f"the library of a transport sums over all ranks, not within islands: "
-            f"`plan.all_reduce` is {plan.all_reduce}, `outer.islands` {num_islands}; set the first "
-            f"to {AllReduceKind.HIERARCHICAL}"
+            f"`outer.islands` ({num_islands}) needs replicas of one partition, since islands "
+            "exchange the same stages; use one `plan.cut` for all"
         )
 
 

@@ -8,7 +8,8 @@ from statistics import median
 import numpy as np
 
 from jaxpipe import topo
-from jaxpipe.autoshard.inter_op import AlpaPlan, alpa_plan
+from jaxpipe.baselines.autoshard.inter_op import AlpaPlan, alpa_plan
+from jaxpipe.baselines.published.named_layout import named_plan
 from jaxpipe.collective import NO_CODECS, CodecLimit, Codecs
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.models import DTYPE_BYTES, ModelConfig, preset_config
@@ -17,7 +18,6 @@ from jaxpipe.plan.cost import LowerBound, live_limits, lower_bound, overfull
 from jaxpipe.propose.codec_choice import CodecChoice, strongest, suited_to_codecs, with_codecs
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.gpt_profile import bytes_each
-from jaxpipe.propose.named_layout import named_plan
 from jaxpipe.propose.outer_advice import OuterAdvice, outer_advice
 from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
 from jaxpipe.propose.side_by_side import SideBySide, side_by_side

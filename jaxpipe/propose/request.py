@@ -26,7 +26,7 @@ class Goal(StrEnum):
 
 
 class NamedLayout(StrEnum):
-    """A published baseline (`jaxpipe.propose.named_layout`)."""
+    """A published baseline (`jaxpipe.baselines.published.named_layout`)."""
 
     P8 = "p8"
     """Megatron's pipeline of 8 stages."""

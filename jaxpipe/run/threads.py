@@ -15,10 +15,12 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from jaxpipe.collective import AllReduceKind
 from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.config import Config, check_run, cluster_from, job_from, place_of, plan_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import ModelConfig
+from jaxpipe.plan import Plan
 from jaxpipe.run.folder_lock import locked
 from jaxpipe.run.prepare_run import resume_notice
 from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind
@@ -82,6 +84,7 @@ def _train(
         if checkpoint.step >= config.train.steps:
             return outcome_in(Path(config.run.folder), place_of(config))
     plan, cluster = plan_from(config, model=model), cluster_from(config)
+    _check_all_reduce(plan)
     job = job_from(config, plan, model=model)
     watch = start_watchdog(job, rank=0)  # one for the process
 
@@ -133,6 +136,14 @@ def _check_threads(config: Config) -> None:
                 f"threads of one process cannot do this: `{field}` is {value}; leave it out, or "
                 "use `jaxpipe train`"
             )
+
+
+def _check_all_reduce(plan: Plan) -> None:
+    if plan.all_reduce.facts.is_native:
+        raise ConfigError(
+            f"`plan.all_reduce` ({plan.all_reduce}) needs processes, as threads have no library "
+            f"that sums; set it to {AllReduceKind.HIERARCHICAL}, or use `jaxpipe train`"
+        )
 
 
 def _check_model(model: Model, stated: ModelConfig) -> None:

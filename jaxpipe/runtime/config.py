@@ -220,13 +220,6 @@ class RunConfig:
                     f"`{name}` must be at most {_LONGEST_WAIT_S:.0e}, is {getattr(self, name)}"
                 )
         check_path("folder", self.folder)
-        is_plain = self.transport is TransportKind.MPI and self.compute is ComputeKind.REAL
-        if self.survive is Survival.SHRINK and not is_plain:
-            raise ValueError(
-                f"shrinking needs real computes over plain MPI: `survive` is {self.survive}, "
-                f"`transport` {self.transport}, `compute` {self.compute}; leave out the others, or "
-                f"set `survive` to {Survival.RESTART}"
-            )
         if self.link_scale != 1 and self.transport is not TransportKind.SHAPED:
             raise ValueError(
                 f"only shaped links can be scaled: `link_scale` is {self.link_scale}, `transport` "
@@ -387,12 +380,6 @@ class MeshConfig:
                 "`sequence_parallel` divides sequences over the axis `tensor`, which is 1; raise "
                 "it, or set `sequence_parallel` to false"
             )
-        if self.sequence_parallel and self.context > 1:
-            raise ValueError(
-                "sequences are divided over the axis `tensor` or over `context`, not both: "
-                f"`sequence_parallel` is true, `context` is {self.context}; set one of them to "
-                "its default"
-            )
 
     @property
     def num_devices(self) -> int:
@@ -454,16 +441,6 @@ class OptimizerConfig:
         if not 0 < self.decay_fraction <= 1:
             raise ValueError(
                 f"`decay_fraction` must be above 0 and at most 1, is {self.decay_fraction}"
-            )
-        if self.sharded and self.name is OptimizerName.MUON:
-            raise ValueError(
-                f"pieces of a matrix cannot be orthogonalised alone: `sharded` is true, `name` "
-                f"{self.name}; set `sharded` to false, or `name` to {OptimizerName.ADAMW}"
-            )
-        if self.sharded and self.name is OptimizerName.ADAFACTOR:
-            raise ValueError(
-                f"pieces of a matrix have no means of its rows and columns: `sharded` is true, "
-                f"`name` {self.name}, whose moments are small; set `sharded` to false"
             )
         for name in ("beta1", "beta2"):
             if not getattr(self, name) < 1:

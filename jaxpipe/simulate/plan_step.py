@@ -8,6 +8,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import inf
 
 import numpy as np
@@ -19,7 +20,6 @@ from jaxpipe.plan.cost import Part, Profile, SharedStage, shared_part
 from jaxpipe.simulate.engine.simulator import simulate_ends
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
 from jaxpipe.simulate.gradient_transfers import gradient_collectives, parameter_gathers
-from jaxpipe.simulate.published.compute_times import is_remote
 from jaxpipe.topo import Cluster
 from jaxpipe.trace import Trace
 
@@ -255,3 +255,10 @@ def _holders(pipeline: Pipeline) -> tuple[tuple[int, ...], ...]:
     """Return the devices of each stage of a pipeline."""
     groups = pipeline.groups
     return tuple(groups[stage % len(groups)] for stage in range(pipeline.num_stages))
+
+
+def is_remote(cluster: Cluster, row: tuple[int, ...], stage: int) -> bool:
+    """Return whether a stage, on the device `row[stage]`, has a neighbour on another host."""
+    # From 0 at least: a slice from -1 would start at the last stage.
+    hosts = [cluster.devices[device].host for device in row[max(0, stage - 1) : stage + 2]]
+    return any(a != b for a, b in pairwise(hosts))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxpipe.autoshard.duplex import find_profile
+from jaxpipe.baselines.autoshard.duplex import find_profile
 from jaxpipe.cli.main import main
 from tests.helpers import mpi_command, mpi_environment
 

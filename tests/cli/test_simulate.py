@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from jaxpipe.baselines.published.systems import System
 from jaxpipe.cli.main import main
 from jaxpipe.cli.simulate import simulate
-from jaxpipe.simulate import System
 from jaxpipe.trace import Truth, read_chrome
 
 _SMALL = ["--cluster", "homogeneous:hosts=8,delay_ms=1", "--layers", "8", "--batch", "4"]

@@ -99,15 +99,12 @@ def prompts(folder: Path) -> Dataset:
     return prepare(source, folder / "d", eval_fraction=0.3)
 
 
-def test_prompts_and_packed_documents_are_for_models_without_experts(tmp_path: Path) -> None:
+def test_prompts_are_for_models_without_experts(tmp_path: Path) -> None:
     dataset, model = prompts(tmp_path), {**TEXT, "classes": 0}
     check(dataset, model)
     check(dataset, model, pack=True)
-    with pytest.raises(ConfigError, match=r"some do not count here: `model\.experts` is 2"):
+    with pytest.raises(ConfigError, match=r"`model\.experts` \(2\) needs data in which all"):
         check(dataset, {**model, "experts": 2})
-    for wrong in ({"experts": 2}, {"classes": 2}, {"attention": "flash"}):
-        with pytest.raises(ConfigError, match=r"kept apart by a mask: `data\.pack` is true"):
-            check(dataset, {**model, **wrong}, pack=True)
 
 
 def test_only_text_with_known_documents_is_packed(tmp_path: Path) -> None:

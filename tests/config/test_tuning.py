@@ -24,14 +24,6 @@ def tree_of(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
     ("sections", "words"),
     [
         (
-            {"lora": LORA, "train": {"frozen": ["embed.*"]}},
-            r"`lora.rank` is 2, and `train.frozen` embed\.\*; leave out one",
-        ),
-        (
-            {"lora": LORA, "outer": {"islands": 2, "every": 2}},
-            "`outer.islands` is 2, and `lora.rank` 2; set the first to 0",
-        ),
-        (
             {"train": {"frozen": ["blocks.0.*"]}, "optimizer": {"sharded": True}},
             r"`train.frozen` is blocks\.0\.\*, which has some layers of attention.project.bias, ",
         ),

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxpipe.collective import CodecKind
 from jaxpipe.errors import ConfigError
 from jaxpipe.outer import (
     OuterAction,
@@ -128,7 +127,6 @@ def test_no_fragment_of_a_whole_model_is_empty(num_fragments: int, num_layers: i
         ({"islands": 2, "momentum": 1.0}, "`momentum` must be from 0 to below 1, is 1.0"),
         ({"islands": 2, "momentum": float("nan")}, "`momentum` must be from 0 to below 1, is nan"),
         ({"islands": 2, "local_fraction": -0.1}, "`local_fraction` must be from 0 to below 1"),
-        ({"islands": 1, "codec": CodecKind.INT8}, "`codec` is int8, and `islands` is 1"),
         ({"islands": 2, "top_k_fraction": 0.0}, "`top_k_fraction` must be above 0"),
     ],
 )

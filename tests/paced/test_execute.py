@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from jaxpipe import topo
+from jaxpipe.baselines.published.dtfm import dtfm_step
+from jaxpipe.baselines.published.workload import Workload
 from jaxpipe.collective import AllReduceKind, CodecKind
 from jaxpipe.comm import run_ranks
 from jaxpipe.errors import DeadlineError
@@ -20,9 +22,7 @@ from jaxpipe.simulate import (
     Overheads,
     Phase,
     StepModel,
-    Workload,
     dtfm_constants,
-    dtfm_step,
     plan_step,
     simulate,
 )

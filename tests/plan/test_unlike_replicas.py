@@ -187,7 +187,6 @@ def test_wrong_replicas_are_refused(config: PlanConfig, words: str):
         ("cut = [5]", "", "`cut` is missing; state it at the top for all replicas, or in each"),
         ("    [1, 2],\n]", "    [0, 2],\n]", r"`sync` has .* the stages, or parts of them"),
         ("sync_shared = [0, 1, 2]", "sync_shared = [0, 1]", r"`sync_shared` \[0, 1, 2\]: they"),
-        ('"tree"', '"library"', "`all_reduce` must not be library where replicas have different"),
     ],
 )
 def test_wrong_files_are_refused(tmp_path: Path, old: str, new: str, words: str):

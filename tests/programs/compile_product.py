@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxpipe.autoshard.hlo import Target, compile_step, count_collectives, target_devices
+from jaxpipe.baselines.autoshard.hlo import Target, compile_step, count_collectives, target_devices
 
 
 def _compiled(target: Target) -> dict[str, Any]:

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpipe.autoshard.spmd import NamedStep, placed, sharded_step
-from jaxpipe.autoshard.strategy import (
+from jaxpipe.baselines.autoshard.spmd import NamedStep, placed, sharded_step
+from jaxpipe.baselines.autoshard.strategy import (
     MeshShape,
     Strategy,
     jax_mesh,

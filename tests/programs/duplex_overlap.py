@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxpipe.autoshard.graph import trace_step
-from jaxpipe.autoshard.hlo import Target, async_collectives, collectives, target_devices
-from jaxpipe.autoshard.intra_op import Machine, find_strategy
-from jaxpipe.autoshard.spmd import (
+from jaxpipe.baselines.autoshard.graph import trace_step
+from jaxpipe.baselines.autoshard.hlo import Target, async_collectives, collectives, target_devices
+from jaxpipe.baselines.autoshard.intra_op import Machine, find_strategy
+from jaxpipe.baselines.autoshard.spmd import (
     NamedStep,
     abstract_arrays,
     initial_state,
@@ -19,7 +19,7 @@ from jaxpipe.autoshard.spmd import (
     sharded_step,
     train_step,
 )
-from jaxpipe.autoshard.strategy import AxisLink, MeshShape, Pins, jax_mesh, parse_sharding
+from jaxpipe.baselines.autoshard.strategy import AxisLink, MeshShape, Pins, jax_mesh, parse_sharding
 from jaxpipe.models.gpt import Gpt
 from jaxpipe.models.gpt_config import GptConfig
 

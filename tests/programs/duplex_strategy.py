@@ -8,19 +8,19 @@ from typing import Any
 
 import jax
 
-from jaxpipe.autoshard.duplex import CollectiveProfile, CostModel, Device, search
-from jaxpipe.autoshard.duplex.describe import count_step_collectives
-from jaxpipe.autoshard.duplex_step import realized
-from jaxpipe.autoshard.hlo import collectives
-from jaxpipe.autoshard.spmd import (
+from jaxpipe.baselines.autoshard.duplex import CollectiveProfile, CostModel, Device, search
+from jaxpipe.baselines.autoshard.duplex.describe import count_step_collectives
+from jaxpipe.baselines.autoshard.duplex_step import realized
+from jaxpipe.baselines.autoshard.hlo import collectives
+from jaxpipe.baselines.autoshard.spmd import (
     NamedStep,
     run_hosts,
     run_one_device,
     run_program,
     train_step,
 )
-from jaxpipe.propose.model_names import model_names
-from jaxpipe.propose.model_sizes import duplex_graph
+from jaxpipe.baselines.gpt.model_names import model_names
+from jaxpipe.baselines.gpt.model_sizes import duplex_graph
 from tests.programs.priced_collectives import BATCH, GRADIENTS, HASTY, apart, data, small, state_of
 
 

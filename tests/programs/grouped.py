@@ -9,9 +9,9 @@ from typing import Any
 import jax
 
 from jaxpipe import topo
+from jaxpipe.baselines.published.named_layout import named_plan
 from jaxpipe.plan import Plan, PlanConfig, Sharing, default_plan, write_plan
 from jaxpipe.plan.sync import with_island_trees
-from jaxpipe.propose.named_layout import named_plan
 from jaxpipe.propose.request import NamedLayout
 from jaxpipe.runtime.config import MeshConfig
 from jaxpipe.schedule import Op

@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 
-from jaxpipe.autoshard.graph import trace_step
-from jaxpipe.autoshard.hlo import collectives
-from jaxpipe.autoshard.intra_op import Machine, find_strategy
-from jaxpipe.autoshard.spmd import NamedStep, baseline, placed, sharded_step, train_step
-from jaxpipe.autoshard.strategy import MeshShape, Strategy, ZeroLevel, jax_mesh
+from jaxpipe.baselines.autoshard.graph import trace_step
+from jaxpipe.baselines.autoshard.hlo import collectives
+from jaxpipe.baselines.autoshard.intra_op import Machine, find_strategy
+from jaxpipe.baselines.autoshard.spmd import NamedStep, baseline, placed, sharded_step, train_step
+from jaxpipe.baselines.autoshard.strategy import MeshShape, Strategy, ZeroLevel, jax_mesh
 from tests.programs.priced_collectives import (
     BATCH,
     GRADIENTS,

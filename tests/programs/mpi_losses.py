@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 
 from jaxpipe import topo
-from jaxpipe.autoshard.spmd.distributed import join, leave
+from jaxpipe.baselines.autoshard.spmd.distributed import join, leave
+from jaxpipe.baselines.compare.sharded_rank import Ranks, run_sharded
+from jaxpipe.baselines.compare.system import Executor, System
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
-from jaxpipe.compare.sharded_rank import Ranks, run_sharded
-from jaxpipe.compare.system import Executor, System
 from jaxpipe.config import config_from, job_from, plan_from
 
 SYSTEMS = (System.DDP, System.HOROVOD, System.ZERO3, System.MEGATRON)

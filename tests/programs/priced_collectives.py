@@ -15,11 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxpipe.autoshard.graph import trace_step
-from jaxpipe.autoshard.hlo import collectives
-from jaxpipe.autoshard.intra_op import Machine, find_strategy
-from jaxpipe.autoshard.spmd import NamedStep, initial_state, placed, sharded_step, train_step
-from jaxpipe.autoshard.strategy import AxisLink, MeshShape, Pins, jax_mesh, parse_sharding
+from jaxpipe.baselines.autoshard.graph import trace_step
+from jaxpipe.baselines.autoshard.hlo import collectives
+from jaxpipe.baselines.autoshard.intra_op import Machine, find_strategy
+from jaxpipe.baselines.autoshard.spmd import (
+    NamedStep,
+    initial_state,
+    placed,
+    sharded_step,
+    train_step,
+)
+from jaxpipe.baselines.autoshard.strategy import AxisLink, MeshShape, Pins, jax_mesh, parse_sharding
 from jaxpipe.models.gpt import Gpt
 from jaxpipe.models.gpt_config import GptConfig
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import jax
 
-from jaxpipe.autoshard.duplex.systems import System, strategy_of
-from jaxpipe.autoshard.duplex_step import realized
-from jaxpipe.autoshard.spmd import (
+from jaxpipe.baselines.autoshard.duplex.systems import System, strategy_of
+from jaxpipe.baselines.autoshard.duplex_step import realized
+from jaxpipe.baselines.autoshard.spmd import (
     HostProgram,
     NamedStep,
     baseline,
@@ -20,10 +20,10 @@ from jaxpipe.autoshard.spmd import (
     trace_host_program,
     train_step,
 )
-from jaxpipe.autoshard.strategy import MeshShape, Strategy, ZeroLevel
+from jaxpipe.baselines.autoshard.strategy import MeshShape, Strategy, ZeroLevel
+from jaxpipe.baselines.gpt.model_names import model_names
+from jaxpipe.baselines.gpt.model_sizes import duplex_graph
 from jaxpipe.models.gpt import Gpt
-from jaxpipe.propose.model_names import model_names
-from jaxpipe.propose.model_sizes import duplex_graph
 from tests.programs.priced_collectives import BATCH, GRADIENTS, HASTY, apart, data, small, state_of
 
 

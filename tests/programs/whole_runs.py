@@ -9,10 +9,10 @@ import jax
 import numpy as np
 import optax
 
-from jaxpipe.autoshard.graph import trace_step
-from jaxpipe.autoshard.hlo import KEEP_RECOMPUTED, collectives, count_collectives
-from jaxpipe.autoshard.intra_op import Machine, find_strategy
-from jaxpipe.autoshard.spmd import (
+from jaxpipe.baselines.autoshard.graph import trace_step
+from jaxpipe.baselines.autoshard.hlo import KEEP_RECOMPUTED, collectives, count_collectives
+from jaxpipe.baselines.autoshard.intra_op import Machine, find_strategy
+from jaxpipe.baselines.autoshard.spmd import (
     Combining,
     NamedStep,
     baseline,
@@ -22,8 +22,8 @@ from jaxpipe.autoshard.spmd import (
     sharded_step,
     train_step,
 )
-from jaxpipe.autoshard.strategy import AxisLink, MeshShape, Strategy, ZeroLevel, jax_mesh
-from jaxpipe.models.alpa_gpt import AlpaGpt
+from jaxpipe.baselines.autoshard.strategy import AxisLink, MeshShape, Strategy, ZeroLevel, jax_mesh
+from jaxpipe.baselines.gpt.alpa_gpt import AlpaGpt
 from jaxpipe.models.gpt import Gpt
 from jaxpipe.models.gpt_config import GptConfig
 

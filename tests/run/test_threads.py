@@ -108,3 +108,9 @@ def test_what_threads_cannot_do_is_refused(
     tree = tiny_tree(tmp_path / "run", dataset, run={"folder": str(tmp_path / "run"), **section})
     with pytest.raises(ConfigError, match=f"{field}; leave it out, or use `jaxpipe train`"):
         train(config_from(tree))
+
+
+def test_threads_have_no_library_that_sums(tmp_path: Path, dataset: Path) -> None:
+    tree = tiny_tree(tmp_path / "run", dataset, plan={"all_reduce": "library"})
+    with pytest.raises(ConfigError, match=r"`plan.all_reduce` \(library\) needs processes"):
+        train(config_from(tree))

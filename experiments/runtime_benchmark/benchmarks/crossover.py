@@ -14,7 +14,10 @@ from experiments.runtime_benchmark.bench import Bench, Claim, Measurement
 from experiments.runtime_benchmark.picture import lines
 from experiments.table import Row, grouped, numbers
 from jaxpipe import topo
-from jaxpipe.simulate import Choices, Workload, dtfm_constants, jaxpipe_step, simulate, zero3_step
+from jaxpipe.baselines.published.jaxpipe_on_dtfm import Choices, jaxpipe_step
+from jaxpipe.baselines.published.workload import Workload
+from jaxpipe.baselines.published.zero3 import zero3_step
+from jaxpipe.simulate import dtfm_constants, simulate
 from jaxpipe.simulate.plan_step import end_s
 
 

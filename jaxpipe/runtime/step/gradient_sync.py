@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from jaxpipe.collective import AllReduceKind
 from jaxpipe.comm import (
     ALL_REDUCE_TAG,
     AllReduceHandle,
@@ -24,9 +23,7 @@ from jaxpipe.comm import (
     Transport,
     WireFormat,
     all_reduce,
-    native_of,
 )
-from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.step.span_recorder import SpanRecorder
 from jaxpipe.schedule import Bucket, Instruction
@@ -50,19 +47,6 @@ def reduction_tag(instruction: Instruction) -> int:
     if instruction.segment is not None:
         return ALL_REDUCE_TAG + len(Bucket) + instruction.segment
     return ALL_REDUCE_TAG + list(Bucket).index(bucket)
-
-
-def check_all_reduce(plan: Plan, transport: Transport) -> None:
-    """Check that the transport supports the plan's all-reduce.
-
-    Raises:
-        ConfigError: the plan wants the native all-reduce of a transport that has none.
-    """
-    if plan.all_reduce.facts.is_native and native_of(transport) is None:
-        raise ConfigError(
-            f"`plan.all_reduce` must not be {plan.all_reduce}: the transport of this run has no "
-            f"library that sums, as MPI has; choose another, such as {AllReduceKind.HIERARCHICAL}"
-        )
 
 
 @dataclass(slots=True)

@@ -37,7 +37,6 @@ from jaxpipe.runtime.stage.compile import compile_stage, num_executables
 from jaxpipe.runtime.stage.loss_scale import LossScale, adjust, is_finite
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.batch import eval_step_batch, train_step_batch
-from jaxpipe.runtime.step.gradient_sync import check_all_reduce
 from jaxpipe.runtime.step.interpreter import Interpreter
 from jaxpipe.runtime.step.mailbox import Timeouts
 from jaxpipe.runtime.step.span_recorder import SpanRecorder
@@ -152,7 +151,6 @@ def start(
         DeadlineError: a rank has not compiled its stages within `startup_timeout_s`.
     """
     # Both checks come before compiling, which may take minutes.
-    check_all_reduce(job.plan, transport)
     part = part_of(job, transport)
     layout = job.layout(jax.local_devices(), rank=transport.rank)
     plan, rank = part.job.plan, part.transport.rank

@@ -9,8 +9,8 @@ from experiments.alpa_gpt.compiled import config_of
 from experiments.alpa_gpt.formulas import GIB, state_gib
 from experiments.alpa_gpt.published import Row, pipeline_rows, rows
 from experiments.alpa_gpt.stages import pipeline_model
-from jaxpipe.autoshard.hlo import run_python
-from jaxpipe.models.alpa_gpt import step_flops
+from jaxpipe.baselines.autoshard.hlo import run_python
+from jaxpipe.baselines.gpt.alpa_gpt import step_flops
 
 
 @pytest.mark.parametrize("row", rows(), ids=str)

@@ -4,8 +4,9 @@ import pytest
 
 from experiments.dtfm_iteration_time.zero3_rules import CHOSEN, RULES, best, seconds
 from jaxpipe import topo
-from jaxpipe.simulate import Workload, dtfm_constants, simulate, step_seconds, system_step
-from jaxpipe.simulate.published.systems import System
+from jaxpipe.baselines.published.systems import System, system_step
+from jaxpipe.baselines.published.workload import Workload
+from jaxpipe.simulate import dtfm_constants, simulate, step_seconds
 
 
 @pytest.mark.parametrize("cluster", ["case1-datacenter", "case4-regional"])

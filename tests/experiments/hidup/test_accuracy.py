@@ -5,10 +5,10 @@ import pytest
 from experiments.hidup.accuracy import Grid, errors, in_order, is_judged, published
 from experiments.hidup.reachable import network_s, order_rows
 from experiments.hidup.workloads import Bar, Constants, bars, cluster, fitted, workload
-from jaxpipe.autoshard.duplex import published_profiles
-from jaxpipe.autoshard.duplex.routing_load import RoutingGroup
-from jaxpipe.autoshard.duplex.systems import System, predicted_step_s
-from jaxpipe.autoshard.duplex.transformer_graph import parameter_bytes
+from jaxpipe.baselines.autoshard.duplex import published_profiles
+from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup
+from jaxpipe.baselines.autoshard.duplex.systems import System, predicted_step_s
+from jaxpipe.baselines.autoshard.duplex.transformer_graph import parameter_bytes
 
 FAST = Bar(figure=6, condition="8 GPUs", model="vit-switch", system=System.HIDUP)
 MIDDLE = Bar(figure=6, condition="8 GPUs", model="vit-switch", system=System.FASTMOE)

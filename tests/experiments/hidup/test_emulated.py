@@ -19,8 +19,8 @@ from experiments.hidup.step_program import (
     simulated_s,
 )
 from experiments.hidup.workloads import Bar, fitted, workload
-from jaxpipe.autoshard.duplex import CollectiveProfile
-from jaxpipe.autoshard.duplex.systems import System, predicted_step_s
+from jaxpipe.baselines.autoshard.duplex import CollectiveProfile
+from jaxpipe.baselines.autoshard.duplex.systems import System, predicted_step_s
 from jaxpipe.collective.kinds import CollectiveKind
 from jaxpipe.comm import Transport
 from jaxpipe.comm.local import run_ranks

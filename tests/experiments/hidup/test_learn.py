@@ -9,7 +9,7 @@ import pytest
 import jaxpipe
 from experiments.hidup.learn import tree_of
 from experiments.hidup.learn_spmd import DEVICES, dealt
-from jaxpipe.autoshard.hlo import run_python
+from jaxpipe.baselines.autoshard.hlo import run_python
 from jaxpipe.cli.data import Kind, prepare
 from jaxpipe.config import config_from
 from jaxpipe.runtime.metrics.records import StepMetrics

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from experiments.spmd_links.predict import predicted_s
-from jaxpipe.compare.measured import Measured, RankPart, Step
-from jaxpipe.compare.system import System
+from jaxpipe.baselines.compare.measured import Measured, RankPart, Step
+from jaxpipe.baselines.compare.system import System
 
 CONFIG = Path("experiments/spmd_links/model.toml")
 

@@ -1,12 +1,10 @@
 """Ranks survive each other where the MPI lets them, and nothing else is promised."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.config import ComputeKind, RunConfig, Survival, TransportKind
 from jaxpipe.runtime.process.mpirun import launch_command
 from jaxpipe.runtime.process.ulfm_support import SURVIVAL_OPTIONS, check_survival
 
@@ -37,12 +35,3 @@ def test_another_mpi_is_refused(tmp_path: Path) -> None:
 def test_a_rank_that_was_started_without_ulfm_is_refused(environment: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"started with `--with-ft ulfm --mca"):
         check_survival(environment)
-
-
-@pytest.mark.parametrize(
-    "other", [{"transport": TransportKind.SHAPED}, {"compute": ComputeKind.PACED}]
-)
-def test_ranks_shrink_over_mpi_where_they_compute(other: dict[str, Any]) -> None:
-    RunConfig(folder="r", **other)
-    with pytest.raises(ValueError, match=r"`survive` is shrink, `transport` .*leave out the oth"):
-        RunConfig(folder="r", survive=Survival.SHRINK, **other)

@@ -196,8 +196,6 @@ def test_adafactor_is_that_of_optax_on_each_layer_alone() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"name": OptimizerName.ADAFACTOR, "sharded": True}, "`sharded` is true, `name` adafactor"),
-        ({"name": OptimizerName.MUON, "sharded": True}, "`sharded` is true, `name` muon; set"),
         ({"decay_fraction": 0.0}, "`decay_fraction` must be above 0 and at most 1, is 0.0"),
     ],
 )

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxpipe.baselines.published.jaxpipe_on_dtfm import fastest_path
 from jaxpipe.errors import PlanError
 from jaxpipe.schedule import gpipe, interleaved, lower
 from jaxpipe.simulate import Phase, StepModel
-from jaxpipe.simulate.published.jaxpipe_on_dtfm import fastest_path
 from tests.simulate.uniform import cluster
 
 

@@ -1,0 +1,75 @@
+"""HiDup's search: a step in two halves, where collectives of one hide behind compute of the other.
+
+::
+
+    sizes of a model ──► graph of operators ──┐
+    profile of collectives, speed of a device ┴─► search ──► strategy, its stages, predicted seconds
+
+Nothing here imports jax, and times are predictions. `jaxpipe.baselines.autoshard.duplex_step` makes
+what was found the strategy of a traced step, which `jaxpipe.baselines.autoshard.spmd` executes.
+
+Source: Zhang et al., "HiDup", SoCC 2022.
+"""
+
+from jaxpipe.baselines.autoshard.duplex.collective_profile import (
+    CollectiveProfile,
+    between,
+    find_profile,
+    limited,
+    parse_profiles,
+    profile_text,
+    published_profiles,
+)
+from jaxpipe.baselines.autoshard.duplex.cost import CostModel, Device
+from jaxpipe.baselines.autoshard.duplex.decision import Decision, Strategy
+from jaxpipe.baselines.autoshard.duplex.form import (
+    FULL,
+    PARTIAL,
+    Form,
+    backward_conversion,
+    conversion,
+    dual,
+    sharded,
+)
+from jaxpipe.baselines.autoshard.duplex.graph import Graph, Linearity, Operator
+from jaxpipe.baselines.autoshard.duplex.search import Found, search
+from jaxpipe.baselines.autoshard.duplex.signature import Signature, signatures
+from jaxpipe.baselines.autoshard.duplex.stage import memory_bytes, step_s
+from jaxpipe.baselines.autoshard.duplex.transformer_graph import (
+    ExpertSizes,
+    TransformerSizes,
+    transformer_graph,
+)
+
+__all__ = [
+    "FULL",
+    "PARTIAL",
+    "CollectiveProfile",
+    "CostModel",
+    "Decision",
+    "Device",
+    "ExpertSizes",
+    "Form",
+    "Found",
+    "Graph",
+    "Linearity",
+    "Operator",
+    "Signature",
+    "Strategy",
+    "TransformerSizes",
+    "backward_conversion",
+    "between",
+    "conversion",
+    "dual",
+    "find_profile",
+    "limited",
+    "memory_bytes",
+    "parse_profiles",
+    "profile_text",
+    "published_profiles",
+    "search",
+    "sharded",
+    "signatures",
+    "step_s",
+    "transformer_graph",
+]

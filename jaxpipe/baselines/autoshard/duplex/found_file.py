@@ -1,0 +1,160 @@
+"""Read the file of a found strategy again, for the graph for which it was searched.
+
+The file names forms, which decide everything: `jaxpipe.baselines.autoshard.duplex.describe` writes
+it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from jaxpipe.baselines.autoshard.duplex.decision import Conversion, Decision, placements
+from jaxpipe.baselines.autoshard.duplex.form import Form
+from jaxpipe.baselines.autoshard.duplex.graph import Graph, Operator
+from jaxpipe.baselines.autoshard.duplex.signature import Signature, signatures
+from jaxpipe.errors import PlanError
+
+FORMAT: Final = 1
+SEARCH: Final = "duplex"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Operator:
+    name: str
+    stage: int
+    forms: str
+    converted: dict[str, str] = field(default_factory=dict)
+    parameters: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundFile:
+    """A file as it is written: what it is for, and a line for each operator."""
+
+    format: int
+    search: str
+    devices: int
+    seconds: float
+    memory_bytes: float
+    stages: list[dict[str, Any]]
+    operators: list[_Operator]
+
+
+def is_found_file(content: bytes) -> bool:
+    """Return whether a file is of this search; the other's has no such mark.
+
+    >>> is_found_file(b'{"search": "duplex"}'), is_found_file(b"[]"), is_found_file(b"?")
+    (True, False, False)
+    """
+    try:
+        tree = msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return isinstance(tree, dict) and tree.get("search") == SEARCH
+
+
+def read_found(path: Path) -> FoundFile:
+    """Return what is in a file.
+
+    Raises:
+        PlanError: it cannot be read, or is not of this search.
+    """
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=FoundFile)
+    except OSError as error:
+        raise PlanError(f"cannot read the strategy {path}: {error.strerror}") from error
+    # Not UTF-8 is a UnicodeDecodeError; deep nesting is a RecursionError.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PlanError(f"{path} is no strategy of `--search duplex`: {error}") from error
+    if found.format != FORMAT or found.search != SEARCH or found.devices < 1:
+        raise PlanError(
+            f"{path} must have `format` {FORMAT}, `search` {SEARCH!r} and a device, has "
+            f"{found.format}, {found.search!r} and {found.devices}; search again"
+        )
+    return found
+
+
+def decisions_for(graph: Graph, found: FoundFile) -> tuple[Decision, ...]:
+    """Return the decisions of a file for a graph.
+
+    Raises:
+        PlanError: the file is for another graph, or has a form that an operator cannot have.
+    """
+    names = [each.name for each in graph.operators]
+    written = [each.name for each in found.operators]
+    if names != written:
+        raise PlanError(
+            f"a strategy is for one model: the file names {len(written)} operators, the model has "
+            f"{len(names)}, and the first that differs is {_first(names, written)!r}; give "
+            "`--model` and `--layers` of the search, or search again"
+        )
+    stage, decisions = -1, []
+    for operator, each in zip(graph.operators, found.operators, strict=True):
+        decisions.append(_decision(operator, each, graph, found.devices, starts=each.stage > stage))
+        stage = each.stage
+    return tuple(decisions)
+
+
+def _first(names: Sequence[str], written: Sequence[str]) -> str:
+    for name, other in zip(names, written, strict=False):
+        if name != other:
+            return other
+    return [*written, *names][min(len(names), len(written))]
+
+
+def _decision(
+    operator: Operator, each: _Operator, graph: Graph, num_devices: int, *, starts: bool
+) -> Decision:
+    signature = _signature(operator, each, graph, num_devices)
+    ways = {
+        tuple(str(placed.stored) for placed in way): way
+        for way in placements(operator, signature, graph, num_devices=num_devices)
+    }
+    stored = tuple(each.parameters.values())
+    if stored not in ways:
+        raise PlanError(
+            f"{operator.name}: `parameters` {each.parameters} cannot be stored so for "
+            f"{each.forms}; search again"
+        )
+    return Decision(
+        signature=signature,
+        conversions=tuple(_conversions(operator, each)),
+        placements=ways[stored],
+        starts_stage=starts,
+    )
+
+
+def _signature(operator: Operator, each: _Operator, graph: Graph, num_devices: int) -> Signature:
+    known = {str(s): s for s in signatures(operator, graph.sizes, num_devices=num_devices)}
+    if each.forms not in known:
+        raise PlanError(
+            f"{operator.name} cannot have the `forms` {each.forms!r} on {num_devices} devices; it "
+            f"can have {', '.join(known)}: search again for this `--model` and `--batch`"
+        )
+    return known[each.forms]
+
+
+def _conversions(operator: Operator, each: _Operator) -> Iterator[Conversion]:
+    labels = dict(zip(operator.inputs, operator.operands, strict=True))
+    for tensor, text in each.converted.items():
+        source, _, target = text.partition("->")
+        if tensor not in labels:
+            raise PlanError(f"{operator.name} does not read {tensor!r}; search again")
+        yield Conversion(tensor, labels[tensor], _form(source), _form(target))
+
+
+def _form(text: str) -> Form:
+    """Parse a form.
+
+    >>> [str(_form(text)) for text in ("F", "P", "S2")]
+    ['F', 'P', 'S2']
+    """
+    if text in ("F", "P"):
+        return Form(partial=text == "P")
+    # Bounded: Python refuses to convert 4,300 digits.
+    if text[:1] != "S" or not text[1:].isdecimal() or len(text) > 3:
+        raise PlanError(f"a form is F, P, or S and a dim, is {text[:40]!r}; search again")
+    return Form(dim=int(text[1:]))

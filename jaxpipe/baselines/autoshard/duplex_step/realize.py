@@ -1,0 +1,205 @@
+"""The strategy of a traced step that splits what a found strategy splits.
+
+A decision splits one label of an operator, or none. The equations of the operator, of its forward
+and of its backward, split the dims of that label; equations without such a dim, or of no operator,
+follow their operands (`jaxpipe.baselines.autoshard.spmd.propagate`)::
+
+    layer1.up  S0,S0->S0      ebcd,edf->ebcf   splits e     rows, kernel -> hidden
+                              backward         splits e     hidden', kernel -> rows'
+                                                            rows, hidden' -> kernel'
+
+Parameters are stored as the strategy says, and the optimizer's state like them. The batch is split
+by examples. The order of collectives is left to what runs the step.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import jax
+
+from jaxpipe.baselines.autoshard.duplex.decision import Decision
+from jaxpipe.baselines.autoshard.duplex.graph import Graph
+from jaxpipe.baselines.autoshard.duplex_step.dim_classes import Dim, DimClasses, factor_dims
+from jaxpipe.baselines.autoshard.duplex_step.model_names import ModelNames
+from jaxpipe.baselines.autoshard.graph import path_name
+from jaxpipe.baselines.autoshard.spmd.program import Operator, Program, trace_program
+from jaxpipe.baselines.autoshard.spmd.propagate import JOINABLE, propagate
+from jaxpipe.baselines.autoshard.spmd.sharded_step import NamedStep
+from jaxpipe.baselines.autoshard.strategy import (
+    Axes,
+    Axis,
+    MeshShape,
+    Sharding,
+    Strategy,
+    ZeroLevel,
+    replicated,
+    split_along,
+)
+from jaxpipe.errors import PlanError
+
+_BATCH: Final = "b"
+
+
+def realized(
+    step: NamedStep,
+    arguments: Sequence[Any],
+    *,
+    graph: Graph,
+    decisions: Sequence[Decision],
+    names: ModelNames,
+    num_devices: int,
+) -> Strategy:
+    """Return the strategy of a step, given the shapes of its arguments.
+
+    Raises:
+        PlanError: a parameter has another number of dims than labels, or does not divide.
+    """
+    mesh = MeshShape(dp=num_devices, op=1)
+    shapes = {
+        path_name(name, keys): tuple(leaf.shape)
+        for name, tree in zip(step.names, arguments, strict=True)
+        for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+    by_name = {
+        operator.name: decision
+        for operator, decision in zip(graph.operators, decisions, strict=True)
+    }
+    stored = {path: _stored(path, shape, by_name, names, mesh) for path, shape in shapes.items()}
+    program = trace_program(step.run, *step.of_one_microbatch(arguments))
+    numbers = dict(zip(shapes, program.arguments, strict=True))
+    outputs = [
+        path_name(name, keys)
+        for name, tree in zip(step.result_names, step.results(arguments), strict=True)
+        for keys, _ in jax.tree_util.tree_leaves_with_path(tree)
+    ]
+    # A result that is no argument is the loss: all devices have it.
+    results = {path: stored.get(path, replicated(0)) for path in outputs}
+    is_gathered = any(
+        each.stored != each.used for decision in decisions for each in decision.placements
+    )
+    choices = propagate(
+        program,
+        mesh,
+        arguments={number: stored[path] for path, number in numbers.items()},
+        results=dict(zip(program.results, results.values(), strict=True)),
+        given={},
+        scatter=is_gathered,
+        split=_splits(program, _Labels.of(program, numbers, names), by_name, names, num_devices),
+    )
+    return Strategy(
+        name=f"duplex search, {num_devices} devices",
+        mesh=mesh,
+        arguments=stored,
+        results=results,
+        operators={
+            operator.index: choice
+            for operator, choice in zip(program.operators, choices, strict=True)
+            if operator.index is not None
+        },
+        zero=ZeroLevel.PARAMETERS if is_gathered else ZeroLevel.NONE,
+    )
+
+
+def _stored(
+    path: str,
+    shape: tuple[int, ...],
+    decisions: Mapping[str, Decision],
+    names: ModelNames,
+    mesh: MeshShape,
+) -> Sharding:
+    """Return how the devices store an argument."""
+    if path.split(".", maxsplit=1)[0] in names.batch:
+        return split_along(len(shape), 0, (Axis.DP,))
+    known = names.parameter(path)
+    if known is None:
+        return replicated(len(shape))
+    if len(known.labels) != len(shape):
+        raise PlanError(
+            f"a parameter has a label for each dim: `{path}` is {shape}, its labels are "
+            f"{known.labels!r}; mend its `ParameterLabels`"
+        )
+    # A bias has the label of its operator's kernel, and is stored as that is.
+    for each in decisions[known.operator].placements:
+        label = each.labels[each.stored.dim] if each.stored.dim >= 0 else ""
+        if label and label in known.labels:
+            sharding = split_along(len(shape), known.labels.index(label), (Axis.DP,))
+            if not sharding.fits(shape, mesh):
+                raise PlanError(
+                    f"`{path}` is {shape}: its dim {label!r} does not divide over "
+                    f"{mesh.num_devices} devices; search again for this model"
+                )
+            return sharding
+    return replicated(len(shape))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Labels:
+    """The classes of the labels of operators, or of all operators of a layer."""
+
+    classes: DimClasses
+    batch: Dim
+    known: Mapping[tuple[str, str], Dim] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, program: Program, numbers: Mapping[str, int], names: ModelNames) -> "_Labels":
+        classes, known = DimClasses.of(program), {}
+        for path, number in numbers.items():
+            found = names.parameter(path)
+            for dim, label in enumerate("" if found is None else found.labels):
+                assert found is not None
+                for place in (found.operator, _layer(found.operator)):
+                    known.setdefault((place, label), classes.name((number, dim)))
+        first = next(numbers[path] for path in numbers if path.split(".")[0] in names.batch)
+        return cls(classes=classes, batch=classes.name((first, 0)), known=known)
+
+    def dim(self, operator: str, label: str) -> Dim | None:
+        """Return the class of a label; None if no parameter of its layer has it."""
+        if label == _BATCH:
+            return self.batch
+        places = (operator, label), (_layer(operator), label)
+        return next((self.known[each] for each in places if each in self.known), None)
+
+
+def _layer(operator: str) -> str:
+    return operator.rpartition(".")[0]
+
+
+def _splits(
+    program: Program,
+    labels: _Labels,
+    decisions: Mapping[str, Decision],
+    names: ModelNames,
+    num_devices: int,
+) -> dict[int, Mapping[int, Axes]]:
+    """Return the factors that equations split, where a decision says so."""
+    owners: dict[str, str | None] = {}
+    found: dict[int, Mapping[int, Axes]] = {}
+    for operator in program.operators:
+        if operator.index is None:
+            continue
+        if operator.scope not in owners:
+            owners[operator.scope] = names.operator(operator.scope)
+        owner = owners[operator.scope]
+        if owner is None:
+            continue
+        label = decisions[owner].signature.label
+        if not label:
+            found[operator.index] = {}
+            continue
+        wanted = labels.dim(owner, label)
+        for factor in _factors(operator, labels.classes, wanted, num_devices):
+            found[operator.index] = {factor: (Axis.DP,)}
+            break
+    return found
+
+
+def _factors(
+    operator: Operator, classes: DimClasses, wanted: Dim | None, num_devices: int
+) -> Iterator[int]:
+    """Yield the factors of a class that divide, and may be split."""
+    summed = operator.rule.summed if operator.name not in JOINABLE else ()
+    for factor, dims in factor_dims(operator).items():
+        divides = operator.rule.sizes[factor] % num_devices == 0
+        if classes.name(dims[0]) == wanted and divides and factor not in summed:
+            yield factor

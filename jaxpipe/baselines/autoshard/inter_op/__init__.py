@@ -1,0 +1,47 @@
+"""Alpa's inter-operator pass: layers into stages, stages onto submeshes.
+
+Layers are those of the model; the paper also clusters operators into layers. Nothing here imports
+jax but `searched_collectives`, which is therefore not re-exported.
+"""
+
+from jaxpipe.baselines.autoshard.inter_op.profiled import ProfiledCosts, submesh_space
+from jaxpipe.baselines.autoshard.inter_op.sharded_stage import (
+    BytesEach,
+    Hosts,
+    ModelWork,
+    PartWork,
+    ShardedCosts,
+    Works,
+)
+from jaxpipe.baselines.autoshard.inter_op.stage_search import SubmeshSpace, assign_stages
+from jaxpipe.baselines.autoshard.inter_op.submesh_stage import (
+    Stage,
+    StageCost,
+    StageCosts,
+    StagedModel,
+    step_s,
+    submeshes,
+)
+from jaxpipe.baselines.autoshard.inter_op.to_plan import AlpaPlan, alpa_plan, plan_of
+
+__all__ = [
+    "AlpaPlan",
+    "BytesEach",
+    "Hosts",
+    "ModelWork",
+    "PartWork",
+    "ProfiledCosts",
+    "ShardedCosts",
+    "Stage",
+    "StageCost",
+    "StageCosts",
+    "StagedModel",
+    "SubmeshSpace",
+    "Works",
+    "alpa_plan",
+    "assign_stages",
+    "plan_of",
+    "step_s",
+    "submesh_space",
+    "submeshes",
+]

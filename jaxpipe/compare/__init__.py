@@ -1,4 +1,0 @@
-"""Comparison of the pipeline with SPMD systems: same model, data, optimizer and ranks, one table.
-
-Nothing is imported here: `--help` needs only `jaxpipe.compare.system`, which imports fast.
-"""
