@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 
 from jaxpipe import topo
+from jaxpipe.collective.codec.aligned import aligned_empty
 from jaxpipe.comm import (
     CompressedTransport,
     CountingTransport,
@@ -18,7 +19,6 @@ from jaxpipe.comm import (
     Transport,
     run_ranks,
 )
-from jaxpipe.comm.buffer import aligned_empty
 from jaxpipe.runtime.process.compile_cache import publish
 from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 from tests import MPI_FOLDER

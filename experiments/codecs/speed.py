@@ -1,7 +1,7 @@
 """Seconds in which one core encodes and decodes a value: `python -m experiments.codecs.speed`.
 
 Measured in turn, codec by codec, beside a copy of the same float32 values, which an encoder has to
-read as well. `jaxpipe.collective.codec_bytes.coding_of` has the figures with which simulations
+read as well. `jaxpipe.collective.codec.codecs.coding_of` has the figures with which simulations
 count where no profile has measured them; the last column compares them.
 """
 
@@ -15,8 +15,7 @@ from statistics import median
 import numpy as np
 
 from experiments.table import Row, markdown, write_csv
-from jaxpipe.collective import CodecKind, coding_of
-from jaxpipe.comm import codec_of
+from jaxpipe.collective import CodecKind, codec_of, coding_of
 
 _RESULTS = Path(__file__).parent / "results"
 _SIZES = (2**16, 2**20, 2**22)

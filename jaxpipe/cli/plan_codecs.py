@@ -80,6 +80,6 @@ def codec_settings(choice: "CodecChoice | None") -> tuple[str, ...]:
         return ()
     codecs = choice.codecs
     settings = [f"comm.boundary={codecs.boundary}", f"comm.gradients={codecs.gradients}"]
-    if codecs.gradients == "top_k":
+    if codecs.gradients.facts.takes_fraction:
         settings.append(f"comm.top_k_fraction={codecs.top_k_fraction}")
     return tuple(settings)

@@ -16,15 +16,16 @@ from jaxpipe.collective.algorithms import (
     broadcast_steps,
     reduce_scatter_steps,
 )
-from jaxpipe.collective.codec_bytes import (
+from jaxpipe.collective.codec.codec_facts import NO_CODING, CodecLimit, Coding
+from jaxpipe.collective.codec.codecs import (
     NO_CODECS,
-    NO_CODING,
     Codecs,
-    Coding,
     CodingRates,
+    codec_of,
+    codecs_within,
     coding_of,
 )
-from jaxpipe.collective.kinds import AllReduceKind, BarrierKind, CodecKind, CodecLimit
+from jaxpipe.collective.kinds import AllReduceKind, BarrierKind, CodecKind
 from jaxpipe.collective.step import Act, Step
 from jaxpipe.collective.sync_tree import SyncTree, leader, ranks, to_leaders
 from jaxpipe.collective.transfers import (
@@ -64,6 +65,8 @@ __all__ = [
     "barrier_transfers",
     "broadcast_steps",
     "broadcast_transfers",
+    "codec_of",
+    "codecs_within",
     "coding_of",
     "leader",
     "ranks",

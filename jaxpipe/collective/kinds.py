@@ -4,11 +4,17 @@ from enum import StrEnum
 from typing import Self
 
 from jaxpipe.collective.all_reduce_facts import AllReduceFacts
+from jaxpipe.collective.codec.bfloat16 import BF16
+from jaxpipe.collective.codec.block_quantized import FP8, INT4, INT8
+from jaxpipe.collective.codec.codec_facts import NO_CODING, CodecFacts, CodecLimit
+from jaxpipe.collective.codec.rotated import ROTATED3
+from jaxpipe.collective.codec.top_k import TOP_K
 from jaxpipe.collective.hierarchical import HALVING, HIERARCHICAL, SHARDED
 from jaxpipe.collective.ring import RING
 from jaxpipe.collective.tree import CENTRAL, CHAIN, TREE
 
 NATIVE = AllReduceFacts(phases=None, is_searched=False)
+NO_CODEC = CodecFacts(make=None, coding=NO_CODING, limit=CodecLimit.NONE)
 
 
 class CollectiveKind(StrEnum):
@@ -66,34 +72,28 @@ class BarrierKind(StrEnum):
 
 
 class CodecKind(StrEnum):
-    """The codec of messages on slow links: bytes per value, and which messages it suits.
+    """The codec of messages on slow links: bytes per value, and which messages it suits."""
 
-    ======== ============ ====================================================
-    none     unchanged
-    bf16     2            activations and gradients
-    int8     1 + 1 / 64   activations and gradients, one scale per block
-    fp8      1 + 1 / 64   the same; keeps small values next to large ones
-    int4     1/2 + 1/16   activations and gradients, smaller blocks, 15 steps
-    rotated3 3/8 + 1/64   the same; blocks are rotated, then rounded to 8 levels
-    top_k    8 % of one   gradients only, with error feedback
-    ======== ============ ====================================================
-    """
+    facts: CodecFacts
 
-    NONE = "none"
-    BF16 = "bf16"
-    INT8 = "int8"
-    FP8 = "fp8"
-    INT4 = "int4"
-    ROTATED3 = "rotated3"
-    TOP_K = "top_k"
+    def __new__(cls, name: str, facts: CodecFacts) -> Self:
+        """Return the member `name`, which is a string and carries its facts."""
+        kind = str.__new__(cls, name)
+        kind._value_ = name
+        kind.facts = facts
+        return kind
 
-
-class CodecLimit(StrEnum):
-    """The codecs among which a plan's are chosen (`jaxpipe.propose.codec_choice`)."""
-
-    NONE = "none"
-    """No codecs: messages as they are."""
-    SAFE = "safe"
-    """Those that cost no loss in our measurements: bf16 and int8."""
-    ANY = "any"
-    """Also int4, rotated3, and top-k of gradients, which cost loss."""
+    NONE = "none", NO_CODEC
+    """Unchanged."""
+    BF16 = "bf16", BF16
+    """2 bytes; activations and gradients."""
+    INT8 = "int8", INT8
+    """1 + 1 / 64 bytes; activations and gradients, one scale per block."""
+    FP8 = "fp8", FP8
+    """1 + 1 / 64 bytes; the same, and keeps small values next to large ones."""
+    INT4 = "int4", INT4
+    """1/2 + 1/16 bytes; activations and gradients, smaller blocks, 15 steps."""
+    ROTATED3 = "rotated3", ROTATED3
+    """3/8 + 1/64 bytes; the same, blocks are rotated, then rounded to 8 levels."""
+    TOP_K = "top_k", TOP_K
+    """8 % of one byte; gradients only, with error feedback."""

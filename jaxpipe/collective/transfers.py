@@ -17,7 +17,7 @@ from math import inf
 from typing import TypeAlias
 
 from jaxpipe.collective.algorithms import all_reduce_phases, all_to_all_steps, num_chunks
-from jaxpipe.collective.codec_bytes import NO_CODING, Coding
+from jaxpipe.collective.codec.codec_facts import NO_CODING, Coding
 from jaxpipe.collective.kinds import AllReduceKind, BarrierKind
 from jaxpipe.collective.pairwise import barrier_phases
 from jaxpipe.collective.ring import all_gather_phases, reduce_scatter_phases

@@ -1,11 +1,10 @@
-"""Communication between ranks: transports, collectives and codecs.
+"""Communication between ranks: transports and collectives.
 
 Nothing here needs an MPI: import `MpiTransport` from `jaxpipe.comm.mpi.mpi_transport`.
 """
 
 from jaxpipe.comm.byte_counter import CountingTransport
 from jaxpipe.comm.clock_sync import clock_offset
-from jaxpipe.comm.codec import Codec, codec_of
 from jaxpipe.comm.collective import WireFormat
 from jaxpipe.comm.collective.all_reduce import all_reduce, all_reduce_with_feedback
 from jaxpipe.comm.collective.async_all_reduce import (
@@ -71,7 +70,6 @@ __all__ = [
     "AllReducer",
     "Arrival",
     "AsyncAllReduce",
-    "Codec",
     "CompressedTransport",
     "CountingTransport",
     "HostOrDeviceArray",
@@ -95,7 +93,6 @@ __all__ = [
     "broadcast",
     "broadcast_bytes",
     "clock_offset",
-    "codec_of",
     "exchange_bytes",
     "first_text",
     "gather_bytes",

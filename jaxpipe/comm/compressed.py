@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
+from jaxpipe.collective.codec.codec import Codec
 from jaxpipe.comm.buffer import num_bytes_of
-from jaxpipe.comm.codec.codec import Codec, is_codable
+from jaxpipe.comm.collective.wire_format import is_codable
 from jaxpipe.comm.forwarding import ForwardingTransport
 from jaxpipe.comm.serial_executor import SerialExecutor
 from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transport
@@ -26,7 +27,7 @@ class CompressedTransport(ForwardingTransport):
     until a jax array is computed and encodes it, so `send` returns at once; `wait` on the receiver
     decodes.
 
-    >>> from jaxpipe.comm.codec import Bfloat16Codec
+    >>> from jaxpipe.collective.codec.bfloat16 import Bfloat16Codec
     >>> from jaxpipe.comm.local import run_ranks
     >>> def work(transport):
     ...     coded = CompressedTransport(transport, {1 - transport.rank: Bfloat16Codec()})

@@ -14,7 +14,8 @@ from typing import TypeVar
 import jax
 import numpy as np
 
-from jaxpipe.comm.buffer import aligned_empty, as_bytes, num_bytes_of
+from jaxpipe.collective.codec.aligned import aligned_empty
+from jaxpipe.comm.buffer import as_bytes, num_bytes_of
 from jaxpipe.comm.envelope import Envelope
 from jaxpipe.comm.timing import Times
 from jaxpipe.comm.transport import HostOrDeviceArray, Transport

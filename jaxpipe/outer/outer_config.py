@@ -81,7 +81,7 @@ class OuterConfig:
     @property
     def feeds_back(self) -> bool:
         """Whether the codec adds its residuals to the next outer step (error feedback)."""
-        return self.codec is CodecKind.TOP_K
+        return self.codec.facts.needs_feedback
 
     def _check_given(self) -> None:
         changed = [each.name for each in fields(self) if getattr(self, each.name) != each.default]

@@ -93,11 +93,11 @@ def _check_codecs(pipeline: Pipeline, *, num_chunks: int) -> None:
             f"`codecs` has one for each boundary between stages, or none at all: it has "
             f"{len(codecs)} for {pipeline.num_stages} stages"
         )
-    if CodecKind.TOP_K in codecs:
+    if dropping := [kind for kind in codecs if kind.facts.needs_feedback]:
+        others = [kind for kind in CodecKind if not kind.facts.needs_feedback]
         raise PlanError(
-            "an activation left out is lost, without error feedback: `codecs` must not have "
-            f"{CodecKind.TOP_K}; use {CodecKind.BF16}, {CodecKind.INT8}, {CodecKind.INT4} or "
-            f"{CodecKind.ROTATED3}"
+            f"`codecs` must not have {dropping[0]}: an activation left out is lost, without error "
+            f"feedback; choose from {', '.join(others)}"
         )
 
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxpipe.collective import CodecKind, Coding, CodingRates
-from jaxpipe.comm import codec_of
+from jaxpipe.collective import CodecKind, Coding, CodingRates, codec_of
 from jaxpipe.profile.measure_config import MeasureConfig
 from jaxpipe.profile.timing import Clock, time_in_turn
 

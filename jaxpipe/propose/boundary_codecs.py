@@ -11,32 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from jaxpipe.collective import CodecKind, CodecLimit
+from jaxpipe.collective import CodecKind, CodecLimit, codecs_within
+from jaxpipe.collective.codec.codecs import bytes_per_value
 from jaxpipe.network import lone_message_s
 from jaxpipe.plan import Plan
 from jaxpipe.simulate import Conditions, extrapolated_step_s
 
-GENTLEST_FIRST = (
-    CodecKind.NONE,
-    CodecKind.BF16,
-    CodecKind.INT8,
-    CodecKind.INT4,
-    CodecKind.ROTATED3,
-    CodecKind.TOP_K,
-)
-"""The codecs of a choice; the farther, the fewer bytes."""
 ENOUGH = 1.01
 """A harder codec has to save more than a hundredth of a step: simulations are no more exact."""
-
-
-def allowed_between_stages(limit: CodecLimit) -> tuple[CodecKind, ...]:
-    """Return the codecs of activations within a limit, the gentlest first.
-
-    >>> [str(codec) for codec in allowed_between_stages(CodecLimit.SAFE)]
-    ['none', 'bf16', 'int8']
-    """
-    # An activation that top-k leaves out is lost: there is no error feedback between stages.
-    return GENTLEST_FIRST[: {CodecLimit.NONE: 1, CodecLimit.SAFE: 3, CodecLimit.ANY: 5}[limit]]
 
 
 def with_boundary_codecs(plan: Plan, conditions: Conditions, limit: CodecLimit) -> Plan:
@@ -48,7 +30,7 @@ def with_boundary_codecs(plan: Plan, conditions: Conditions, limit: CodecLimit) 
     """
     if plan.num_chunks > 1:
         return plan
-    kinds = allowed_between_stages(limit)
+    kinds = codecs_within(limit, for_gradients=False)
     settings = {
         kind: replace(conditions, codecs=replace(conditions.codecs, boundary=kind))
         for kind in kinds
@@ -80,7 +62,9 @@ def with_gentler_boundaries(plan: Plan, conditions: Conditions, *, enough_s: flo
         return plan
     order = sorted(_boundaries(plan, conditions))
     kinds, num_eased, best = [hardest] * len(order), 0, plan
-    for gentler in GENTLEST_FIRST[: GENTLEST_FIRST.index(hardest)]:
+    for gentler in codecs_within(CodecLimit.ANY, for_gradients=False):
+        if bytes_per_value(gentler) <= bytes_per_value(hardest):
+            break
         # The slowest boundary keeps the codec that was chosen for its sake.
         low, high = num_eased, len(order) - 1
         while low < high:

@@ -24,13 +24,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TypeVar
 
-from jaxpipe.collective import AllReduceKind, CodecKind, CodecLimit, Codecs, ranks
+from jaxpipe.collective import AllReduceKind, CodecKind, CodecLimit, Codecs, codecs_within, ranks
 from jaxpipe.collective.sync_tree import flat
 from jaxpipe.plan import Plan
 from jaxpipe.propose.boundary_codecs import (
     ENOUGH,
-    GENTLEST_FIRST,
-    allowed_between_stages,
     with_gentler_boundaries,
 )
 from jaxpipe.propose.request import Goal, PlanRequest
@@ -71,8 +69,10 @@ def strongest(limit: CodecLimit) -> Codecs:
     >>> print(strongest(CodecLimit.SAFE), "|", strongest(CodecLimit.NONE))
     int8 between stages, int8 for gradients | no codecs
     """
-    boundaries, gradients = _allowed(limit)
-    return Codecs(boundary=boundaries[-1], gradients=gradients[-1])
+    return Codecs(
+        boundary=codecs_within(limit, for_gradients=False)[-1],
+        gradients=codecs_within(limit, for_gradients=True)[-1],
+    )
 
 
 def choose_codecs(plan: Plan, conditions: Conditions, limit: CodecLimit) -> CodecChoice:
@@ -169,22 +169,19 @@ def _trial(plans: Sequence[Plan], codecs: Codecs, conditions: Conditions) -> Cod
     return min(trials, key=lambda each: each.step_s)
 
 
-def _allowed(limit: CodecLimit) -> tuple[tuple[CodecKind, ...], tuple[CodecKind, ...]]:
-    """Return the codecs between stages and of gradients, the gentlest first."""
-    boundaries = allowed_between_stages(limit)
-    return boundaries, GENTLEST_FIRST if limit is CodecLimit.ANY else boundaries
-
-
 def _pairs(plan: Plan, conditions: Conditions, limit: CodecLimit) -> Iterator[Codecs]:
     """Yield the pairs that matter for a plan, the gentlest first; without codecs comes first."""
-    boundaries, gradients = _allowed(limit)
+    boundaries = codecs_within(limit, for_gradients=False)
+    gradients = codecs_within(limit, for_gradients=True)
     if all(pipeline.num_ranks == 1 for pipeline in plan.pipelines):
         boundaries = boundaries[:1]
     if plan.num_replicas == 1 and not plan.shares_embedding:
         gradients = gradients[:1]
 
+    gentlest_first = list(codecs_within(limit, for_gradients=True))
+
     def harshness(pair: tuple[CodecKind, CodecKind]) -> tuple[int, int]:
-        ranks = [GENTLEST_FIRST.index(codec) for codec in pair]
+        ranks = [gentlest_first.index(codec) for codec in pair]
         return max(ranks), sum(ranks)
 
     for boundary, gradient in sorted(product(boundaries, gradients), key=harshness):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from jaxpipe.collective import CodecKind
-from jaxpipe.collective.codec_bytes import bytes_per_value
+from jaxpipe.collective.codec.codecs import bytes_per_value
 from jaxpipe.outer import OuterConfig
 from jaxpipe.outer.loss_law import PUBLISHED_EVERY, LossPrice, loss_price
 from jaxpipe.plan import Plan, islands_of

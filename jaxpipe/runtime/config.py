@@ -494,10 +494,11 @@ class CommConfig:
 
     def __post_init__(self) -> None:
         _check(self, above_zero=("chunk_bytes",))
-        if self.boundary is CodecKind.TOP_K:
+        if self.boundary.facts.needs_feedback:
+            others = [kind for kind in CodecKind if not kind.facts.needs_feedback]
             raise ValueError(
-                "an activation left out is lost, without error feedback: `boundary` must not be "
-                "top_k; use bf16, int8, fp8, int4 or rotated3, or top_k for `gradients`"
+                f"`boundary` must not be {self.boundary}: an activation left out is lost, without "
+                f"error feedback; choose from {', '.join(others)}, or use it for `gradients`"
             )
         if not 0 < self.top_k_fraction <= 1:
             raise ValueError(
@@ -507,7 +508,7 @@ class CommConfig:
     @property
     def feeds_back(self) -> bool:
         """Whether the codec of gradients adds its residuals to the next step (error feedback)."""
-        return self.gradients is CodecKind.TOP_K
+        return self.gradients.facts.needs_feedback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

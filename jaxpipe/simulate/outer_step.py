@@ -24,7 +24,7 @@ from jaxpipe.collective import (
     all_gather_transfers,
     all_reduce_transfers,
 )
-from jaxpipe.collective.codec_bytes import bytes_per_value
+from jaxpipe.collective.codec.codecs import bytes_per_value
 from jaxpipe.collective.sync_tree import flat
 from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import Island, Plan, check_islands, islands_of

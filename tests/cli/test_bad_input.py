@@ -63,7 +63,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("run", {"trackers": ["wb"]}, "`run.trackers[0]`: Invalid enum value 'wb'; choose from"),
         ("run", {"trackers": ["wb"]}, "choose from tensorboard, trackio, wandb"),
         ("run", {"trackers": ["wandb"] * 2}, "`trackers` is wandb, wandb; name each once"),
-        ("comm", {"boundary": "top_k"}, "in [comm]: an activation left out is lost"),
+        ("comm", {"boundary": "top_k"}, "in [comm]: `boundary` must not be top_k"),
         (
             "comm",
             {"boundary": "top_k"},

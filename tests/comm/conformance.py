@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpipe.comm.buffer import ALIGNMENT_BYTES
+from jaxpipe.collective.codec.aligned import ALIGNMENT_BYTES
 from jaxpipe.comm.clock_sync import clock_offset
 from jaxpipe.comm.collective.gather_broadcast import barrier, broadcast_bytes, gather_bytes
 from jaxpipe.comm.tags import BARRIER_TAG, BROADCAST_TAG, GATHER_TAG, MAX_TAG

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxpipe.collective.codec.block_quantized import Float8Codec, Int8Codec
+from jaxpipe.collective.codec.top_k import TopKCodec
 from jaxpipe.collective.kinds import AllReduceKind
 from jaxpipe.collective.sync_tree import SyncTree
-from jaxpipe.comm.codec import Float8Codec, Int8Codec, TopKCodec
 from jaxpipe.comm.collective import WireFormat
 from jaxpipe.comm.collective.all_reduce import all_reduce
 from jaxpipe.comm.collective.async_all_reduce import AsyncAllReduce

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxpipe.collective.codec.block_quantized import Int8Codec
 from jaxpipe.comm import CompressedTransport, CountingTransport, Transport, run_ranks
-from jaxpipe.comm.codec import Int8Codec
 from jaxpipe.errors import TransportError
 
 

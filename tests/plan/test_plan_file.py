@@ -126,7 +126,7 @@ def test_a_file_gives_back_the_codecs_of_boundaries(
     ("old", "new", "words"),
     [
         ('["int8"]', '["int8", "none"]', "one for each boundary between stages, .* 2 for 2 stages"),
-        ('["int8"]', '["top_k"]', "must not have top_k; use bf16"),
+        ('["int8"]', '["top_k"]', "must not have top_k: .* choose from none, bf16"),
         ('["int8"]', '["zip"]', "Invalid enum value 'zip'"),
         ('["int8"]', '[["int8"]]', "is not a plan: Invalid enum value|Expected `str`, got `array`"),
     ],

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from jaxpipe.collective import AllReduceKind, CodecKind, CodecLimit, Codecs, all_reduce_transfers
-from jaxpipe.collective.codec_bytes import BLOCK
-from jaxpipe.comm import CountingTransport, Transport, WireFormat, all_reduce, codec_of, run_ranks
+from jaxpipe.collective.codec.block_quantized import BLOCK
+from jaxpipe.collective.codec.codecs import codec_of
+from jaxpipe.comm import CountingTransport, Transport, WireFormat, all_reduce, run_ranks
 from jaxpipe.config import config_from, plan_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import preset_config

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from jaxpipe.collective import CodecKind
-from jaxpipe.collective.codec_bytes import bytes_per_value
-from jaxpipe.comm.codec import codec_of
+from jaxpipe.collective.codec.codecs import bytes_per_value, codec_of
 from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import PlanConfig, default_plan
 from jaxpipe.plan.cost import Part, Profile

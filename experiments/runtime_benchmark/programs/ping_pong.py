@@ -28,8 +28,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxpipe.collective.codec.aligned import aligned_empty
 from jaxpipe.comm import receive_jax
-from jaxpipe.comm.buffer import aligned_empty
 from jaxpipe.comm.mpi.api import MPI
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.comm.transport import Transport

@@ -11,14 +11,19 @@ import numpy as np
 from jaxtyping import Float32
 
 from jaxpipe.collective.algorithms import all_reduce_steps
+from jaxpipe.collective.codec.aligned import aligned_empty
 from jaxpipe.collective.kinds import AllReduceKind
 from jaxpipe.collective.step import Step
 from jaxpipe.collective.sync_tree import SyncTree, ranks
-from jaxpipe.comm.buffer import aligned_empty
-from jaxpipe.comm.codec.codec import is_codable
 from jaxpipe.comm.collective.execute_steps import Execution, Formats
 from jaxpipe.comm.collective.native import native_of
-from jaxpipe.comm.collective.wire_format import CodecFormat, ValueFormat, WireFormat, sum_dtype
+from jaxpipe.comm.collective.wire_format import (
+    CodecFormat,
+    ValueFormat,
+    WireFormat,
+    is_codable,
+    sum_dtype,
+)
 from jaxpipe.comm.transport import HostOrDeviceArray, Transport
 from jaxpipe.errors import ConfigError
 
@@ -80,7 +85,7 @@ def all_reduce_with_feedback(
     `np.zeros(array.size, np.float32)`; `errors` is written to.
 
     >>> from jaxpipe.comm.local import run_ranks
-    >>> from jaxpipe.comm.codec import TopKCodec
+    >>> from jaxpipe.collective.codec.top_k import TopKCodec
     >>> wire = WireFormat(far=TopKCodec(fraction=0.5))
     >>> def work(transport):
     ...     mine, errors = np.array([2, 1], np.float32), np.zeros(2, np.float32)

@@ -26,9 +26,9 @@ from jaxpipe.collective.algorithms import (
     broadcast_steps,
     reduce_scatter_steps,
 )
+from jaxpipe.collective.codec.aligned import aligned_empty
 from jaxpipe.collective.shards import Part, consecutive
 from jaxpipe.collective.sync_tree import SyncTree, leader
-from jaxpipe.comm.buffer import aligned_empty
 from jaxpipe.comm.collective.execute_steps import Execution, Formats
 from jaxpipe.comm.collective.wire_format import ValueFormat
 from jaxpipe.comm.transport import HostOrDeviceArray, Transport

@@ -13,9 +13,10 @@ from functools import partial
 
 import numpy as np
 
+from jaxpipe.collective.codec.aligned import aligned_empty
 from jaxpipe.collective.shards import Part
 from jaxpipe.collective.step import Act, Step
-from jaxpipe.comm.buffer import aligned_empty, num_bytes_of
+from jaxpipe.comm.buffer import num_bytes_of
 from jaxpipe.comm.collective.wire_format import Format, sum_dtype
 from jaxpipe.comm.transport import Receiving, Sending, Transport
 

@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpipe.comm.codec.codec import Codec, encode_with_feedback
+from jaxpipe.collective.codec.codec import Codec, encode_with_feedback
+
+_LARGEST_CODED_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,15 @@ def is_floating(dtype: np.dtype) -> bool:
     (True, False)
     """
     return bool(jnp.issubdtype(dtype, jnp.floating))
+
+
+def is_codable(dtype: np.dtype) -> bool:
+    """Return whether codecs apply to this dtype: float32 or a smaller floating-point type.
+
+    >>> is_codable(np.dtype(jnp.bfloat16)), is_codable(np.dtype(np.float64))
+    (True, False)
+    """
+    return is_floating(dtype) and dtype.itemsize <= _LARGEST_CODED_BYTES
 
 
 def sum_dtype(dtype: np.dtype) -> np.dtype:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxpipe.comm.buffer import aligned_empty
+from jaxpipe.collective.codec.aligned import aligned_empty
 
 _SMALLEST_BYTES = 2**16
 _LARGE_PAGE_BYTES = 2**21

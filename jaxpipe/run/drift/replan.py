@@ -11,12 +11,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from jaxpipe.collective import CodecLimit
+from jaxpipe.collective import CodecLimit, codecs_within
 from jaxpipe.config import Config, cluster_from, load_config, plan_from
 from jaxpipe.config.resolve import check_plan_fits
 from jaxpipe.errors import ConfigError, JaxpipeError
 from jaxpipe.plan import Plan, write_plan
-from jaxpipe.propose.boundary_codecs import allowed_between_stages, with_boundary_codecs
+from jaxpipe.propose.boundary_codecs import with_boundary_codecs
 from jaxpipe.propose.proposal import task_and_conditions
 from jaxpipe.propose.request import PlanRequest
 from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned
@@ -67,7 +67,7 @@ def replan(
     limit, of_search = config.plan.codecs, conditions
     if limit is not CodecLimit.NONE:
         # With the fewest bytes, as a plan that chooses its codecs afterwards is searched for.
-        hardest = allowed_between_stages(limit)[-1]
+        hardest = codecs_within(limit, for_gradients=False)[-1]
         of_search = replace(conditions, codecs=replace(conditions.codecs, boundary=hardest))
     effort = Effort(seconds=request.budget, num_changes=10**6)
     found = search(task, step_objective(of_search), effort=effort)

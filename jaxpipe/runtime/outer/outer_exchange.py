@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from jaxpipe.collective import AllReduceKind, SyncTree
+from jaxpipe.collective import AllReduceKind, SyncTree, codec_of
 from jaxpipe.collective.shards import Part
 from jaxpipe.collective.sync_tree import flat
 from jaxpipe.comm import (
@@ -30,7 +30,6 @@ from jaxpipe.comm import (
     WireFormat,
     all_gather,
     all_reduce,
-    codec_of,
 )
 from jaxpipe.plan import Island
 from jaxpipe.runtime.outer.job_part import JobPart

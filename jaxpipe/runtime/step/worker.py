@@ -14,18 +14,18 @@ from itertools import count
 import jax
 import numpy as np
 
+from jaxpipe.collective import codec_of
+from jaxpipe.collective.codec.codec import Codec
 from jaxpipe.comm import (
     BARRIER_TAG,
     AllReducer,
     AsyncAllReduce,
-    Codec,
     CompressedTransport,
     CountingTransport,
     Transport,
     WireFormat,
     barrier,
     clock_offset,
-    codec_of,
 )
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.config import CommConfig

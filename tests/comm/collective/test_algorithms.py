@@ -9,9 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.collective import AllReduceKind
+from jaxpipe.collective.codec.bfloat16 import Bfloat16Codec
+from jaxpipe.collective.codec.block_quantized import Float8Codec, Int8Codec
+from jaxpipe.collective.codec.codec import Codec
+from jaxpipe.collective.codec.top_k import TopKCodec
 from jaxpipe.collective.sync_tree import SyncTree, ranks
 from jaxpipe.comm import Transport, all_reduce, run_ranks
-from jaxpipe.comm.codec import Bfloat16Codec, Codec, Float8Codec, Int8Codec, TopKCodec
 from jaxpipe.comm.collective import WireFormat
 from tests.collective.strategies import sync_trees
 

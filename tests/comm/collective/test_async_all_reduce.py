@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.collective import AllReduceKind
+from jaxpipe.collective.codec.block_quantized import Int8Codec
+from jaxpipe.collective.codec.top_k import TopKCodec
 from jaxpipe.comm import AsyncAllReduce, Transport, WireFormat, all_reduce, run_ranks
-from jaxpipe.comm.codec import Int8Codec, TopKCodec
 from jaxpipe.errors import ConfigError, DeadlineError
 
 ALGORITHMS = tuple(kind for kind in AllReduceKind if not kind.facts.is_native)

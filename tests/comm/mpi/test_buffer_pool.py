@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxpipe.comm.buffer import ALIGNMENT_BYTES
+from jaxpipe.collective.codec.aligned import ALIGNMENT_BYTES
 from jaxpipe.comm.mpi.buffer_pool import BufferPool
 
 

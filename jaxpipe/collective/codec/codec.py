@@ -2,11 +2,8 @@
 
 from typing import Protocol, runtime_checkable
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float32, UInt8
-
-LARGEST_CODED_BYTES = 4
 
 
 @runtime_checkable
@@ -32,15 +29,6 @@ class Codec(Protocol):
         ...
 
 
-def is_codable(dtype: np.dtype) -> bool:
-    """Return whether codecs apply to this dtype: float32 or a smaller floating-point type.
-
-    >>> is_codable(np.dtype(jnp.bfloat16)), is_codable(np.dtype(np.float64))
-    (True, False)
-    """
-    return bool(jnp.issubdtype(dtype, jnp.floating)) and dtype.itemsize <= LARGEST_CODED_BYTES
-
-
 def encode_with_feedback(
     codec: Codec, values: Float32[np.ndarray, " size"], error: Float32[np.ndarray, " size"]
 ) -> tuple[UInt8[np.ndarray, " num_bytes"], Float32[np.ndarray, " size"]]:
@@ -49,7 +37,7 @@ def encode_with_feedback(
     Over many calls the decoded values sum to the true ones, except for the last error. Start with
     zeros. An error that would not be finite is set to zero, so that an overflow affects one call.
 
-    >>> from jaxpipe.comm.codec.top_k import TopKCodec
+    >>> from jaxpipe.collective.codec.top_k import TopKCodec
     >>> codec, error = TopKCodec(fraction=0.5), np.zeros(2, np.float32)
     >>> for _ in range(3):
     ...     encoded, error = encode_with_feedback(codec, np.array([2, 1], np.float32), error)

@@ -9,18 +9,20 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from jaxpipe.collective import CodecKind
-from jaxpipe.collective.codec_bytes import BLOCK, INT4_BLOCK, ROTATED_BLOCK
-from jaxpipe.comm.codec import (
-    Bfloat16Codec,
-    Codec,
+from jaxpipe.collective.codec.bfloat16 import Bfloat16Codec
+from jaxpipe.collective.codec.block_quantized import (
+    BLOCK,
+    INT4_BLOCK,
     Float8Codec,
     Int4Codec,
     Int8Codec,
-    RotatedCodec,
-    TopKCodec,
-    codec_of,
-    encode_with_feedback,
 )
+from jaxpipe.collective.codec.codec import Codec, encode_with_feedback
+from jaxpipe.collective.codec.codec_facts import CodecLimit
+from jaxpipe.collective.codec.codecs import bytes_per_value, codec_of, codecs_within
+from jaxpipe.collective.codec.rotated import BLOCK as ROTATED_BLOCK
+from jaxpipe.collective.codec.rotated import RotatedCodec
+from jaxpipe.collective.codec.top_k import TopKCodec
 
 CODECS: list[Codec] = [
     Bfloat16Codec(),
@@ -226,3 +228,23 @@ def test_every_kind_has_a_codec_but_none():
     assert codec_of(CodecKind.NONE) is None
     kinds = [kind for kind in CodecKind if kind is not CodecKind.NONE]
     assert all(isinstance(codec_of(kind), Codec) for kind in kinds)
+
+
+@pytest.mark.parametrize("kind", CodecKind)
+def test_the_bytes_of_a_value_are_those_of_a_long_message(kind: CodecKind):
+    codec = codec_of(kind)
+    values = np.ones(2**16, np.float32)
+    num_bytes = values.nbytes if codec is None else codec.encode(values).size
+    # Rounded up to whole values by top-k, of which a message of this length keeps 656.
+    assert bytes_per_value(kind) == pytest.approx(num_bytes / values.size, rel=1e-3)
+
+
+def test_a_wider_limit_has_the_codecs_of_a_narrower_one():
+    for for_gradients in (False, True):
+        none, safe, every = (
+            list(codecs_within(limit, for_gradients=for_gradients)) for limit in CodecLimit
+        )
+        assert none == [CodecKind.NONE] == safe[:1] == every[:1]
+        assert set(safe) < set(every)
+        assert [*map(bytes_per_value, every)] == sorted(map(bytes_per_value, every), reverse=True)
+    assert CodecKind.TOP_K not in codecs_within(CodecLimit.ANY, for_gradients=False)

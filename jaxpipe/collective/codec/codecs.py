@@ -1,39 +1,15 @@
-"""Bytes and seconds per value of each codec, for planners and simulators, which need no codec."""
+"""The codecs of a run, and the bytes and seconds per value of each, for planners and simulators."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from jaxpipe.collective.codec.codec import Codec
+from jaxpipe.collective.codec.codec_facts import CodecLimit, Coding
 from jaxpipe.collective.kinds import CodecKind
 
-BLOCK = 256
-"""Values that share a scale of 4 bytes in the block-quantized codecs of 8 bits."""
-INT4_BLOCK = 64
-"""The same for 4 bits: smaller blocks, since a value as large as the largest leaves 15 steps."""
-ROTATED_BLOCK = 128
-"""Values that are rotated together, and share a factor of 2 bytes, in the codec of 3 bits."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coding:
-    """Seconds of the host: for which a message is encoded, and for which it is decoded.
-
-    >>> Coding(encode_s=2.0, decode_s=0.5).times(10)
-    Coding(encode_s=20.0, decode_s=5.0)
-    """
-
-    encode_s: float = 0.0
-    decode_s: float = 0.0
-
-    def times(self, factor: float) -> "Coding":
-        """Return the seconds of `factor` times as many values."""
-        if self == NO_CODING:
-            return NO_CODING
-        return Coding(encode_s=self.encode_s * factor, decode_s=self.decode_s * factor)
-
-
-NO_CODING = Coding()
-"""A message that is sent as it is."""
+_LONG = 2**40
+"""Values of a message that is long enough for its bytes per value; a power of two, of blocks."""
 
 CodingRates: TypeAlias = Mapping[CodecKind, Coding]
 """The seconds that one core encodes and decodes a value, of codecs that were measured."""
@@ -78,47 +54,57 @@ NO_CODECS = Codecs()
 """All messages are sent as they are."""
 
 
-def bytes_per_value(codec: CodecKind, *, top_k_fraction: float = 0.01) -> float:
+def codec_of(kind: CodecKind, *, top_k_fraction: float = 0.01) -> Codec | None:
+    """Return the codec of a kind, None for `none`; `top_k` keeps `top_k_fraction` of all values.
+
+    >>> codec_of(CodecKind.TOP_K, top_k_fraction=0.1)
+    TopKCodec(fraction=0.1)
+    """
+    facts = kind.facts
+    if facts.make is None:
+        return None
+    return facts.make(fraction=top_k_fraction) if facts.takes_fraction else facts.make()
+
+
+def bytes_per_value(kind: CodecKind, *, top_k_fraction: float = 0.01) -> float:
     """Return the bytes in which a codec sends a float32 value, in long messages.
 
     >>> [bytes_per_value(codec) for codec in (CodecKind.NONE, CodecKind.INT8)]
     [4.0, 1.015625]
     """
-    return {
-        CodecKind.NONE: 4.0,
-        CodecKind.BF16: 2.0,
-        CodecKind.INT8: 1 + 4 / BLOCK,
-        CodecKind.FP8: 1 + 4 / BLOCK,
-        CodecKind.INT4: 0.5 + 4 / INT4_BLOCK,
-        CodecKind.ROTATED3: 3 / 8 + 2 / ROTATED_BLOCK,
-        CodecKind.TOP_K: 8 * top_k_fraction,
-    }[codec]
+    codec = codec_of(kind, top_k_fraction=top_k_fraction)
+    return 4.0 if codec is None else codec.num_bytes(size=_LONG) / _LONG
 
 
-def coding_of(codec: CodecKind, rates: CodingRates) -> Coding:
+def coding_of(kind: CodecKind, rates: CodingRates) -> Coding:
     """Return the seconds that one core encodes and decodes a value, in long messages.
 
-    Those of `rates`, which a profile has measured, or else figures of one core of an x86-64 server,
-    of four million values (`experiments/codecs` measures them again, there on a faster core).
+    Those of `rates`, which a profile has measured, or else those of its facts: of one core of an
+    x86-64 server, of four million values (`experiments/codecs` measures them again, there on a
+    faster core).
 
     >>> coding_of(CodecKind.NONE, {})
     Coding(encode_s=0.0, decode_s=0.0)
     >>> coding_of(CodecKind.INT8, {CodecKind.INT8: Coding(encode_s=1e-9, decode_s=1e-10)}).encode_s
     1e-09
     """
-    return rates[codec] if codec in rates else _CODING[codec]
+    return rates.get(kind, kind.facts.coding)
 
 
-def _of_nanoseconds(encode: float, decode: float) -> Coding:
-    return Coding(encode_s=encode * 1e-9, decode_s=decode * 1e-9)
+def codecs_within(limit: CodecLimit, *, for_gradients: bool) -> Sequence[CodecKind]:
+    """Return the codecs that a search considers within a limit, the gentlest first.
 
+    The farther, the fewer bytes. Between stages there is no error feedback: a value that a codec
+    drops is lost, so those that need it are for gradients alone.
 
-_CODING: CodingRates = {
-    CodecKind.NONE: NO_CODING,
-    CodecKind.BF16: _of_nanoseconds(0.4, 0.2),
-    CodecKind.INT8: _of_nanoseconds(2.7, 0.4),
-    CodecKind.FP8: _of_nanoseconds(4.9, 1.8),
-    CodecKind.INT4: _of_nanoseconds(6.1, 1.0),
-    CodecKind.ROTATED3: _of_nanoseconds(7.5, 5.8),
-    CodecKind.TOP_K: _of_nanoseconds(3.5, 0.2),
-}
+    >>> [str(codec) for codec in codecs_within(CodecLimit.SAFE, for_gradients=False)]
+    ['none', 'bf16', 'int8']
+    """
+    kinds = (
+        kind
+        for kind in CodecKind
+        if kind.facts.limit is not None
+        and limit.includes(kind.facts.limit)
+        and (for_gradients or not kind.facts.needs_feedback)
+    )
+    return sorted(kinds, key=bytes_per_value, reverse=True)

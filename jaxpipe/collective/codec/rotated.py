@@ -23,9 +23,11 @@ import ml_dtypes
 import numpy as np
 from jaxtyping import Float32, UInt8
 
-from jaxpipe.collective.codec_bytes import ROTATED_BLOCK as BLOCK
-from jaxpipe.comm.buffer import aligned_empty
+from jaxpipe.collective.codec.aligned import aligned_empty
+from jaxpipe.collective.codec.codec_facts import CodecFacts, CodecLimit, Coding
 
+BLOCK = 128
+"""Values that are rotated together, and share a factor of 2 bytes."""
 _BITS = 3
 _FACTOR_BYTES = 2
 _PIECE = 2**16
@@ -84,6 +86,11 @@ class RotatedCodec:
             piece = values[start : start + _PIECE]
             piece[...] = columns.T.reshape(-1)[: piece.size]
         return values
+
+
+ROTATED3 = CodecFacts(
+    make=RotatedCodec, coding=Coding(encode_s=7.5e-9, decode_s=5.8e-9), limit=CodecLimit.ANY
+)
 
 
 def _pieces(encoded: np.ndarray, size: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
