@@ -25,6 +25,7 @@ from jaxpipe.profile.profile_task import ProfileTask
 from jaxpipe.run.forecast import simulate_step
 from jaxpipe.runtime.data import Source, prepare
 from jaxpipe.runtime.metrics.records import read_metrics
+from jaxpipe.schedule import Remat
 from jaxpipe.simulate.plan_step import end_s
 from jaxpipe.topo.toml_text import toml_pair
 
@@ -92,8 +93,8 @@ def _task(config: Config) -> ProfileTask:
     sequence = config.train.sequence or config.model.sequence
     return ProfileTask(
         model=replace(config.model, sequence=sequence),
-        microbatches=(config.plan.microbatch,),
-        remat=config.train.remat,
+        microbatches=(config.plan.microbatch or 1,),
+        remat=config.train.remat or Remat.NONE,
         loop=config.train.loop,
         lora=config.lora,
         frozen=config.train.frozen,

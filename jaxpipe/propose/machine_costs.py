@@ -1,0 +1,119 @@
+"""Costs of a model on this machine, for devices of which the cluster file states no speed.
+
+::
+
+    cluster this-machine, CPU     the profile of the model, measured once on all its cores and kept
+    any other without speeds      counted FLOPs at the speed of a core of this machine, kept as well
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import xxhash
+
+from jaxpipe.config import Config
+from jaxpipe.models import costs
+from jaxpipe.plan.cost import Profile, write_profile
+from jaxpipe.profile.kept_profile import kept_profile, measured_profile
+from jaxpipe.profile.machine_speed import Speed, kept_speed, measured_speed
+from jaxpipe.profile.profile_task import ProfileTask
+from jaxpipe.propose.conditions import trained_model
+from jaxpipe.runtime.process.user_cache import user_cache
+from jaxpipe.schedule import Remat
+from jaxpipe.topo import THIS_MACHINE, Cluster
+
+_MICROBATCHES = (1, 2, 4)
+_MOST_SECONDS = 20.0
+"""A profile that takes longer to measure is left to `jaxpipe profile`."""
+_REPEATS = 5
+"""Computes of each part that a profile takes, about."""
+
+
+def machine_costs(
+    config: Config,
+    cluster: Cluster,
+    *,
+    observe: Callable[[str], None] | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Iterator[tuple[Config, tuple[str, ...]]]:
+    """Yield the configuration with costs for devices without a speed, and lines about them.
+
+    A measured profile comes first; it is of one rematerialisation. Counted FLOPs follow, for models
+    that fit into memory with another one only. With `observe`, which is called with what is
+    measured next, a profile that is not kept yet is measured: some seconds for a small model.
+
+    Raises:
+        ConfigError: the measurement failed.
+    """
+    paced = config.paced
+    is_known = paced.tflops is not None or paced.profile is not None or paced.profile_of
+    if is_known or all(device.has_speed for device in cluster.devices):
+        yield config, ()
+        return
+    speed = kept_speed(environment)
+    how = "kept" if speed is not None else "measured now, and kept"
+    say = observe or (lambda _: None)
+    speed = speed or measured_speed(environment=environment, observe=say)
+    if cluster.name == THIS_MACHINE:
+        profile, source = _profile(config, speed, environment, observe)
+        if profile is not None and (path := _written(profile, environment)) is not None:
+            line = f"layers take the seconds measured on this machine ({source})"
+            yield replace(config, paced=replace(paced, profile=str(path))), (line,)
+    line = (
+        f"cluster {cluster.name} states no speed: its devices count as fast as a core of this "
+        f"machine, {speed.flops_per_s * 1e-9:,.0f} GFLOP/s ({how})"
+    )
+    tflops = speed.flops_per_s * 1e-12
+    yield replace(config, paced=replace(paced, tflops=tflops)), (line,)
+
+
+def _profile(
+    config: Config,
+    speed: Speed,
+    environment: Mapping[str, str],
+    observe: Callable[[str], None] | None,
+) -> tuple[Profile | None, str]:
+    """Return the profile of the model and where it is from; None if it is not to be measured."""
+    sizes = _MICROBATCHES if config.plan.microbatch is None else (config.plan.microbatch,)
+    task = ProfileTask(
+        model=trained_model(config),
+        microbatches=sizes,
+        remat=config.train.remat or Remat.NONE,
+        loop=config.train.loop,
+        matmul_precision=config.run.matmul_precision,
+        lora=config.lora,
+        frozen=config.train.frozen,
+        optimizer=config.optimizer,
+    )
+    if (profile := kept_profile(task, environment)) is not None:
+        return profile, "kept"
+    if observe is None or _seconds(task, speed) > _MOST_SECONDS:
+        return None, ""
+    profile = measured_profile(task, environment=environment, observe=observe)
+    return profile, "now, and kept"
+
+
+def _seconds(task: ProfileTask, speed: Speed) -> float:
+    """Return about how long the computes of a measurement take, without compilation."""
+    model = task.model
+    sizes = {"batch": sum(task.microbatches), "sequence": model.sequence}
+    layer = costs.layer_forward_flops(model, **sizes)
+    head = costs.head_forward_flops(model, **sizes)
+    # A backward takes as long as two forwards; it is measured whole and in halves.
+    return _REPEATS * 5 * (layer + head) / speed.flops_per_s
+
+
+def _written(profile: Profile, environment: Mapping[str, str]) -> Path | None:
+    """Write a profile as `paced.profile` reads it; return the file, None if there is no cache."""
+    text = repr(profile).encode()
+    try:
+        folder = user_cache(environment) / "measured"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = folder / f"of-plan-{xxhash.xxh3_128_hexdigest(text)}.json"
+        if not path.exists():
+            write_profile(profile, path)
+    except (OSError, RuntimeError):  # pathlib raises the latter without a home
+        return None
+    return path
