@@ -17,7 +17,7 @@ from jaxpipe.search.task import Task
 Objective: TypeAlias = Callable[[Plan], float]
 """The cost of a plan, to be minimised: for example the simulated seconds of its step."""
 
-_CUSTOM_GAIN = 0.98
+CUSTOM_HANDICAP = 1.02
 """A schedule without a name has to be better by so much: it makes a plan longer and less clear."""
 
 
@@ -51,6 +51,11 @@ class Trial:
     value: float
     lacking: int = 0
 
+    @property
+    def is_answer(self) -> bool:
+        """Whether it has a value, or lacks memory; else it breaks what is fixed."""
+        return self.value < inf or self.lacking > 0
+
 
 class Best:
     """The best plan so far; generators read it, and the loop offers it what they yield."""
@@ -79,6 +84,13 @@ class Best:
         self._observe = observe
         self._start_s = clock()
 
+    @property
+    def even_plan(self) -> Plan | None:
+        """The best plan so far whose replicas are alike, each rank of one device."""
+        even = (t for t in self.trials.values() if t.plan.is_even and not t.plan.has_groups)
+        found = min(even, key=lambda trial: trial.value, default=None)
+        return None if found is None or found.value == inf else found.plan
+
     def spent(self) -> float:
         """Return the fraction of the seconds that is spent; 0 without a limit."""
         return (self._clock() - self._start_s) / self.effort.seconds
@@ -98,8 +110,7 @@ class Best:
         value = self._objective(plan)
         self.num_valued += 1
         self._observe(self.num_valued)
-        is_named = isinstance(plan.schedule, ScheduleKind)
-        if value < self.value * (1.0 if is_named or self.plan is None else _CUSTOM_GAIN):
+        if self.plan is None or value * _handicap(plan) < self.value * _handicap(self.plan):
             self.plan, self.value = plan, value
         return self._remember(Trial(plan=plan, value=value))
 
@@ -112,6 +123,10 @@ class Best:
         return trial
 
 
+def _handicap(plan: Plan) -> float:
+    return 1.0 if isinstance(plan.schedule, ScheduleKind) else CUSTOM_HANDICAP
+
+
 def lacking_bytes(task: Task, plan: Plan) -> int:
     """Return by how many bytes a plan exceeds the memory of a device at most; 0 if it fits."""
     excess = overfull(plan, task.profile, task.cluster, each=task.bytes_each)
@@ -119,8 +134,11 @@ def lacking_bytes(task: Task, plan: Plan) -> int:
 
 
 def is_possible(plan: Plan) -> bool:
-    """Return whether the schedule of a plan has as many chunks and microbatches as it needs."""
-    if plan.schedule is not ScheduleKind.INTERLEAVED:
+    """Return whether ranks have all stages, and the schedule the chunks that it needs."""
+    sizes = ((each.num_stages, each.num_ranks * plan.num_chunks) for each in plan.pipelines)
+    if any(num_stages != num_held for num_stages, num_held in sizes):
+        return False  # a cut that is set has stages for one number of chunks alone
+    if not isinstance(plan.schedule, ScheduleKind) or not plan.schedule.facts.takes_chunks:
         return plan.num_chunks == 1
     return plan.num_chunks > 1 and all(
         pipeline.num_microbatches % pipeline.num_ranks == 0 for pipeline in plan.pipelines

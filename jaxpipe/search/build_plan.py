@@ -10,9 +10,21 @@ from jaxpipe.plan.pipeline import equal_pipelines
 from jaxpipe.plan.plan import Plan
 from jaxpipe.plan.sync import island_tree, with_trees
 from jaxpipe.schedule import Schedule, ScheduleKind
-from jaxpipe.search.balance import balanced_cut
 from jaxpipe.search.sync_order import suited_tree
 from jaxpipe.search.task import Task
+
+_DEEPEST_FIRST = (ScheduleKind.EAGER_ONE_F_ONE_B, ScheduleKind.ONE_F_ONE_B)
+"""What the closed form of a step assumes: depth hides messages, and costs only memory."""
+
+
+def first_schedules(task: Task) -> tuple[ScheduleKind, ...]:
+    """Return the schedules of which plans have the first that fits, before others are tried."""
+    fixed = task.fixed
+    if fixed.schedule is not None:
+        return (fixed.schedule,)
+    if fixed.num_chunks > 1:
+        return tuple(kind for kind in ScheduleKind if kind.facts.takes_chunks)
+    return tuple(k for k in _DEEPEST_FIRST if fixed.warmup is None or k.facts.takes_warmup)
 
 
 def build(  # noqa: PLR0913 - the choices of an even plan
@@ -59,7 +71,8 @@ def cut_by_cost(task: Task, placement: np.ndarray, *, num_chunks: int = 1) -> Cu
     if task.fixed.cut is not None:
         return task.fixed.cut
     # The slowest replica of a stage sets the pace of the gradient sync.
-    return balanced_cut(task.profile, np.tile(task.slow[placement].max(axis=0), num_chunks))
+    slow = np.tile(task.slow[placement].max(axis=0), num_chunks)
+    return task.balanced_cut(tuple(slow.tolist()))
 
 
 def with_suited_trees(task: Task, plan: Plan) -> Plan:

@@ -51,7 +51,7 @@ class Fixed:
         """The stages of a rank before a search tries more of them."""
         if self.chunks is not None:
             return self.chunks
-        return 2 if self.schedule is ScheduleKind.INTERLEAVED else 1
+        return 2 if self.schedule is not None and self.schedule.facts.takes_chunks else 1
 
     @property
     def depth(self) -> int | None:

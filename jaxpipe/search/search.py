@@ -24,18 +24,21 @@ from jaxpipe.search.generators.alternatives import CHOICES, alternatives
 from jaxpipe.search.generators.changes import changes
 from jaxpipe.search.generators.even import even
 from jaxpipe.search.generators.grouped import grouped
+from jaxpipe.search.generators.layouts import layouts
 from jaxpipe.search.generators.schedules import made_to_measure, schedules
 from jaxpipe.search.generators.unlike import unlike
 from jaxpipe.search.task import Task
 
 DEFAULT: tuple[tuple[Generator, float], ...] = (
-    (even, 0.55),
-    (grouped, 0.7),
-    (schedules, 0.75),
+    (even, 0.7),
+    (grouped, 0.75),
     (unlike, 0.8),
-    (changes, 0.9),
-    (alternatives, 0.98),
-    (made_to_measure, 1.0),
+    (layouts, 0.84),
+    (schedules, 0.88),
+    (alternatives, 0.92),
+    (changes, 0.97),
+    (made_to_measure, 0.98),
+    (alternatives, 1.0),
 )
 """The generators, each with the fraction of the seconds at which it ends."""
 _MOST_SHAPES = 12
@@ -119,14 +122,16 @@ def _candidates(task: Task, best: Best, plan: Plan) -> Iterator[Candidate]:
     """Yield what was valued of the shapes, of the tensor degrees, and of the alternatives."""
     shapes = sorted(best.by_shape.items(), key=lambda each: (each[1].value, each[1].lacking))
     for name, trial in shapes[:_MOST_SHAPES]:
-        yield _candidate("shape", name, trial)
+        if trial.is_answer:
+            yield _candidate("shape", name, trial)
     for degree, trial in sorted(_by_degree(best).items()) if plan.has_groups else ():
         yield _candidate("tensor", str(degree), trial)
     for choice, others in CHOICES.items():
         for name, other in others(task, plan):
             # A search that was cut short has not valued all of them.
-            if other in best.trials:
-                yield _candidate(choice, name, best.trials[other])
+            trial = best.trials.get(other)
+            if trial is not None and trial.is_answer:
+                yield _candidate(choice, name, trial)
 
 
 def _candidate(choice: str, name: str, trial: Trial) -> Candidate:

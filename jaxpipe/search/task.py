@@ -1,13 +1,16 @@
 """The task of a search: a cluster, a model's profile, a batch, and what is already decided."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from math import inf
 
 import numpy as np
 
 from jaxpipe.errors import PlanError
+from jaxpipe.plan import Cut
 from jaxpipe.plan.cost import BytesPerParameter, Profile, slowness
+from jaxpipe.search.balance import balanced_cut
 from jaxpipe.search.fixed import Fixed
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.gpu import Precision
@@ -54,6 +57,23 @@ class Task:
     def slow(self) -> np.ndarray:
         """The compute time of each device relative to the profiled device."""
         return slowness(self.cluster, self.profile, self.precision)
+
+    @cached_property
+    def is_uniform(self) -> bool:
+        """Whether all devices, and all links between two of them, are alike: any order will do."""
+        cluster = self.cluster
+        apart = ~np.eye(len(cluster), dtype=bool)
+        matrices = (cluster.latency_s, cluster.bandwidth_bytes_per_s)
+        is_alike = all(len(np.unique(each[apart])) <= 1 for each in matrices)
+        memories = {device.memory_bytes for device in cluster.devices}
+        # Devices of a host share its NIC.
+        is_alike &= len(set(cluster.host_of)) in (1, len(cluster)) and len(memories) == 1
+        return is_alike and len(np.unique(self.slow)) == 1
+
+    @cached_property
+    def balanced_cut(self) -> Callable[[tuple[float, ...]], Cut]:
+        """The cut by cost for stages that are so slow; computed once for each of them."""
+        return cache(lambda slow: balanced_cut(self.profile, np.array(slow)))
 
     @property
     def devices(self) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import inf
 
 from jaxpipe.plan import Plan
+from jaxpipe.schedule import ScheduleKind
 from jaxpipe.simulate.plan_step import Conditions, plan_step_s, segment_bytes
 
 _FEW_CHUNKS = 4
@@ -35,8 +36,9 @@ def extrapolated_step_s(plan: Plan, conditions: Conditions) -> float:
     such seconds with exact ones.
     """
     conditions = _with_few_chunks(plan, conditions)
-    if not plan.is_even:
-        return plan_step_s(plan, conditions)  # its replicas are not full at the same time
+    # Unlike replicas are not full at the same time, and a custom schedule has one length.
+    if not plan.is_even or not isinstance(plan.schedule, ScheduleKind):
+        return plan_step_s(plan, conditions)
 
     def seconds(num_microbatches: int) -> float:
         return plan_step_s(plan.of_each(num_microbatches=num_microbatches), conditions)

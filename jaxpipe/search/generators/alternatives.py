@@ -25,8 +25,6 @@ from jaxpipe.search.task import Task
 _DEEPEST_WARMUP = 4
 _MOST_CHUNKS = 4
 _LARGEST_MICROBATCH = 16
-ALL_REDUCES = tuple(kind for kind in AllReduceKind if kind is not AllReduceKind.LIBRARY)
-"""Of a library's own all-reduce the messages are not known."""
 
 
 def alternatives(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
@@ -40,27 +38,30 @@ def alternatives(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
 
 
 def other_schedules(task: Task, plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """Yield the plan with each schedule, by name."""
+    """Yield the plan with each schedule, by name; pipelines of one rank have only one order."""
+    if not isinstance(plan.schedule, ScheduleKind):
+        yield "made to measure", plan
+    if max(pipeline.num_ranks for pipeline in plan.pipelines) == 1:
+        yield plan.schedule_name, plan
+        return
     alone = _with_chunks(task, plan, 1)
     for kind in ScheduleKind:
-        if kind is ScheduleKind.INTERLEAVED:
-            yield from _interleaved(task, plan)
-        else:
+        if kind.facts.is_searched and kind.facts.takes_chunks:
+            yield from _in_chunks(task, plan, kind)
+        elif kind.facts.is_searched and is_possible(replace(alone, schedule=kind)):
             bare = replace(alone, schedule=kind).of_each(warmup=None)
             yield kind.value, bare
-            if kind is ScheduleKind.EAGER_ONE_F_ONE_B and plan.is_even:
+            if kind.facts.takes_warmup and plan.is_even:
                 yield from _deepened(bare)
 
 
-def _interleaved(task: Task, plan: Plan) -> Iterator[tuple[str, Plan]]:
+def _in_chunks(task: Task, plan: Plan, kind: ScheduleKind) -> Iterator[tuple[str, Plan]]:
     for num_chunks in range(2, _MOST_CHUNKS + 1):
         longest = max(pipeline.num_ranks for pipeline in plan.pipelines)
         if plan.is_even and 1 < longest <= task.num_layers // num_chunks:
-            other = replace(
-                _with_chunks(task, plan, num_chunks), schedule=ScheduleKind.INTERLEAVED
-            ).of_each(warmup=None)
+            other = replace(_with_chunks(task, plan, num_chunks), schedule=kind)
             if is_possible(other):
-                yield f"{ScheduleKind.INTERLEAVED.value}, {num_chunks} chunks", other
+                yield f"{kind.value}, {num_chunks} chunks", other.of_each(warmup=None)
 
 
 def _deepened(plan: Plan) -> Iterator[tuple[str, Plan]]:
@@ -87,10 +88,16 @@ def _with_chunks(task: Task, plan: Plan, num_chunks: int) -> Plan:
 
 def other_all_reduces(task: Task, plan: Plan) -> Iterator[tuple[str, Plan]]:
     """Yield the plan with each all-reduce, by name, if it sums anything."""
-    if plan.num_replicas > 1 or plan.shares_embedding:
-        for kind in ALL_REDUCES:
-            is_same = kind is plan.all_reduce
-            yield kind.value, plan if is_same else with_all_reduce(task, plan, kind)
+    for kind in AllReduceKind:
+        # Of a library's own all-reduce the messages are not known.
+        if kind.facts.is_native or not is_reduced(plan):
+            continue
+        yield kind.value, plan if kind is plan.all_reduce else with_all_reduce(task, plan, kind)
+
+
+def is_reduced(plan: Plan) -> bool:
+    """Return whether ranks sum gradients of any parameter."""
+    return plan.num_replicas > 1 or plan.shares_embedding
 
 
 def with_all_reduce(task: Task, plan: Plan, kind: AllReduceKind) -> Plan:
@@ -130,8 +137,8 @@ def other_cuts(task: Task, plan: Plan) -> Iterator[tuple[str, Plan]]:
 
 
 CHOICES: dict[str, Callable[[Task, Plan], Iterator[tuple[str, Plan]]]] = {
-    "schedule": other_schedules,
     "all-reduce": other_all_reduces,
+    "schedule": other_schedules,
     "microbatch": other_microbatches,
     "cut": other_cuts,
 }

@@ -8,27 +8,49 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from jaxpipe.collective import AllReduceKind
 from jaxpipe.plan import Plan
 from jaxpipe.search.best import Best
 from jaxpipe.search.build_plan import with_suited_trees
 from jaxpipe.search.generators.alternatives import (
-    other_all_reduces,
+    is_reduced,
     other_microbatches,
     other_schedules,
+    with_all_reduce,
 )
 from jaxpipe.search.generators.unlike import moved_microbatches
 from jaxpipe.search.task import Task
 
+_MOST_KNOWN = 100
+"""As many changes in a row that were tried before say that there are no others."""
+_NEAR, _NUM_SHAPES = 1.15, 2
+"""Shapes that are so near the best one are changed as well: one of them may become the best."""
+
 
 def changes(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
-    """Yield as many random changes as the effort has, each of the best plan at its time."""
-    for _ in range(best.effort.num_changes):
-        if best.plan is None:
+    """Yield as many random changes as the effort has, of the best plans at their time.
+
+    Where few plans exist, all of them are known soon: the changes end when nothing new is found.
+    """
+    since, num_known = 0, len(best.trials)
+    for number in range(best.effort.num_changes):
+        if len(best.trials) > num_known:
+            since, num_known = number, len(best.trials)
+        if best.plan is None or number - since > _MOST_KNOWN:
             return
         if not best.plan.is_even:
             yield from ((0.0, plan) for plan in _while_best(task, best))
             return
-        yield 0.0, neighbour(task, best.plan, random=best.random)
+        yield 0.0, neighbour(task, _start(best, best.plan, number), random=best.random)
+
+
+def _start(best: Best, plan: Plan, number: int) -> Plan:
+    """Return the best plan every other time, else the best of one of the next best shapes."""
+    if number % 2 == 0:
+        return plan
+    trials = (t for t in best.by_shape.values() if t.value < _NEAR * best.value and t.plan.is_even)
+    near = sorted(trials, key=lambda trial: trial.value)[1 : _NUM_SHAPES + 1]
+    return near[number // 2 % len(near)].plan if near else plan
 
 
 def _while_best(task: Task, best: Best) -> Iterator[Plan]:
@@ -81,7 +103,10 @@ def _change_microbatch(task: Task, plan: Plan, random: np.random.Generator) -> P
 
 
 def _change_all_reduce(task: Task, plan: Plan, random: np.random.Generator) -> Plan:
-    return _one_of([other for _, other in other_all_reduces(task, plan)], plan, random)
+    kinds = [kind for kind in AllReduceKind if kind.facts.is_searched]
+    kind = kinds[random.integers(len(kinds))]
+    # Built for one kind alone: sync trees take longer than anything else of a change.
+    return with_all_reduce(task, plan, kind) if is_reduced(plan) else plan
 
 
 def _one_of(plans: list[Plan], plan: Plan, random: np.random.Generator) -> Plan:

@@ -5,7 +5,7 @@
     shapes x placements x all-reduces x microbatches ──estimate──► the best of each shape
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -14,20 +14,15 @@ import numpy as np
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import estimate
-from jaxpipe.schedule import ScheduleKind
 from jaxpipe.search.best import Best, is_possible, lacking_bytes
-from jaxpipe.search.build_plan import build
+from jaxpipe.search.build_plan import build, first_schedules
 from jaxpipe.search.generators.alternatives import with_all_reduce
 from jaxpipe.search.shapes import Shape, shapes
 from jaxpipe.search.starts import by_dtfm_cost, orders
 from jaxpipe.search.task import Task
 
-_FIRST_SCHEDULES = (ScheduleKind.EAGER_ONE_F_ONE_B, ScheduleKind.ONE_F_ONE_B)
-"""The first that fits into memory is valued: depth hides messages, and costs only memory."""
-_FIRST_ALL_REDUCES = (AllReduceKind.TREE, AllReduceKind.HIERARCHICAL, AllReduceKind.SHARDED)
-"""Those whose closed form holds where links differ; others are tried for the best plan."""
 _MICROBATCHES = (1, 2, 4)
-_UNTIL = 0.45
+_UNTIL = 0.3
 """The fraction of the seconds until which plans are ranked in closed form."""
 
 
@@ -53,15 +48,18 @@ def even_plans(task: Task, best: Best, *, until: float) -> Iterator[tuple[float,
     """
     num_valued, begin = best.effort.num_valued, best.spent()
     ranked: list[_Ranked] = []
-    for shape in shapes(task):
+    largest, *others = shapes(task)
+    # The smallest second: over very slow links nothing else will do.
+    for shape in (largest, *others[-1:], *others[:-1]):
         # At least one shape, however short the time.
         if ranked and best.spent() > (begin + until) / 2:
             break
         ranked.append(_fastest(task, shape, orders(task, shape)))
     ranked.sort(key=lambda each: each.estimate_s)
+    is_free = task.fixed.devices is None and not task.is_uniform
     fitting = [each for each in ranked if each.estimate_s < inf][: 2 * num_valued]
     for number, first in enumerate(fitting):
-        if task.fixed.devices is None and (seconds := best.left_s(until)) > 0:
+        if is_free and (seconds := best.left_s(until)) > 0:
             placement = by_dtfm_cost(task, first.shape, seed=best.seed, seconds=seconds)
             other = _fastest(task, first.shape, [placement])
             fitting[number] = min(first, other, key=lambda each: each.estimate_s)
@@ -87,7 +85,7 @@ def _fastest(task: Task, shape: Shape, placements: Iterable[np.ndarray]) -> _Ran
     smallest = None
     # Memory is checked in this order, and only until a plan fits.
     for estimate_s, index in order:
-        for kind in _schedules(task):
+        for kind in first_schedules(task):
             plan = replace(plans[index], schedule=kind)
             if not is_possible(plan):
                 continue
@@ -100,13 +98,15 @@ def _fastest(task: Task, shape: Shape, placements: Iterable[np.ndarray]) -> _Ran
 def _unsized(task: Task, shape: Shape, placements: Iterable[np.ndarray]) -> list[Plan]:
     """Return plans of all all-reduces: trees and cut do not depend on the microbatch."""
     fixed = task.fixed
-    kinds = _FIRST_ALL_REDUCES if fixed.all_reduce is None else (fixed.all_reduce,)
+    kinds = [kind for kind in AllReduceKind if kind.facts.is_ranked]
+    if fixed.all_reduce is not None:
+        kinds = [fixed.all_reduce]
     built = [
         build(
             task,
             placement,
             microbatch=1,
-            schedule=_schedules(task)[0],
+            schedule=first_schedules(task)[0],
             warmup=fixed.warmup,
             all_reduce=kinds[0],
             num_chunks=fixed.num_chunks,
@@ -116,15 +116,6 @@ def _unsized(task: Task, shape: Shape, placements: Iterable[np.ndarray]) -> list
     others = kinds[1:] if shape.replicas > 1 else ()
     # With the same partition, which takes as long to find as the trees.
     return [*built, *(with_all_reduce(task, plan, kind) for plan in built for kind in others)]
-
-
-def _schedules(task: Task) -> Sequence[ScheduleKind]:
-    fixed = task.fixed
-    if fixed.schedule is not None:
-        return (fixed.schedule,)
-    if fixed.num_chunks > 1:
-        return (ScheduleKind.INTERLEAVED,)
-    return _FIRST_SCHEDULES[:1] if fixed.warmup is not None else _FIRST_SCHEDULES
 
 
 def _sizes(task: Task, share: int) -> Iterator[int]:

@@ -21,19 +21,17 @@ from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.search.balance import balanced_cut
 from jaxpipe.search.best import Best
-from jaxpipe.search.build_plan import with_suited_trees
+from jaxpipe.search.build_plan import first_schedules, with_suited_trees
 from jaxpipe.search.task import Task
 
-_KINDS = (ScheduleKind.EAGER_ONE_F_ONE_B, ScheduleKind.ONE_F_ONE_B)
-"""Those that take any number of microbatches, and any partition."""
 _FEW_REPLICAS = 8
 """As many are tried, however few the best even plan has."""
 
 
 def unlike(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
     """Yield plans with unlike replicas, if devices differ or some are left out of the best plan."""
-    plan, fixed = best.plan, task.fixed
-    if plan is None or plan.has_groups or not plan.is_even or not is_worth_trying(task, plan):
+    plan, fixed = best.even_plan, task.fixed
+    if plan is None or not is_worth_trying(task, plan):
         return
     # Each replica has its own number of stages, on devices that are chosen by speed.
     if (fixed.depth, fixed.devices, fixed.replicas) == (None, None, None):
@@ -48,16 +46,16 @@ def is_worth_trying(task: Task, plan: Plan) -> bool:
 def unlike_plans(task: Task, plan: Plan) -> Iterator[Plan]:
     """Yield plans with unlike replicas that fit the devices, starting from an even one."""
     slow = task.slow
-    by_speed = np.argsort(slow, kind="stable").tolist()
+    by_speed = np.argsort(slow, kind="stable").tolist()[: task.fixed.num_ranks]
     rows = [list(row) for row in plan.placement]
     most = max(_FEW_REPLICAS, 2 * plan.num_replicas)
-    most = min(len(task.cluster), task.batch // plan.microbatch, most)
+    most = min(len(by_speed), task.batch // plan.microbatch, most)
     divided = [_chunks(by_speed, num) for num in range(1, most + 1)]
     near = sorted(by_speed, key=lambda i: (task.cluster.devices[i].host, i))
     for placement in (rows, *divided, *(_chunks(near, num) for num in range(1, most + 1))):
         if max(map(len, placement)) > task.num_layers:
             continue
-        for kind in _KINDS:
+        for kind in first_schedules(task):
             found = _plan_of(task, plan, placement, kind=kind)
             if not overfull(found, task.profile, task.cluster, each=task.bytes_each):
                 yield found
@@ -73,7 +71,8 @@ def _plan_of(task: Task, plan: Plan, placement: Sequence[list[int]], *, kind: Sc
         Pipeline(devices=tuple(row), cut=cut, num_microbatches=count, microbatch=plan.microbatch)
         for row, cut, count in zip(placement, cuts, counts, strict=True)
     )
-    return with_suited_trees(task, replace(plan, pipelines=pipelines, schedule=kind))
+    plan = replace(plan, pipelines=pipelines, schedule=kind, num_chunks=1)
+    return with_suited_trees(task, plan)
 
 
 def proportional(total: int, weights: Sequence[float]) -> tuple[int, ...]:

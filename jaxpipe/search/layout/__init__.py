@@ -1,5 +1,6 @@
 """Layouts: replicas of stages on groups of unlike GPUs, and the search for the best of them."""
 
+from jaxpipe.search.layout.closed_form import closed_form_s
 from jaxpipe.search.layout.layout import Group, Layout, Run, Stage, facing, neighbours
 from jaxpipe.search.layout.layout_step import LayoutCosts, layout_step
 from jaxpipe.search.layout.layout_task import (
@@ -26,6 +27,7 @@ __all__ = [
     "Stage",
     "StageCosts",
     "bound_by_seconds",
+    "closed_form_s",
     "facing",
     "layout_step",
     "neighbours",

@@ -20,7 +20,7 @@ from jaxpipe.collective import AllReduceKind, Collective, all_reduce_transfers
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.cost import Part
 from jaxpipe.schedule import Bucket, ScheduleKind, generate, lower
-from jaxpipe.search.layout import Group, Layout
+from jaxpipe.search.layout.layout import Group, Layout
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
 from jaxpipe.topo import Cluster, Device
 

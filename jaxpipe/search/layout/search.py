@@ -55,17 +55,22 @@ class LayoutSearch:
 
 
 def search_layout(
-    task: LayoutTask, *, limit_s: float, seed: int = 2022, num_best: int = 1
+    task: LayoutTask,
+    *,
+    limit_s: float,
+    most_evaluated: float = inf,
+    seed: int = 2022,
+    num_best: int = 1,
 ) -> LayoutSearch:
     """Return the best layout that is found in some seconds of CPU, and the `num_best` best.
 
-    A search that ends before the limit gives the same layout each time. The limit does not count
-    before the first layout that fits.
+    A search that ends before the limit gives the same layout each time, also where it ends because
+    `most_evaluated` layouts were. The limits do not count before the first layout that fits.
 
     Raises:
         PlanError: no layout fits.
     """
-    search = _Search(task, limit_s=limit_s, seed=seed)
+    search = _Search(task, limit_s=limit_s, most_evaluated=most_evaluated, seed=seed)
     began_s = time.process_time()
     bound = search.run()
     if search.best is None:
@@ -94,7 +99,9 @@ class _Look(NamedTuple):
 
 
 class _Search:
-    def __init__(self, task: LayoutTask, *, limit_s: float, seed: int) -> None:
+    def __init__(
+        self, task: LayoutTask, *, limit_s: float, most_evaluated: float, seed: int
+    ) -> None:
         self.best: Layout | None = None
         self.least = inf
         self.floor = inf
@@ -102,6 +109,7 @@ class _Search:
         self._task = task
         self._began_s = time.process_time()
         self._limit_s = limit_s
+        self._most_evaluated = most_evaluated
         self._random = random.Random(seed)
         self._orders = zone_orders(task)
         self._seen: dict[Layout, float] = {}
@@ -123,7 +131,7 @@ class _Search:
                 # The others of its number of stages have bounds no less.
                 if candidate is None or candidate.bound >= self.least:
                     waiting.popleft()
-                elif self.best is not None and time.process_time() > until_s:
+                elif self.best is not None and self._is_over(until_s):
                     waiting.popleft()
                     untried = min(untried, candidate.bound)
                 else:
@@ -131,7 +139,7 @@ class _Search:
                     looked += self._look(candidate)
             looked.sort(key=lambda each: each.value)
             for look in looked[:_REFINED]:
-                if time.process_time() > until_s + _LATE * self._limit_s or self._is_late():
+                if self._is_over(until_s + _LATE * self._limit_s) or self._is_late():
                     break
                 self._refine(look)
         return untried
@@ -160,7 +168,10 @@ class _Search:
             layout = moved
 
     def _is_late(self) -> bool:
-        return time.process_time() > self._began_s + self._limit_s
+        return self._is_over(self._began_s + self._limit_s)
+
+    def _is_over(self, until_s: float) -> bool:
+        return time.process_time() > until_s or self.num_evaluated >= self._most_evaluated
 
     def _value(self, layout: Layout) -> float:
         if layout not in self._seen:

@@ -7,6 +7,7 @@ gives some replicas a microbatch more::
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import PlanError
@@ -28,8 +29,11 @@ def plan_of_layout(
     batch: int,
     tied: bool = False,
     schedule: ScheduleKind = ScheduleKind.ONE_F_ONE_B,
+    types: Sequence[str] | None = None,
 ) -> Plan:
     """Return the plan of a layout, on devices of its types and regions; of a group on one host.
+
+    `types` are those of the cluster's devices, by default their GPU types.
 
     The cut of the layout counts the layers of the model, or the embedding and the head as well.
 
@@ -37,7 +41,7 @@ def plan_of_layout(
         PlanError: stages have unequal numbers of replicas, the cluster lacks a device, or the
             layers or the batch do not fit.
     """
-    rows = _rows(layout, cluster)
+    rows = _rows(layout, cluster, gpu_types(cluster) if types is None else types)
     counts = _num_microbatches(layout, batch=batch, num_replicas=len(rows))
     cut = _cut_of_model(layout.cut, num_layers=num_layers)
     plan = Plan(
@@ -60,7 +64,14 @@ def plan_of_layout(
     return plan
 
 
-def _rows(layout: Layout, cluster: Cluster) -> list[tuple[tuple[int, ...], ...]]:
+def gpu_types(cluster: Cluster) -> list[str]:
+    """Return the GPU type of each device, "" if it has none."""
+    return ["" if device.gpu is None else device.gpu.name for device in cluster.devices]
+
+
+def _rows(
+    layout: Layout, cluster: Cluster, types: Sequence[str]
+) -> list[tuple[tuple[int, ...], ...]]:
     """Return the devices of each replica: the next of its type in its region, of one host."""
     columns = [[group for group, count in stage for _ in range(count)] for stage in layout.stages]
     if len({len(column) for column in columns}) > 1:
@@ -70,8 +81,7 @@ def _rows(layout: Layout, cluster: Cluster) -> list[tuple[tuple[int, ...], ...]]
         )
     free: defaultdict[tuple[str, str], dict[str, list[int]]] = defaultdict(dict)
     for number, device in enumerate(cluster.devices):
-        kind = "" if device.gpu is None else device.gpu.name
-        free[kind, device.region].setdefault(device.host, []).append(number)
+        free[types[number], device.region].setdefault(device.host, []).append(number)
 
     def take(group: Group) -> tuple[int, ...]:
         for left in free[group.gpu, group.zone].values():

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from experiments.sailor.exact import all_layouts, short_model, small_task
-from experiments.sailor.own import Overlapped, closed_form_s, own_search
+from experiments.sailor.own import Overlapped, own_search
 from experiments.sailor.planned import own_step_s, question
 from experiments.sailor.predict import KNOWN_BEFORE, ProfiledCosts
 from experiments.sailor.published import judged_plans, model, scenarios
-from jaxpipe.search.layout import layout_step
+from jaxpipe.search.layout import closed_form_s, layout_step
 from jaxpipe.search.layout.candidates import candidates
 from jaxpipe.simulate import simulate_ends
 

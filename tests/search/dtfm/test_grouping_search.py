@@ -101,3 +101,13 @@ def test_impossible_shapes_are_refused(num_groups: int, group_size: int, words: 
 def test_a_budget_without_time_is_refused():
     with pytest.raises(PlanError, match=r"`children` is 0 and `seconds` 0\.0; let"):
         Budget(children=0, seconds=0.0)
+
+
+@pytest.mark.parametrize("bytes_per_s", [1e-2, 1e-9, 1e-16])
+def test_nearly_impossible_links_do_not_keep_a_search_from_its_end(bytes_per_s: float):
+    # Rounding of totals of 1e20 s is above any absolute tolerance: descents went round for ever.
+    latency, bandwidth = random_links(12, seed=3)
+    bandwidth[:6, 6:] = bandwidth[6:, :6] = bytes_per_s
+    weights = link_weights(latency, bandwidth, group_size=3)
+    found = search(weights, num_groups=4, group_size=3, budget=Budget(children=3, exhaustive=0))
+    assert sorted(found.stages.ravel().tolist()) == list(range(12))
