@@ -88,7 +88,7 @@ def _searched(case: Case, folder: Path) -> Mapping[str, Any]:
     out = folder / "stages.json"
     options = ("--model", case.model, "--layers", case.layers, "--mesh", case.devices)
     plan = ("--batch", case.batch, "--remat", "--plan", folder / "plan.toml", "-o", out)
-    _run(("autoshard", "--stages", "auto", *map(str, options), *map(str, plan)))
+    _run(("autoshard", "stages", *map(str, options), *map(str, plan)))
     return msgspec.json.decode(out.read_bytes())
 
 

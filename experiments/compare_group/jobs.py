@@ -8,7 +8,8 @@ from statistics import mean
 from experiments.compare_group.cases import Case, Cases, Setting, cluster_of
 from experiments.compare_group.plans import conditions_of, read_found, unscheduled_plan
 from experiments.dtfm_iteration_time.published import cells
-from jaxpipe.baselines.published.systems import System, system_step
+from jaxpipe.baselines.published.systems import system_step
+from jaxpipe.baselines.systems import System
 from jaxpipe.plan import Plan
 from jaxpipe.simulate import Conditions, Constants, StepModel, plan_step, simulate, step_seconds
 from jaxpipe.topo import Cluster
@@ -68,7 +69,7 @@ _SYSTEMS = {
     Setting.MEGATRON_P8: System.MEGATRON_P8,
     Setting.DTFM: System.DTFM,
     Setting.DTFM_UNSCHEDULED: System.DTFM_UNSCHEDULED,
-    Setting.ZERO3: System.ZERO_S3,
+    Setting.ZERO3: System.ZERO3,
 }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from experiments.compare_group.cases import Cases, Setting
 from experiments.compare_group.simulated import TABLE as SIMULATED
 from experiments.table import read_csv, write_csv
-from jaxpipe.baselines.published.systems import System
+from jaxpipe.baselines.systems import System
 from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 
 TABLE = "paced.csv"

@@ -12,7 +12,7 @@ from pathlib import Path
 from experiments.emulated_links import namespaces
 from experiments.spmd_links.links import cached
 from jaxpipe.baselines.compare.measured import read_measured
-from jaxpipe.baselines.compare.system import System
+from jaxpipe.baselines.systems import System
 from jaxpipe.plan import Plan, write_plan
 from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS, find_mpirun, launch_command

@@ -8,7 +8,7 @@ from experiments.compare_group.paced import TABLE as PACED
 from experiments.compare_group.paced import read_rows
 from experiments.compare_group.simulated import TABLE as SIMULATED
 from experiments.table import Row
-from jaxpipe.baselines.published.systems import System
+from jaxpipe.baselines.systems import System
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from experiments.dtfm_iteration_time.prediction import (
 )
 from jaxpipe import topo
 from jaxpipe.baselines.published.jaxpipe_on_dtfm import Choices, jaxpipe_step
-from jaxpipe.baselines.published.systems import System
 from jaxpipe.baselines.published.workload import Workload
+from jaxpipe.baselines.systems import System
 from jaxpipe.simulate import Constants, simulate_ends
 
 CLUSTERS = (

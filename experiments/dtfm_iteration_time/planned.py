@@ -16,8 +16,9 @@ from experiments.dtfm_iteration_time.ours import CLUSTERS
 from experiments.table import Row, markdown, write_csv
 from jaxpipe import topo
 from jaxpipe.baselines.published.jaxpipe_on_dtfm import jaxpipe_step
-from jaxpipe.baselines.published.systems import System, system_step
+from jaxpipe.baselines.published.systems import system_step
 from jaxpipe.baselines.published.workload import Workload
+from jaxpipe.baselines.systems import System
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import BytesPerParameter, flop_profile
 from jaxpipe.propose.device_speeds import with_speeds

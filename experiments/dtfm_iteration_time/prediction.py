@@ -14,8 +14,9 @@ import numpy as np
 from experiments.dtfm_iteration_time.published import ALL_CLUSTERS, CLUSTERS, Cell, PipelineCell
 from jaxpipe import topo
 from jaxpipe.baselines.published.dtfm import along, dtfm_step, scheduled
-from jaxpipe.baselines.published.systems import System, system_step
+from jaxpipe.baselines.published.systems import system_step
 from jaxpipe.baselines.published.workload import Workload
+from jaxpipe.baselines.systems import System
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import PlanError
 from jaxpipe.simulate import Constants, StepEnds, simulate_ends
@@ -44,7 +45,7 @@ SYSTEMS = {
     "megatron_t8": System.MEGATRON_T8,
     "megatron_p4t2": System.MEGATRON_P4T2,
     "megatron_p2t4": System.MEGATRON_P2T4,
-    "zero_s3": System.ZERO_S3,
+    "zero_s3": System.ZERO3,
 }
 """The name of each system in the published tables, and in the simulator."""
 LAYERS = (24, 32, 40)

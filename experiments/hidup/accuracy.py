@@ -11,7 +11,8 @@ from experiments.hidup.workloads import Bar, Constants, bars, workload
 from experiments.table import Row, read_csv
 from jaxpipe.baselines.autoshard.duplex import Decision, search, step_s
 from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup
-from jaxpipe.baselines.autoshard.duplex.systems import System, predicted_step_s
+from jaxpipe.baselines.autoshard.duplex.systems import predicted_step_s
+from jaxpipe.baselines.systems import System
 
 Seconds = Mapping[Bar, float]
 

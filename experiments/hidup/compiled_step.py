@@ -14,7 +14,7 @@ import optax
 from experiments.hidup.workloads import cluster, routed_experts
 from jaxpipe.baselines.autoshard.duplex import FULL, CostModel, Decision, Device, search
 from jaxpipe.baselines.autoshard.duplex.describe import count_step_collectives
-from jaxpipe.baselines.autoshard.duplex.systems import System, strategy_of
+from jaxpipe.baselines.autoshard.duplex.systems import strategy_of
 from jaxpipe.baselines.autoshard.duplex_step import realized
 from jaxpipe.baselines.autoshard.hlo import Target, async_collectives, collectives, target_devices
 from jaxpipe.baselines.autoshard.hlo.hlo_collectives import bytes_by_kind, count_collectives
@@ -29,6 +29,7 @@ from jaxpipe.baselines.autoshard.spmd import (
 from jaxpipe.baselines.autoshard.strategy import jax_mesh
 from jaxpipe.baselines.gpt.model_names import model_names
 from jaxpipe.baselines.gpt.model_sizes import duplex_graph
+from jaxpipe.baselines.systems import System
 from jaxpipe.collective.kinds import CollectiveKind
 from jaxpipe.models import GptConfig, load_preset
 from jaxpipe.models.gpt import Gpt

@@ -20,7 +20,7 @@ from statistics import median
 
 from experiments.hidup.workloads import MODELS, Bar, bars
 from experiments.table import Row, grouped, markdown, numbers, read_csv, write_csv
-from jaxpipe.baselines.autoshard.duplex.systems import System
+from jaxpipe.baselines.systems import System
 from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 
 COLUMNS = (
@@ -30,7 +30,7 @@ COLUMNS = (
 )
 """`late_ms` is the mean lateness of messages, emulated; `stretch` is of time."""
 
-_SYSTEMS = (System.HIDUP, System.DEEPSPEED, System.FASTMOE, System.HOROVOD, System.DDP)
+_SYSTEMS = (System.HIDUP, System.DEEPSPEED_MOE, System.FASTMOE, System.HOROVOD, System.DDP)
 _STRETCH = {2: 32.0, 4: 32.0, 8: 8.0, 16: 16.0, 32: 90.0, 64: 300.0}
 """Real seconds for each emulated second: more ranks share the same cores."""
 _ONE_HOST = "figure-7"

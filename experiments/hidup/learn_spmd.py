@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import optax
 
-from jaxpipe.baselines.autoshard.duplex.systems import System, strategy_of
+from jaxpipe.baselines.autoshard.duplex.systems import strategy_of
 from jaxpipe.baselines.autoshard.duplex_step import realized
 from jaxpipe.baselines.autoshard.spmd import NamedStep, initial_state, placed, sharded_step
 from jaxpipe.baselines.autoshard.strategy import jax_mesh
@@ -23,6 +23,7 @@ from jaxpipe.baselines.compare.routed_job import config_of
 from jaxpipe.baselines.compare.whole_step import optimizer_of, whole_batch, whole_step
 from jaxpipe.baselines.gpt.model_names import model_names
 from jaxpipe.baselines.gpt.model_sizes import duplex_graph
+from jaxpipe.baselines.systems import System
 from jaxpipe.config import config_from, job_from
 from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.job import Job

@@ -6,7 +6,7 @@ import matplotlib
 
 from experiments.hidup.accuracy import Seconds
 from experiments.hidup.workloads import MODELS, Bar
-from jaxpipe.baselines.autoshard.duplex.systems import System
+from jaxpipe.baselines.systems import System
 
 matplotlib.use("Agg")
 
@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 
 _COLOURS = {
     System.HIDUP: "#3b6fb6",
-    System.DEEPSPEED: "#d98032",
+    System.DEEPSPEED_MOE: "#d98032",
     System.FASTMOE: "#4f9d69",
     System.HOROVOD: "#8a6bb1",
     System.DDP: "#888888",

@@ -26,7 +26,8 @@ from experiments.hidup.workloads import Bar, fitted, workload
 from experiments.table import Row
 from jaxpipe.baselines.autoshard.duplex import Device, search, step_s
 from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup
-from jaxpipe.baselines.autoshard.duplex.systems import System, predicted_step_s
+from jaxpipe.baselines.autoshard.duplex.systems import predicted_step_s
+from jaxpipe.baselines.systems import System
 
 _TABLE_4 = Path(__file__).parent / "published" / "table-4.csv"
 _FREE = Device(flops_per_s=1e30)
@@ -81,7 +82,7 @@ def variant_rows() -> Iterator[Row]:
         off = errors(ours, theirs)
         row: Row = {"variant": name, "median of all bars": f"{median(map(abs, off.values())):.1%}"}
         for model in ("bert", "vit"):
-            for system in (System.HIDUP, System.DEEPSPEED):
+            for system in (System.HIDUP, System.DEEPSPEED_MOE):
                 own = [
                     x
                     for bar, x in off.items()

@@ -16,7 +16,7 @@ from jaxpipe.baselines.autoshard.duplex import (
 )
 from jaxpipe.baselines.autoshard.duplex.noise import noisy_model
 from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup
-from jaxpipe.baselines.autoshard.duplex.systems import System
+from jaxpipe.baselines.systems import System
 
 _REPEATS = 10
 _CONDITIONS = ((6, "8 GPUs"), (7, "8 GPUs"), (8, "20 Gbps"))

@@ -26,7 +26,6 @@ from jaxpipe.baselines.autoshard.duplex.form import FULL
 from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup
 from jaxpipe.baselines.autoshard.duplex.stage import costs_of
 from jaxpipe.baselines.autoshard.duplex.systems import (
-    System,
     Workload,
     bucket_bytes,
     fusing_s,
@@ -34,9 +33,10 @@ from jaxpipe.baselines.autoshard.duplex.systems import (
     sums_gradients,
 )
 from jaxpipe.baselines.autoshard.duplex.timeline import replicated_bytes
+from jaxpipe.baselines.systems import System
 from jaxpipe.collective.kinds import CollectiveKind
 
-_GROUPS = {System.DEEPSPEED: RoutingGroup.DEVICE, System.FASTMOE: RoutingGroup.NONE}
+_GROUPS = {System.DEEPSPEED_MOE: RoutingGroup.DEVICE, System.FASTMOE: RoutingGroup.NONE}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,14 @@ from jaxpipe.baselines.autoshard.duplex import (
     published_profiles,
 )
 from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingLoad
-from jaxpipe.baselines.autoshard.duplex.systems import System, Workload
+from jaxpipe.baselines.autoshard.duplex.systems import Workload
 from jaxpipe.baselines.gpt.model_sizes import transformer_sizes
+from jaxpipe.baselines.systems import System
 from jaxpipe.models import GptConfig, load_preset
 
 MODELS = ("bert-sgmoe", "bert-switch", "vit-sgmoe", "vit-switch")
 _SETTINGS = tomllib.loads((Path(__file__).parent / "simulated.toml").read_text())
-_THREE = (System.HIDUP, System.DEEPSPEED, System.FASTMOE)
+_THREE = (System.HIDUP, System.DEEPSPEED_MOE, System.FASTMOE)
 _HOSTS = {6: 8, 7: 1, 8: 2}
 _OF_FIGURE = {6: _THREE, 7: (*_THREE, System.HOROVOD, System.DDP), 8: _THREE}
 

@@ -29,18 +29,18 @@ from jaxpipe.pictures.palette import BLUE, VERMILION
 from jaxpipe.models import GptConfig, activation_bytes, load_preset, parameter_bytes
 
 
-def sharded(*axes: str) -> dict:
+def sharded(*words: str) -> dict:
     """Return what `jaxpipe autoshard` tells of two layers on four devices."""
-    words = ("--model", "tiny", "--layers", "2", "--mesh", "4", "--batch", "8", *axes, "--json")
-    command = (sys.executable, "-m", "jaxpipe", "autoshard", "--dtype", "float32", *words)
+    step = ("--model", "tiny", "--layers", "2", "--batch", "8", "--dtype", "float32", "--json")
+    command = (sys.executable, "-m", "jaxpipe", "autoshard", *words, *step)
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(ran.stdout)
 
 
 cases = {
-    "split the batch": sharded("--dp", "4"),
-    "split operators": sharded("--op", "4"),
-    "as searched": sharded(),
+    "split the batch": sharded("megatron", "--dp", "4"),
+    "split operators": sharded("megatron", "--op", "4"),
+    "as searched": sharded("search", "--mesh", "4"),
 }
 
 # %% [markdown]

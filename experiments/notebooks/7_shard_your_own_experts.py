@@ -29,7 +29,8 @@ import matplotlib.pyplot as plt
 
 from jaxpipe.baselines.autoshard.duplex import CostModel, Device, published_profiles, search
 from jaxpipe.baselines.autoshard.duplex.describe import count_step_collectives, draw_found
-from jaxpipe.baselines.autoshard.duplex.systems import System, bucket_bytes, strategy_of
+from jaxpipe.baselines.systems import System
+from jaxpipe.baselines.autoshard.duplex.systems import bucket_bytes, strategy_of
 from jaxpipe.baselines.autoshard.duplex.timeline import Overlap, whole_step_s
 from jaxpipe.baselines.gpt.model_sizes import duplex_graph
 from jaxpipe.models import GptConfig
@@ -140,13 +141,13 @@ folder = Path(scratch.name)
 def autoshard(*words: str) -> str:
     """Return what the command prints."""
     given = ("--model", "gpt-moe-tiny", "--layers", "1", "--batch", "8", "--dtype", "float32")
-    command = (sys.executable, "-m", "jaxpipe", "autoshard", *given, *words)
+    command = (sys.executable, "-m", "jaxpipe", "autoshard", *words, *given)
     ran = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
     return ran.stdout
 
 
-print(autoshard("--search", "duplex", "--links", "links.toml", "-o", "strategy.json"))
-print(autoshard("--strategy", "strategy.json", "--execute", "1"))
+print(autoshard("duplex", "--links", "links.toml", "-o", "strategy.json"))
+print(autoshard("execute", "strategy.json", "--steps", "1"))
 
 # %% [markdown]
 # The balance loss of this preset is that of each half, so that the last digits differ from one

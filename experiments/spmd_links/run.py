@@ -18,7 +18,7 @@ from experiments.spmd_links.picture import draw
 from experiments.spmd_links.predict import predicted_s
 from experiments.table import write_csv
 from jaxpipe.baselines.compare.measured import Measured, read_measured
-from jaxpipe.baselines.compare.system import System
+from jaxpipe.baselines.systems import System
 from jaxpipe.topo.emulate import EngineKind
 
 _HERE = Path(__file__).parent

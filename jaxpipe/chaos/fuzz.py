@@ -42,7 +42,7 @@ _FILE = "FILE"
 _COMMANDS: tuple[tuple[str, ...], ...] = (
     *(("train", _FILE, "--check"),) * 3,  # a valid one would train for long
     ("topo", "show", _FILE),
-    ("simulate", "--system", "jaxpipe", "--cluster", _FILE, "--batch", "64"),
+    ("published", "simulate", "--system", "jaxpipe", "--cluster", _FILE, "--batch", "64"),
     ("plan", "--cluster", _FILE, "--model", "tiny", "--batch", "8", "--budget", "0.2"),
 )
 """Configurations and cluster files in equal numbers."""

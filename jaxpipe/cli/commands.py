@@ -83,18 +83,14 @@ TOPICS: Mapping[str, Mapping[str, Command | Group]] = {
         "plan": Command(
             "plan:plan", "Plan a training run, and write a plan file for `jaxpipe train`."
         ),
+        "simulate": Command(
+            "simulate_config:simulate",
+            "Predict a step of a configuration: seconds, what binds, bytes per link, memory per "
+            "rank.",
+        ),
         "profile": Command(
             "profile:profile",
             "Measure forward, backward, split backward and optimizer of each part of a model.",
-        ),
-        "simulate": Command(
-            "simulate:simulate",
-            "Simulate a step of GPT-3 XL, with constants fitted to the runs of DT-FM.",
-        ),
-        "autoshard": Command(
-            "autoshard:autoshard",
-            "Shard a training step, compile it, and report its collectives, memory and predicted "
-            "time.",
         ),
     },
     "Inspect": {
@@ -107,14 +103,67 @@ TOPICS: Mapping[str, Mapping[str, Command | Group]] = {
             "Print the bubble of a run, where its time went, who waited for whom, and the "
             "simulated plan.",
         ),
-        "compare": Command(
-            "compare:compare",
-            "Train with the pipeline, then with each baseline, and write one table and one plot.",
-        ),
         "doctor": Command(
             "doctor:doctor",
             "Check MPI, ranks, cores, devices, versions, links and disk, and print a fix for each "
             "fault.",
+        ),
+    },
+    "Baselines": {
+        "compare": Command(
+            "compare:compare",
+            "Train with the pipeline, then with each baseline, and write one table and one plot.",
+        ),
+        "autoshard": Group(
+            "Shard a training step over devices: search, compile and execute strategies.",
+            {
+                "search": Command(
+                    "autoshard:search",
+                    "Search a strategy as Alpa's integer program does, compile it, and predict its "
+                    "time.",
+                ),
+                "megatron": Command(
+                    "autoshard:megatron",
+                    "Compile Megatron's strategy over `--dp` times `--op` devices, and predict its "
+                    "time.",
+                ),
+                "duplex": Command(
+                    "autoshard_duplex:search_duplex",
+                    "Search a strategy in which two halves of the batch overlap (HiDup), and "
+                    "predict its time.",
+                ),
+                "stages": Command(
+                    "autoshard_stages:search_stages",
+                    "Divide an Alpa model into stages on submeshes, each sharded as is fastest; "
+                    "predict its time.",
+                ),
+                "compile": Command(
+                    "autoshard:compile_strategy",
+                    "Compile the strategy of a file, and predict its time.",
+                ),
+                "execute": Command(
+                    "autoshard:execute_strategy",
+                    "Execute the strategy of a file on emulated devices, and compare it with one "
+                    "device.",
+                ),
+            },
+        ),
+        "published": Group(
+            "List systems of the literature, simulate their published runs, plan their layouts.",
+            {
+                "list": Command(
+                    "published:list_systems",
+                    "List the systems of the literature, their papers, and what runs them here.",
+                ),
+                "simulate": Command(
+                    "published_simulate:simulate",
+                    "Simulate a step of GPT-3 XL, with constants fitted to the runs of DT-FM.",
+                ),
+                "plan": Command(
+                    "published:plan",
+                    "Write the plan of a published layout, or of Alpa's inter-operator pass.",
+                ),
+            },
         ),
     },
     "Clusters": {

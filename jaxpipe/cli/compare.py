@@ -10,7 +10,8 @@ import tyro
 
 if TYPE_CHECKING:  # these import numpy or jax, which `--help` can do without
     from jaxpipe.baselines.compare.measured import Measured, Step
-    from jaxpipe.baselines.compare.system import Executor, System
+    from jaxpipe.baselines.compare.system import Executor
+    from jaxpipe.baselines.systems import System
     from jaxpipe.config import Config
     from jaxpipe.plan import Plan
     from jaxpipe.runtime.metrics.run_truth import RunTruth
@@ -62,7 +63,7 @@ def compare(
 
 
 def _be_rank(name: str, config: "Config", out: Path, executor: "Executor") -> int:
-    from jaxpipe.baselines.compare.system import System
+    from jaxpipe.baselines.systems import Way, system_named
     from jaxpipe.config import cluster_from
     from jaxpipe.errors import ConfigError
     from jaxpipe.plan import ResolvedPlan, read_resolved_plan
@@ -77,9 +78,7 @@ def _be_rank(name: str, config: "Config", out: Path, executor: "Executor") -> in
     here = launched_rank(os.environ)
     if here is None:
         raise ConfigError("a rank is started by an MPI: leave out `--rank-of`, or use mpirun")
-    if name not in [system.value for system in System]:
-        choices = ", ".join(System)
-        raise ConfigError(f"`--rank-of` names a system, is {name!r}; choose from {choices}")
+    system = system_named(name, Way.EXECUTE, field="--rank-of")
     plan_file = Path(config.run.folder) / PLAN_FILE
     if plan_file.exists():
         resolved = read_resolved_plan(plan_file)
@@ -95,7 +94,7 @@ def _be_rank(name: str, config: "Config", out: Path, executor: "Executor") -> in
     from jaxpipe.baselines.compare.compare_rank import run_system
 
     run_system(
-        System(name),
+        system,
         config,
         resolved,
         folder=out,
@@ -142,7 +141,6 @@ def _compare(
 ) -> int:
     from jaxpipe.baselines.compare.check_request import check_comparison
     from jaxpipe.baselines.compare.measured import read_measured
-    from jaxpipe.baselines.compare.system import System
     from jaxpipe.baselines.compare.table import markdown, write_table
     from jaxpipe.config import cluster_from
     from jaxpipe.config.build_job import describe

@@ -49,6 +49,6 @@ def profile_collectives(out: Path | None, *, largest_mib: int, repeats: int) -> 
     if out is not None:
         out.write_text(f"# Bytes/s of the whole array, at up to {sizes[-1]} MiB.\n{text}")
         console.print(
-            f"profile -> {out}\nnext: jaxpipe autoshard --search duplex --links {out}", markup=False
+            f"profile -> {out}\nnext: jaxpipe autoshard duplex --links {out}", markup=False
         )
     return 0

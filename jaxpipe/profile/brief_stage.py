@@ -56,7 +56,8 @@ class BriefStage:
         # `gradients` are donated: each call continues with the result of the last.
         _, self._gradients = timed(Op.BACKWARD, self._backward, *backward, self._gradients)
         del residuals, backward
-        _, residuals = self._forward(*self._given)
+        # JAX returns before a result is computed: the next call would be timed with the rest of it.
+        _, residuals = jax.block_until_ready(self._forward(*self._given))
         backward = (self._compute, residuals, self._cotangent)
         _, crossing = timed(Op.BACKWARD_INPUT, self._input_half, *backward)
         carried = self._split.carry(residuals, self._cotangent, crossing)

@@ -23,7 +23,7 @@ ODD = {"plan": {"stages": 2, "replicas": 1}, "model": {"num_layers": 2}, "train"
 @pytest.mark.parametrize(
     ("against", "changes", "words"),
     [
-        ("zero33", {}, "not 'zero33': did you mean 'zero3'? choose from alpa,"),
+        ("zero33", {}, "not 'zero33'; did you mean zero3?"),
         ("ddp,", {}, "`against` must list known systems, not ''"),
         ("ddp", ODD, "`train.batch` must be a multiple of the ranks for ddp"),
         (

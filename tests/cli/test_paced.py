@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jaxpipe import topo
-from jaxpipe.baselines.published.named_layout import NamedLayout
+from jaxpipe.baselines.systems import System
 from jaxpipe.cli.main import main
 from jaxpipe.config import load_config
 from jaxpipe.plan import write_plan
@@ -41,9 +41,9 @@ def test_a_large_model_runs_without_its_data(write_config: WriteConfig, tmp_path
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("layout", [NamedLayout.P2T4, NamedLayout.ZERO3])
+@pytest.mark.parametrize("layout", [System.MEGATRON_P2T4, System.ZERO3])
 def test_ranks_of_several_devices_are_paced(
-    layout: NamedLayout, write_config: WriteConfig, tmp_path: Path
+    layout: System, write_config: WriteConfig, tmp_path: Path
 ) -> None:
     cluster, file = CLUSTERS[layout], tmp_path / "plan.toml"
     write_plan(layout_plan(layout), topo.load(cluster), file)

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 
 from jaxpipe import topo
-from jaxpipe.baselines.published.named_layout import NamedLayout, named_plan
+from jaxpipe.baselines.published.named_layout import named_plan
+from jaxpipe.baselines.systems import System
 from jaxpipe.plan import Plan, Sharing, default_plan, write_plan
 from jaxpipe.plan.sync import with_island_trees
 from jaxpipe.runtime.config import MeshConfig
@@ -25,18 +26,18 @@ NUM_LAYERS, BATCH = 4, 16
 MODEL = {"num_layers": NUM_LAYERS, "dim": 32, "num_heads": 8}
 """Without dropout, whose masks depend on the size of microbatches."""
 CLUSTERS = {
-    NamedLayout.T8: "homogeneous:hosts=1,devices=8",
-    NamedLayout.P4T2: "homogeneous:hosts=2,devices=4",
-    NamedLayout.P2T4: "homogeneous:hosts=2,devices=4",
-    NamedLayout.ZERO3: "homogeneous:hosts=2,devices=4",
+    System.MEGATRON_T8: "homogeneous:hosts=1,devices=8",
+    System.MEGATRON_P4T2: "homogeneous:hosts=2,devices=4",
+    System.MEGATRON_P2T4: "homogeneous:hosts=2,devices=4",
+    System.ZERO3: "homogeneous:hosts=2,devices=4",
 }
 
 
-def layout_plan(layout: NamedLayout) -> Plan:
+def layout_plan(system: System) -> Plan:
     """Return the plan of a published baseline on eight devices."""
-    cluster = topo.load(CLUSTERS[layout])
+    cluster = topo.load(CLUSTERS[system])
     task = Task(cluster=cluster, profile=profile_of(NUM_LAYERS), batch=BATCH, tied=True)
-    return named_plan(layout, task, seed=0)
+    return named_plan(system, task, seed=0)
 
 
 def unlike_plan() -> Plan:
@@ -56,9 +57,9 @@ def main(folder: Path) -> None:
     dataset = write_dataset(folder)
     alone = _run(folder / "alone", dataset, {"stages": 1, "replicas": 1, "cluster": "laptop"})
     found = {"alone": alone}
-    for layout, cluster in CLUSTERS.items():
-        found[layout.value] = _run_plan(folder / layout, dataset, layout_plan(layout), cluster)
-    cluster = CLUSTERS[NamedLayout.T8]
+    for system, cluster in CLUSTERS.items():
+        found[system.value] = _run_plan(folder / system, dataset, layout_plan(system), cluster)
+    cluster = CLUSTERS[System.MEGATRON_T8]
     found["unlike"] = _run_plan(folder / "unlike", dataset, unlike_plan(), cluster)
     in_parts = replace(unlike_plan(), sharing=Sharing.SEQUENCE)
     found["in parts"] = _run_plan(folder / "in-parts", dataset, in_parts, cluster)

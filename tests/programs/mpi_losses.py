@@ -9,7 +9,8 @@ import msgspec
 from jaxpipe import topo
 from jaxpipe.baselines.autoshard.spmd.distributed import join, leave
 from jaxpipe.baselines.compare.sharded_rank import Ranks, run_sharded
-from jaxpipe.baselines.compare.system import Executor, System
+from jaxpipe.baselines.compare.system import Executor
+from jaxpipe.baselines.systems import System
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.config import config_from, job_from
 from jaxpipe.propose.resolve import plan_from

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from jaxpipe.baselines.autoshard.duplex.systems import System, strategy_of
+from jaxpipe.baselines.autoshard.duplex.systems import strategy_of
 from jaxpipe.baselines.autoshard.duplex_step import realized
 from jaxpipe.baselines.autoshard.spmd import (
     HostProgram,
@@ -23,6 +23,7 @@ from jaxpipe.baselines.autoshard.spmd import (
 from jaxpipe.baselines.autoshard.strategy import MeshShape, Strategy, ZeroLevel
 from jaxpipe.baselines.gpt.model_names import model_names
 from jaxpipe.baselines.gpt.model_sizes import duplex_graph
+from jaxpipe.baselines.systems import System
 from jaxpipe.models.gpt import Gpt
 from tests.programs.priced_collectives import BATCH, GRADIENTS, HASTY, apart, data, small, state_of
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jaxpipe.baselines.published.named_layout import NamedLayout
+from jaxpipe.baselines.systems import System
 from jaxpipe.config import check_plan_fits, config_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Sharing
@@ -56,7 +56,7 @@ def test_the_group_of_a_rank_is_its_mesh() -> None:
     mixed = replace(plan, pipelines=(replace(first, data_parts=(2,)), second))
     assert rank_mesh(mixed, none, rank=0) == MeshConfig(data=2, tensor=2)
     assert rank_mesh(mixed, none, rank=1) == MeshConfig(tensor=2)
-    zero3 = layout_plan(NamedLayout.ZERO3)
+    zero3 = layout_plan(System.ZERO3)
     assert zero3.sharing is Sharing.ZERO3
     assert rank_mesh(zero3, none, rank=1) == MeshConfig(data=4, sharded=True)
     firsts = [first_device(plan, none, rank=rank, num_devices=7) for rank in range(3)]

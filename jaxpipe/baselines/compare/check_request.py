@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxpipe.baselines.compare.system import SPLITS_BATCH, SPLITS_EXPERTS, Executor, System
+from jaxpipe.baselines.compare.system import SPLITS_BATCH, SPLITS_EXPERTS, Executor
+from jaxpipe.baselines.systems import System
 from jaxpipe.config import Config, check_run
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import GptConfig

@@ -11,7 +11,8 @@ from jaxpipe.baselines.compare.measured import Measured, RankPart, Step, write_m
 from jaxpipe.baselines.compare.pipeline_rank import run_pipeline
 from jaxpipe.baselines.compare.sharded_rank import Ranks, run_sharded
 from jaxpipe.baselines.compare.strategies import Chosen
-from jaxpipe.baselines.compare.system import Executor, System
+from jaxpipe.baselines.compare.system import Executor
+from jaxpipe.baselines.systems import System
 from jaxpipe.comm import GATHER_TAG, Transport, gather_bytes
 from jaxpipe.config import Config, cluster_from, job_from
 from jaxpipe.plan import Plan, ResolvedPlan

@@ -8,7 +8,7 @@ from statistics import median
 
 import msgspec
 
-from jaxpipe.baselines.compare.system import System
+from jaxpipe.baselines.systems import System
 from jaxpipe.errors import RunError
 from jaxpipe.runtime.process.compile_cache import warmth
 

@@ -9,7 +9,7 @@
 
 from dataclasses import replace
 
-from jaxpipe.baselines.compare.system import System
+from jaxpipe.baselines.systems import System
 from jaxpipe.models import GptConfig
 from jaxpipe.models.gpt import Gpt
 from jaxpipe.runtime.job import Job

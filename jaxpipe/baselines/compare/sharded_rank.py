@@ -30,8 +30,9 @@ from jaxpipe.baselines.compare.measured import RankPart, Step, peak_bytes
 from jaxpipe.baselines.compare.routed_job import routed
 from jaxpipe.baselines.compare.slow_links import regions_of, sent_in_rings
 from jaxpipe.baselines.compare.strategies import BUCKET_BYTES, NAMES, RESULT_NAMES, Chosen, choose
-from jaxpipe.baselines.compare.system import SEARCHES, Executor, System
+from jaxpipe.baselines.compare.system import SEARCHES, Executor
 from jaxpipe.baselines.compare.whole_step import optimizer_of, whole_batch, whole_step
+from jaxpipe.baselines.systems import System
 from jaxpipe.comm import (
     BARRIER_TAG,
     BROADCAST_TAG,

@@ -7,7 +7,6 @@ from math import inf
 from typing import Any
 
 from jaxpipe.baselines.autoshard.duplex import CollectiveProfile, CostModel, Device, search
-from jaxpipe.baselines.autoshard.duplex.systems import System as Published
 from jaxpipe.baselines.autoshard.duplex.systems import bucket_bytes, strategy_of
 from jaxpipe.baselines.autoshard.duplex_step import realized
 from jaxpipe.baselines.autoshard.graph import trace_step
@@ -16,16 +15,17 @@ from jaxpipe.baselines.autoshard.spmd import NamedStep, baseline
 from jaxpipe.baselines.autoshard.strategy import MeshShape, Strategy, ZeroLevel
 from jaxpipe.baselines.compare.busy_speeds import BusySpeeds
 from jaxpipe.baselines.compare.routed_job import config_of
-from jaxpipe.baselines.compare.system import SPLITS_EXPERTS, System
+from jaxpipe.baselines.compare.system import SPLITS_EXPERTS
 from jaxpipe.baselines.gpt.model_names import model_names
 from jaxpipe.baselines.gpt.model_sizes import duplex_graph
+from jaxpipe.baselines.systems import System
 from jaxpipe.runtime.job import Job
 
 NAMES = ("state", "tokens", "targets")
 RESULT_NAMES = ("state", "loss")
 BUCKET_BYTES = {
-    System.DDP: bucket_bytes(Published.DDP),
-    System.HOROVOD: bucket_bytes(Published.HOROVOD),
+    System.DDP: bucket_bytes(System.DDP),
+    System.HOROVOD: bucket_bytes(System.HOROVOD),
 }
 """Gradients that one all-reduce carries at most; without an entry it carries all."""
 
@@ -85,7 +85,7 @@ def _experts(job: Job, step: NamedStep, arguments: Sequence[Any]) -> Chosen:
         step,
         arguments,
         graph=graph,
-        decisions=strategy_of(Published.GSHARD, graph, num_devices=num_ranks),
+        decisions=strategy_of(System.GSHARD, graph, num_devices=num_ranks),
         names=model_names(config),
         num_devices=num_ranks,
     )

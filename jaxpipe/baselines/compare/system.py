@@ -1,38 +1,11 @@
-"""Systems of a comparison: the configured pipeline, and SPMD baselines."""
+"""Systems of a comparison: which split what, what overlaps in them, and how ranks run them."""
 
-import difflib
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from jaxpipe.errors import ConfigError
-
-
-class System(StrEnum):
-    """A training system; all but the pipeline run one sharded step on all ranks (SPMD)."""
-
-    PIPELINE = "pipeline"
-    """Stages, microbatches and replicas of the plan."""
-    ALPA = "alpa"
-    """The strategy that Alpa's integer program finds for the measured links of the ranks."""
-    MEGATRON = "megatron"
-    """Tensor parallelism over all ranks (Shoeybi et al. 2019, section 3)."""
-    ZERO3 = "zero3"
-    """Batch, parameters, gradients and moments sharded over all ranks (Rajbhandari et al. 2020)."""
-    DDP = "ddp"
-    """The batch sharded over all ranks; each has the whole model; gradients in buckets of 25 MiB
-    (Li et al. 2020, "PyTorch Distributed")."""
-    HOROVOD = "horovod"
-    """The same with buckets of 64 MiB (Sergeev and Del Balso 2018)."""
-    GSHARD = "gshard"
-    """Experts over the ranks, routed by sequence (Lepikhin et al. 2020)."""
-    DEEPSPEED_MOE = "deepspeed-moe"
-    """Experts over the ranks; the tokens of a rank share slots (Rajbhandari et al. 2022)."""
-    FASTMOE = "fastmoe"
-    """Experts over the ranks, without a capacity (He et al. 2021)."""
-    HIDUP = "hidup"
-    """The strategy that the duplex search finds, in two halves (Zhang et al. 2022)."""
+from jaxpipe.baselines.systems import System, Way, system_named
 
 
 class Executor(StrEnum):
@@ -79,14 +52,7 @@ def systems_from(text: str) -> tuple[System, ...]:
     Raises:
         ConfigError: a name is unknown.
     """
-    choices = [system.value for system in System if system is not System.PIPELINE]
-    found: dict[System, None] = {}
-    for name in text.split(","):
-        if name not in choices:
-            nearest = difflib.get_close_matches(name, choices, n=1, cutoff=0)[0]
-            raise ConfigError(
-                f"`against` must list known systems, not {name!r}: did you mean {nearest!r}? "
-                f"choose from {', '.join(choices)}"
-            )
-        found[System(name)] = None
-    return tuple(found)
+    pipeline = frozenset((System.PIPELINE,))
+    names = text.split(",")
+    systems = [system_named(name, Way.EXECUTE, field="against", besides=pipeline) for name in names]
+    return tuple(dict.fromkeys(systems))

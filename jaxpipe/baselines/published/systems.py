@@ -1,7 +1,5 @@
 """The published systems by name, each as a step of a workload on a cluster."""
 
-from enum import StrEnum
-
 from jaxpipe.baselines.published.dtfm import (
     NUM_STAGES,
     Placement,
@@ -16,28 +14,12 @@ from jaxpipe.baselines.published.megatron import MegatronLayout, megatron_step
 from jaxpipe.baselines.published.memory import peak_bytes, pipe_peak_bytes
 from jaxpipe.baselines.published.workload import Workload
 from jaxpipe.baselines.published.zero3 import SAMPLES, zero3_step
+from jaxpipe.baselines.systems import System
 from jaxpipe.errors import PlanError
 from jaxpipe.schedule import gpipe, one_f_one_b
 from jaxpipe.simulate.constants import Constants
 from jaxpipe.simulate.engine.step_model import StepModel
 from jaxpipe.topo import Cluster
-
-
-class System(StrEnum):
-    """The systems that can be simulated."""
-
-    DTFM = "dtfm"
-    DTFM_UNSCHEDULED = "dtfm-unscheduled"
-    DTFM_FAIR = "dtfm-fair"
-    MEGATRON_P8 = "megatron-p8"
-    MEGATRON_P8_UNSCHEDULED = "megatron-p8-unscheduled"
-    MEGATRON_T8 = "megatron-t8"
-    MEGATRON_P4T2 = "megatron-p4t2"
-    MEGATRON_P2T4 = "megatron-p2t4"
-    PYTORCH_PIPE = "pytorch-pipe"
-    ZERO_S3 = "zero-s3"
-    JAXPIPE = "jaxpipe"
-
 
 _DTFM = (System.DTFM, System.DTFM_UNSCHEDULED, System.DTFM_FAIR)
 
@@ -78,7 +60,7 @@ def system_step(
     if system in _DTFM:
         placement = _dtfm_placement(system, cluster, batch=workload.batch, seed=seed)
         return dtfm_step(cluster, placement, workload=workload, constants=constants)
-    if system is System.ZERO_S3:
+    if system is System.ZERO3:
         order = _devices(cluster, group=1, batch=workload.batch // SAMPLES)
         return zero3_step(cluster, order, workload=workload, constants=constants)
     split = _SPLITS[system]

@@ -7,7 +7,7 @@ import pytest
 
 from jaxpipe.baselines.compare.compare_picture import draw
 from jaxpipe.baselines.compare.measured import Measured, RankPart, Step
-from jaxpipe.baselines.compare.system import System
+from jaxpipe.baselines.systems import System
 from jaxpipe.trace import Truth
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jaxpipe.baselines.compare.system import System
+from jaxpipe.baselines.systems import System
 from tests.helpers import mpi_command, mpi_environment
 from tests.programs.mpi_losses import SYSTEMS, WITH_EXPERTS
 from tests.runtime.training import run_tree, tiny_tree

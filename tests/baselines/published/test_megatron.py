@@ -6,8 +6,9 @@ from jaxpipe import topo
 from jaxpipe.baselines.published.megatron import MegatronLayout
 from jaxpipe.baselines.published.memory import peak_bytes
 from jaxpipe.baselines.published.rings import all_gather_s
-from jaxpipe.baselines.published.systems import System, system_peak_bytes, system_step
+from jaxpipe.baselines.published.systems import system_peak_bytes, system_step
 from jaxpipe.baselines.published.workload import Workload
+from jaxpipe.baselines.systems import System
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.simulate import dtfm_constants
 from jaxpipe.topo.gpu import Precision

@@ -7,8 +7,9 @@ import pytest
 from jaxpipe import topo
 from jaxpipe.baselines.published.dtfm import along, dtfm_phases, dtfm_step, scheduled, unscheduled
 from jaxpipe.baselines.published.step_time import step_time
-from jaxpipe.baselines.published.systems import System, num_devices_used, system_step
+from jaxpipe.baselines.published.systems import num_devices_used, system_step
 from jaxpipe.baselines.published.workload import Workload
+from jaxpipe.baselines.systems import System, Way, systems_with
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.schedule import Op, gpipe, lower
@@ -38,7 +39,7 @@ def seconds(system: System, cluster: str, workload: Workload) -> float:
     return step_time(simulate(job), workload).seconds
 
 
-@pytest.mark.parametrize("system", [System.DTFM, System.MEGATRON_P8, System.ZERO_S3])
+@pytest.mark.parametrize("system", [System.DTFM, System.MEGATRON_P8, System.ZERO3])
 def test_the_ends_of_a_step_are_those_of_its_trace(system: System):
     job = system_step(
         system,
@@ -93,7 +94,7 @@ def test_what_does_not_divide_the_batch_is_left_out_and_every_region_keeps_a_pip
     assert {cluster.devices[row[0]].region for row in rows} == {"east", "middle", "west"}
 
 
-@pytest.mark.parametrize("system", System)
+@pytest.mark.parametrize("system", systems_with(Way.SIMULATE))
 def test_the_breakdown_adds_up_to_the_step(system: System):
     cluster = topo.load("homogeneous:hosts=16,devices=4,delay_ms=1,bandwidth_gbps=10")
     workload = Workload(num_layers=16, batch=256)
@@ -178,7 +179,7 @@ def test_a_stage_whose_messages_stay_inside_its_host_is_faster():
     [
         (System.DTFM, "homogeneous:hosts=4", 64, r"a pipeline of 8 stages needs as many devices"),
         (System.MEGATRON_P4T2, "homogeneous:hosts=4", 64, r"there are 4 devices"),
-        (System.ZERO_S3, "homogeneous:hosts=8", 33, r"`batch` is 33 for 8 devices"),
+        (System.ZERO3, "homogeneous:hosts=8", 33, r"`batch` is 33 for 8 devices"),
         (System.DTFM, "laptop", 64, r"device 'here-0:0' has no known speed"),
     ],
 )
@@ -188,7 +189,7 @@ def test_what_does_not_fit_is_refused(system: System, cluster: str, batch: int, 
 
 
 @pytest.mark.parametrize(
-    "system", [System.DTFM, System.MEGATRON_P8, System.MEGATRON_P4T2, System.ZERO_S3]
+    "system", [System.DTFM, System.MEGATRON_P8, System.MEGATRON_P4T2, System.ZERO3]
 )
 def test_of_48_devices_those_train_that_share_the_batch_evenly(system: System):
     cluster = topo.load("fluidstack-3region")
@@ -205,7 +206,7 @@ def test_of_48_devices_those_train_that_share_the_batch_evenly(system: System):
 def test_all_devices_train_where_they_share_the_batch_evenly():
     cluster = topo.load("homogeneous:hosts=24,delay_ms=1,bandwidth_gbps=10")
     workload = Workload(num_layers=8, batch=96)
-    for system in (System.MEGATRON_P8, System.MEGATRON_T8, System.ZERO_S3):
+    for system in (System.MEGATRON_P8, System.MEGATRON_T8, System.ZERO3):
         job = system_step(system, cluster, workload=workload, constants=dtfm_constants())
         assert num_devices_used(system, job) == 24, system
 

@@ -20,7 +20,7 @@ from experiments.compare_group.reports import (
     scheduler,
 )
 from experiments.compare_group.tables import check_losses, real_rows
-from jaxpipe.baselines.published.systems import System
+from jaxpipe.baselines.systems import System
 
 SIMULATED = {
     Setting.MEGATRON_OPTIMAL: 20.0,

@@ -4,8 +4,9 @@ import pytest
 
 from experiments.dtfm_iteration_time.zero3_rules import CHOSEN, RULES, best, seconds
 from jaxpipe import topo
-from jaxpipe.baselines.published.systems import System, system_step
+from jaxpipe.baselines.published.systems import system_step
 from jaxpipe.baselines.published.workload import Workload
+from jaxpipe.baselines.systems import System
 from jaxpipe.simulate import dtfm_constants, simulate, step_seconds
 
 
@@ -13,7 +14,7 @@ from jaxpipe.simulate import dtfm_constants, simulate, step_seconds
 @pytest.mark.parametrize("layers", [16, 40])
 def test_the_chosen_rule_is_that_of_the_library(cluster: str, layers: int):
     step = system_step(
-        System.ZERO_S3,
+        System.ZERO3,
         topo.load(cluster),
         workload=Workload(num_layers=layers, batch=512),
         constants=dtfm_constants(),

@@ -7,12 +7,13 @@ from experiments.hidup.reachable import network_s, order_rows
 from experiments.hidup.workloads import Bar, Constants, bars, cluster, fitted, workload
 from jaxpipe.baselines.autoshard.duplex import published_profiles
 from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup
-from jaxpipe.baselines.autoshard.duplex.systems import System, predicted_step_s
+from jaxpipe.baselines.autoshard.duplex.systems import predicted_step_s
 from jaxpipe.baselines.autoshard.duplex.transformer_graph import parameter_bytes
+from jaxpipe.baselines.systems import System
 
 FAST = Bar(figure=6, condition="8 GPUs", model="vit-switch", system=System.HIDUP)
 MIDDLE = Bar(figure=6, condition="8 GPUs", model="vit-switch", system=System.FASTMOE)
-SLOW = Bar(figure=6, condition="8 GPUs", model="vit-switch", system=System.DEEPSPEED)
+SLOW = Bar(figure=6, condition="8 GPUs", model="vit-switch", system=System.DEEPSPEED_MOE)
 THEIRS = {FAST: 1.0, MIDDLE: 1.01, SLOW: 2.0}
 
 
@@ -60,7 +61,7 @@ def test_no_bar_of_bert_is_below_the_network_alone_but_one_of_vit_is() -> None:
 
 def test_the_network_alone_of_a_system_without_overlap_is_its_collectives() -> None:
     """Four mixtures with four all-to-alls each, and one all-reduce."""
-    bar = Bar(figure=6, condition="8 GPUs", model="vit-switch", system=System.DEEPSPEED)
+    bar = Bar(figure=6, condition="8 GPUs", model="vit-switch", system=System.DEEPSPEED_MOE)
     profile = cluster(6, "8 GPUs")
     rows = 4 * 16 * 8 * 64 * 768 * 1.25
     dense = sum(
@@ -108,7 +109,7 @@ def test_constants_are_fitted_without_a_condition_a_figure_and_a_model() -> None
     assert grid.most_in_order() == (2, 2)
 
 
-@pytest.mark.parametrize("system", [System.DEEPSPEED, System.FASTMOE])
+@pytest.mark.parametrize("system", [System.DEEPSPEED_MOE, System.FASTMOE])
 def test_a_slower_network_takes_longer(system: System) -> None:
     def seconds(condition: str) -> float:
         bar = Bar(figure=8, condition=condition, model="vit-switch", system=system)

@@ -20,7 +20,8 @@ from experiments.hidup.step_program import (
 )
 from experiments.hidup.workloads import Bar, fitted, workload
 from jaxpipe.baselines.autoshard.duplex import CollectiveProfile
-from jaxpipe.baselines.autoshard.duplex.systems import System, predicted_step_s
+from jaxpipe.baselines.autoshard.duplex.systems import predicted_step_s
+from jaxpipe.baselines.systems import System
 from jaxpipe.collective.kinds import CollectiveKind
 from jaxpipe.comm import Transport
 from jaxpipe.comm.local import run_ranks
@@ -31,7 +32,7 @@ PROFILE = CollectiveProfile(
 
 
 @pytest.mark.parametrize(
-    "system", [System.HIDUP, System.DEEPSPEED, System.FASTMOE, System.HOROVOD, System.DDP]
+    "system", [System.HIDUP, System.DEEPSPEED_MOE, System.FASTMOE, System.HOROVOD, System.DDP]
 )
 def test_a_program_takes_what_is_predicted(system: System) -> None:
     bar = Bar(figure=8, condition="20 Gbps", model="vit-switch", system=system)

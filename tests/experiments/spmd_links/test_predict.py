@@ -6,7 +6,7 @@ import pytest
 
 from experiments.spmd_links.predict import predicted_s
 from jaxpipe.baselines.compare.measured import Measured, RankPart, Step
-from jaxpipe.baselines.compare.system import System
+from jaxpipe.baselines.systems import System
 
 CONFIG = Path("experiments/spmd_links/model.toml")
 

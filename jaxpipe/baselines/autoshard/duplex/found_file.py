@@ -68,7 +68,7 @@ def read_found(path: Path) -> FoundFile:
         raise PlanError(f"cannot read the strategy {path}: {error.strerror}") from error
     # Not UTF-8 is a UnicodeDecodeError; deep nesting is a RecursionError.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PlanError(f"{path} is no strategy of `--search duplex`: {error}") from error
+        raise PlanError(f"{path} is no strategy of `jaxpipe autoshard duplex`: {error}") from error
     if found.format != FORMAT or found.search != SEARCH or found.devices < 1:
         raise PlanError(
             f"{path} must have `format` {FORMAT}, `search` {SEARCH!r} and a device, has "

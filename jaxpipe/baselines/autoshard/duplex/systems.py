@@ -7,7 +7,7 @@ ddp          replicated          sequence         buckets of 25 MiB    gradients
 horovod      replicated          sequence         buckets of 64 MiB    gradients under the backward
 zero3        replicated, sharded sequence         reduce-scatter       parameters and gradients
 gshard       split               sequence         one all-reduce       nothing
-deepspeed    split               device           one all-reduce       nothing
+deepspeed-moe split              device           one all-reduce       nothing
 fastmoe      split               no capacity      one all-reduce       nothing
 hidup        searched            sequence         searched             halves, in the forward
 duplex       searched            sequence         searched             halves, in both directions
@@ -15,7 +15,6 @@ duplex       searched            sequence         searched             halves, i
 """
 
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 import numpy as np
 
@@ -28,19 +27,7 @@ from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup, Routin
 from jaxpipe.baselines.autoshard.duplex.search import search
 from jaxpipe.baselines.autoshard.duplex.timeline import Overlap, replicated_bytes, whole_step_s
 from jaxpipe.baselines.autoshard.duplex.transformer_graph import TransformerSizes, transformer_graph
-
-
-class System(StrEnum):
-    """A published system; see the module."""
-
-    DDP = "ddp"
-    HOROVOD = "horovod"
-    ZERO3 = "zero3"
-    GSHARD = "gshard"
-    DEEPSPEED = "deepspeed"
-    FASTMOE = "fastmoe"
-    HIDUP = "hidup"
-    DUPLEX = "duplex"
+from jaxpipe.baselines.systems import System
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +47,7 @@ _RULES = {
     System.HOROVOD: _Rule(overlap=Overlap(bucket_bytes=64 * 2**20), copied_bytes=16),
     System.ZERO3: _Rule(shards_parameters=True, overlap=Overlap(prefetches=True)),
     System.GSHARD: _Rule(splits_experts=True),
-    System.DEEPSPEED: _Rule(splits_experts=True, group=RoutingGroup.DEVICE),
+    System.DEEPSPEED_MOE: _Rule(splits_experts=True, group=RoutingGroup.DEVICE),
     System.FASTMOE: _Rule(splits_experts=True, group=RoutingGroup.NONE, num_counts=1),
 }
 

@@ -9,7 +9,8 @@ import pytest
 
 from jaxpipe.baselines.autoshard.duplex import CollectiveProfile, Device, TransformerSizes
 from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup, RoutingLoad
-from jaxpipe.baselines.autoshard.duplex.systems import System, Workload, predicted_step_s
+from jaxpipe.baselines.autoshard.duplex.systems import Workload, predicted_step_s
+from jaxpipe.baselines.systems import System
 
 DEVICES = 4
 INSTANT = 1e30

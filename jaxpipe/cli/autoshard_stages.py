@@ -1,23 +1,64 @@
-"""`jaxpipe autoshard --stages auto`: Alpa's inter-operator search over its intra-operator one."""
+"""`jaxpipe autoshard stages`: Alpa's inter-operator search over its intra-operator one."""
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from jaxpipe.cli.autoshard_request import check_mesh, check_preset
+from jaxpipe.errors import ConfigError, PlanError
 
 GIB = 2**30
 
 
-def search_staged(asked: Mapping[str, Any], *, out: Path | None, draw: bool, as_json: bool) -> int:
-    """Search stages in a process of its own, print them, and write them as JSON."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagesOptions:
+    """The training step, and the devices that its stages share."""
+
+    model: str = "alpa-6.7b"
+    """A preset of Alpa's, `alpa-...`."""
+    layers: int | None = None
+    """The number of layers; default: that of the preset."""
+    mesh: int = 4
+    """The number of devices, in hosts of the target."""
+    batch: int = 4
+    """Sequences in a step, over all devices."""
+    dtype: Literal["float16", "bfloat16", "float32"] = "float16"
+    """The format of computation."""
+    remat: bool = False
+    """Rematerialize each layer in the backward."""
+    target: Literal["cpu", "v100", "h200"] = "cpu"
+    """The device; times for `cpu` are those of V100s."""
+
+
+def search_stages(
+    request: tyro.conf.OmitArgPrefixes[StagesOptions],
+    *,
+    plan: Path | None = None,
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
+    draw: bool = False,
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+) -> int:
+    """Divide an Alpa model into stages on submeshes, each sharded as is fastest; predict its time.
+
+    Args:
+        request: the step and the devices.
+        plan: a plan file to write, which `jaxpipe train` executes with a rank for each stage, on a
+            mesh of its own: stages lie inside hosts.
+        out: the JSON file to write the stages to.
+        draw: print the layers and the devices of each stage.
+        json_: print one JSON object and nothing else.
+    """
     from jaxpipe.baselines.autoshard.hlo import run_python
-    from jaxpipe.errors import PlanError
     from jaxpipe.run.output_files import check_output
 
     check_output("--out", out)
-    plan = None if asked["plan"] is None else Path(asked["plan"])
     check_output("--plan", plan)
-    answer = run_python("jaxpipe.cli.staged_worker", dict(asked), num_devices=1)
+    asked = _checked(request, plan)
+    answer = run_python("jaxpipe.baselines.gpt.staged_worker", asked, num_devices=1)
     if "error" in answer:
         raise PlanError(answer["error"])
     text = answer.pop("plan_text", "")
@@ -26,7 +67,7 @@ def search_staged(asked: Mapping[str, Any], *, out: Path | None, draw: bool, as_
         plan.write_text(text)
     if out is not None:
         out.write_text(json.dumps(answer, indent=2) + "\n")
-    if as_json:
+    if json_:
         print(json.dumps(answer))
         return 0
     print("\n".join(_lines(answer, asked)))
@@ -37,6 +78,24 @@ def search_staged(asked: Mapping[str, Any], *, out: Path | None, draw: bool, as_
     if plan is not None:
         print(f"\nplan   -> {plan}\n{_next(answer, asked)}")
     return 0
+
+
+def _checked(request: StagesOptions, plan: Path | None) -> dict[str, Any]:
+    """Return the request in the types of JSON.
+
+    Raises:
+        ConfigError: the model is not Alpa's, or a number is out of range.
+    """
+    check_mesh(request.mesh)
+    check_preset(request.model)
+    if request.batch < 1:
+        raise ConfigError(f"`--batch` must be at least 1, not {request.batch}")
+    if not request.model.startswith("alpa-"):
+        raise ConfigError(
+            f"`--model` must be one of the `alpa-` presets, whose costs are known, not "
+            f"{request.model!r}; for others use `jaxpipe published plan alpa`"
+        )
+    return {**asdict(request), "plan": None if plan is None else str(plan)}
 
 
 def _lines(answer: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`jaxpipe autoshard --search duplex` and `jaxpipe profile --collectives` on the command line."""
+"""`jaxpipe autoshard duplex` and `jaxpipe profile --collectives` on the command line."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from jaxpipe.baselines.autoshard.duplex import find_profile
 from jaxpipe.cli.main import main
 from tests.helpers import mpi_command, mpi_environment
 
-DUPLEX = ("autoshard", "--search", "duplex", "--model", "gpt-moe-tiny", "--dtype", "float32")
+DUPLEX = ("autoshard", "duplex", "--model", "gpt-moe-tiny", "--dtype", "float32")
 
 
 def test_a_strategy_is_found_printed_and_written(
@@ -45,7 +45,7 @@ def test_noise_is_seeded_and_never_finds_better(capsys: pytest.CaptureFixture[st
     [
         (("--links", "v100-1x4", "--batch", "6"), "`--batch` must be a multiple of 8"),
         (("--links", "nowhere", "--batch", "8"), "`--links` must be a file"),
-        (("--links", "v100-1x4", "--mesh", "8"), "`--mesh` is for `--search ilp`"),
+        (("--links", "v100-1x4", "--mesh", "8"), "unrecognized options: --mesh"),
         (("--links", "v100-1x4", "--batch", "8", "--noise", "1"), "`noise` must be at least 0"),
     ],
 )

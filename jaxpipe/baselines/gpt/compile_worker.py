@@ -1,7 +1,7 @@
 """Plan and compile a sharded step in this process: JSON in, JSON out.
 
-`jaxpipe autoshard` starts it as `python -m jaxpipe.cli.autoshard_worker`, because the number of
-host devices is fixed once JAX runs in a process.
+`jaxpipe autoshard` starts it as `python -m jaxpipe.baselines.gpt.compile_worker`, because the
+number of host devices is fixed once JAX runs in a process.
 """
 
 import json
@@ -49,11 +49,11 @@ from jaxpipe.baselines.autoshard.strategy import (
     strategy_text,
 )
 from jaxpipe.baselines.gpt.alpa_gpt import step_flops, step_memory_bytes
+from jaxpipe.baselines.gpt.execute_strategy import executed
 from jaxpipe.baselines.gpt.model_names import model_names
 from jaxpipe.baselines.gpt.model_sizes import duplex_graph
-from jaxpipe.cli.autoshard_execute import executed
-from jaxpipe.cli.autoshard_problem import Problem, problem_of
-from jaxpipe.errors import ConfigError, PlanError, UserError
+from jaxpipe.baselines.gpt.sharding_problem import Problem, problem_of
+from jaxpipe.errors import PlanError, UserError
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def main() -> None:
         answer = _answer(json.loads(sys.stdin.read()))
     except UserError as error:
         answer = {"error": str(error)}
-    print(json.dumps(answer))
+    sys.stdout.write(json.dumps(answer) + "\n")
 
 
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,13 +121,7 @@ def _duplex(problem: Problem) -> Strategy:
 
 def _read(problem: Problem) -> tuple[Strategy, Priced | None]:
     """Return the strategy of a file, priced on the links of the target if it names operators."""
-    path, num_devices = problem.request["strategy"], problem.request["mesh"]
-    read = read_strategy(Path(path))
-    if read.mesh.num_devices != num_devices:
-        raise ConfigError(
-            f"`--mesh` must be the {read.mesh.dp} x {read.mesh.op} devices of the strategy {path}, "
-            f"not {num_devices}"
-        )
+    read = read_strategy(Path(problem.request["strategy"]))
     # With the links of this target, not of the one for which the file was written.
     strategy = replace(read, mesh=problem.mesh(read.mesh.dp, read.mesh.op))
     if not strategy.operators:

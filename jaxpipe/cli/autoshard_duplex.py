@@ -1,40 +1,53 @@
-"""`jaxpipe autoshard --search duplex`: HiDup's search, under a profile of collectives."""
+"""`jaxpipe autoshard duplex`: HiDup's search, under a profile of collectives."""
 
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import tyro
 
 GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DuplexRequest:
-    """What to search for.
+class DuplexOptions:
+    """The training step, and the devices to search for."""
+
+    model: str = "alpa-6.7b"
+    """A preset."""
+    layers: int | None = None
+    """The number of layers; default: that of the preset."""
+    batch: int = 4
+    """Samples in a step, over all devices."""
+    dtype: Literal["float16", "bfloat16", "float32"] = "float16"
+    """The format of computation."""
+    target: Literal["cpu", "v100", "h200"] = "cpu"
+    """The device; times for `cpu` are those of V100s."""
+    links: str = "v100-1x8"
+    """A published profile of collectives, or a file of `jaxpipe profile --collectives`; it says how
+    many devices there are."""
+    noise: float = 0.0
+    """Amplitude of random errors of the profile; 0.2 is 20 %."""
+    seed: int = 0
+    """Seed of the noise."""
+
+
+def search_duplex(
+    request: tyro.conf.OmitArgPrefixes[DuplexOptions],
+    *,
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
+    draw: bool = False,
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+) -> int:
+    """Search a strategy in which two halves of the batch overlap (HiDup), and predict its time.
 
     Args:
-        model: a preset.
-        layers: the number of layers; None is that of the preset.
-        batch: samples in a step, over all devices.
-        dtype: the format of computation.
-        target: the device, one of `Target`.
-        links: a published profile of collectives, or a file with one; it says how many devices.
-        noise: amplitude of the noise on the profile.
-        seed: of the noise.
+        request: the step and the devices.
+        out: the JSON file to write the strategy to, for `autoshard execute`.
+        draw: print the strategy.
+        json_: print one JSON object and nothing else.
     """
-
-    model: str
-    layers: int | None
-    batch: int
-    dtype: str
-    target: str
-    links: str
-    noise: float
-    seed: int
-
-
-def search_duplex(request: DuplexRequest, *, out: Path | None, draw: bool, as_json: bool) -> int:
-    """Search, print the strategy, and write it."""
     from jaxpipe.baselines.autoshard.duplex import search, step_s
     from jaxpipe.baselines.autoshard.duplex.describe import (
         count_step_collectives,
@@ -65,7 +78,7 @@ def search_duplex(request: DuplexRequest, *, out: Path | None, draw: bool, as_js
     }
     if out is not None:
         out.write_text(strategy_json(model, found))
-    if as_json:
+    if json_:
         print(json.dumps(answer))
         return 0
     print("\n".join(_lines(answer)))
@@ -76,7 +89,7 @@ def search_duplex(request: DuplexRequest, *, out: Path | None, draw: bool, as_js
     return 0
 
 
-def _cost_model(request: DuplexRequest) -> Any:
+def _cost_model(request: DuplexOptions) -> Any:
     from jaxpipe.baselines.autoshard.duplex import CostModel, Device, find_profile
     from jaxpipe.baselines.autoshard.hlo import Target, target_speeds
     from jaxpipe.baselines.gpt.model_sizes import duplex_graph

@@ -1,13 +1,13 @@
-"""Search stages in a process of its own: JSON in, JSON out; `jaxpipe autoshard` starts it."""
+"""Search stages in a process that `jaxpipe autoshard stages` starts: JSON in, JSON out."""
 
 import json
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+from jaxpipe.baselines.gpt.sharding_problem import config_and_speeds
 from jaxpipe.baselines.gpt.staged_plan import cluster_of, staged_plan
 from jaxpipe.baselines.gpt.staged_search import SearchedStages, search_stages
-from jaxpipe.cli.autoshard_problem import config_and_speeds
 from jaxpipe.errors import UserError
 from jaxpipe.plan.plan_file import plan_text
 
@@ -18,7 +18,7 @@ def main() -> None:
         answer = _answer(json.loads(sys.stdin.read()))
     except UserError as error:
         answer = {"error": str(error)}
-    print(json.dumps(answer))
+    sys.stdout.write(json.dumps(answer) + "\n")
 
 
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _plan(
         batch=request["batch"],
         cluster=cluster,
     )
-    about = f"Stages of {request['model']} that `jaxpipe autoshard --stages auto` has found."
+    about = f"Stages of {request['model']} that `jaxpipe autoshard stages` has found."
     return {"plan_text": plan_text(plan, cluster, about=about), "cluster": cluster.name}
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxpipe.baselines.autoshard.spmd import run_hosts, run_one_device, run_program
 from jaxpipe.baselines.autoshard.strategy import Strategy
-from jaxpipe.cli.autoshard_problem import MOMENT_PART, Problem, drawn
+from jaxpipe.baselines.gpt.sharding_problem import MOMENT_PART, Problem, drawn
 from jaxpipe.errors import ConfigError
 
 _MOST_BYTES: Final = 8 * 2**30
@@ -49,7 +49,7 @@ def _check_size(problem: Problem, strategy: Strategy) -> None:
     needed = num_bytes * (strategy.mesh.num_devices + 1)
     if needed > _MOST_BYTES:
         raise ConfigError(
-            f"`--execute` runs on devices that this host emulates: their states could take "
+            f"`--model` is too large for devices that this host emulates: their states could take "
             f"{needed / 2**30:.0f} GiB, more than {_MOST_BYTES / 2**30:.0f}; choose a smaller "
-            "`--model`, fewer `--layers`, or leave `--execute` out"
+            "`--model` or fewer `--layers`"
         )

@@ -1,6 +1,5 @@
-"""`jaxpipe simulate`: simulates a step of a published system on a cluster."""
+"""`jaxpipe published simulate`: simulates a step of a published system on a cluster."""
 
-import difflib
 import json
 from dataclasses import asdict
 from math import inf
@@ -9,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from jaxpipe.baselines.systems import Way, system_named
+
 if TYPE_CHECKING:  # it imports numpy, which `--help` can do without
-    from jaxpipe.baselines.published.systems import System
     from jaxpipe.topo import Cluster
     from jaxpipe.topo.gpu import Precision
 
@@ -36,7 +36,7 @@ def simulate(  # noqa: PLR0913, PLR0915  each is an option of the command line
     Args:
         system: the training system: dtfm, dtfm-unscheduled, dtfm-fair, megatron-p8,
             megatron-p8-unscheduled, megatron-t8, megatron-p4t2, megatron-p2t4, pytorch-pipe,
-            zero-s3, or jaxpipe.
+            zero3, or jaxpipe.
         cluster: one of the catalogue, such as `case5-worldwide`, or a TOML file.
         layers: number of layers; the published runs have 24, 32 and 40.
         batch: samples in a step; the published runs have 1024, 2048 and 4096.
@@ -64,7 +64,7 @@ def simulate(  # noqa: PLR0913, PLR0915  each is an option of the command line
 
     check_output("--trace", trace)
     check_picture("--png", png)
-    chosen = _system(system)
+    chosen = system_named(system, Way.SIMULATE, field="--system")
     try:
         where = topo.load(cluster)
     except (ValueError, OSError) as error:
@@ -148,16 +148,3 @@ def _precision(name: str) -> "Precision":
     if name not in fitted:
         raise ConfigError(f"`--precision` is one of {', '.join(fitted)}, not {name!r}")
     return Precision(name)
-
-
-def _system(name: str) -> "System":
-    from jaxpipe.baselines.published.systems import System
-    from jaxpipe.errors import ConfigError
-
-    try:
-        return System(name)
-    except ValueError:
-        near = difflib.get_close_matches(name, list(System), n=1, cutoff=0.0)
-        raise ConfigError(
-            f"`--system` is one of {', '.join(System)}, not {name!r}; did you mean {near[0]}?"
-        ) from None
