@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import docstring_parser
-from tyro.conf import Positional
+from tyro.conf import Positional, Suppress
 
 from docs.tools.fields import definitions, facts, fields_of, literal, type_name
 from docs.tools.source import DocumentationError, summary
 from jaxpipe.cli.commands import single_commands
 
-_POSITIONAL = get_args(Positional[int])[1]
+_POSITIONAL, _SUPPRESSED = (get_args(mark[int])[1] for mark in (Positional, Suppress))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,6 +48,8 @@ def options(command: Callable[..., int]) -> Iterator[Option]:
     }
     for name, parameter in inspect.signature(command).parameters.items():
         hint, marks = _unwrap(hints[name])
+        if _SUPPRESSED in marks:
+            continue
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             yield from _spread(hint)
             continue

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from docs.tools.source import DocumentationError, attribute_docs, summary
+from jaxpipe.ranges import ranges_of
 
 _SI: Final = frozenset({"s", "ms", "bytes", "bytes/s", "Gbit/s", "TFLOP/s"})
 _COUNTED: Final = frozenset({"samples", "tokens", "steps", "batches", "layers", "heads"})
@@ -29,6 +30,8 @@ class Field:
     unit: str
     default: str
     meaning: str
+    range: str = ""
+    """Of a number, in words."""
 
 
 def forms_of(section: Any) -> tuple[Any, ...]:
@@ -47,7 +50,7 @@ def fields_of(section: type) -> tuple[Field, ...]:
         DocumentationError: a field has no docstring, or its name has a unit that its docstring
             does not state.
     """
-    docs, hints = attribute_docs(section), get_type_hints(section)
+    docs, hints, ranges = attribute_docs(section), get_type_hints(section), ranges_of(section)
     fields = []
     for field in dataclasses.fields(section):
         where = f"{section.__module__}.{section.__qualname__}.{field.name}"
@@ -57,7 +60,12 @@ def fields_of(section: type) -> tuple[Field, ...]:
         _check_unit(where, field.name, unit)
         fields.append(
             Field(
-                field.name, type_name(hints[field.name]), unit, _default(field), _sentence(meaning)
+                field.name,
+                type_name(hints[field.name]),
+                unit,
+                _default(field),
+                _sentence(meaning),
+                range=str(ranges.get(field.name, "")),
             )
         )
     return tuple(fields)
@@ -66,20 +74,26 @@ def fields_of(section: type) -> tuple[Field, ...]:
 def field_list(section: type) -> str:
     """Return the fields of a dataclass as a Markdown definition list."""
     return definitions(
-        (f"`{f.name}`", facts(f.type, unit=f.unit, default=f.default or "optional"), f.meaning)
+        (
+            f"`{f.name}`",
+            facts(f.type, unit=f.unit, default=f.default or "optional", range_=f.range),
+            f.meaning,
+        )
         for f in fields_of(section)
     )
 
 
-def facts(type_shown: str, *, unit: str = "", default: str = "") -> str:
+def facts(type_shown: str, *, unit: str = "", default: str = "", range_: str = "") -> str:
     """Return what is fixed about a field or an argument, for the line of its name.
 
     >>> facts("number", unit="s", default="`1.5`")
     'number [s], default `1.5`'
+    >>> facts("integer", range_="at least 1", default="`1`")
+    'integer at least 1, default `1`'
     >>> facts("string", default="required"), facts("flag")
     ('string, required', 'flag')
     """
-    parts = [f"{type_shown} [{unit}]" if unit else type_shown]
+    parts = [" ".join(filter(None, (type_shown, range_, f"[{unit}]" if unit else "")))]
     if default:
         parts.append(f"default {default}" if default.startswith("`") else default)
     return ", ".join(parts)

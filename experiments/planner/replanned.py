@@ -1,6 +1,6 @@
 """`python -m experiments.planner.replanned`: seconds of planning again after a loss or a join.
 
-A run of 24 layers on hosts of one device loses a rank, or gets one back: `jaxpipe.run.smaller_plan`
+A run of 24 layers on hosts of one device loses a rank, or gets one back: `jaxpipe.run.supervise`
 chooses the next plan, as the first survivor does before all continue. The state moves between
 ranks, and a plan is worth `run.change_every` steps.
 """
@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 from experiments.table import Row, markdown, write_csv
-from jaxpipe.config import Config, cluster_from, config_from
+from jaxpipe.config import Config, config_from
 from jaxpipe.plan import Plan
 from jaxpipe.propose.resolve import plan_from
-from jaxpipe.run.smaller_plan import replanned
+from jaxpipe.run.supervise.next_plan import next_plan
 
 _RESULTS = Path(__file__).parent / "results"
 _SIZES = ((8, 8), (8, 64))
@@ -42,27 +42,21 @@ def rows_of(stages: int, replicas: int) -> list[Row]:
     """Return the rows of a size: after a loss, and after the device is back."""
     config, num_ranks = config_of(stages, replicas), stages * replicas
     running = plan_from(config)
-    names = [device.name for device in cluster_from(config).devices]
-    left = [name for name in names if name != names[num_ranks // 2]]
+    everything = list(range(num_ranks))
+    left = [device for device in everything if device != num_ranks // 2]
     loss, smaller = _replanned(config, running, left, change="loss")
-    join, _ = _replanned(config, smaller, names, change="join")
+    join, _ = _replanned(config, smaller, everything, change="join")
     return [loss, join]
 
 
 def _replanned(
-    config: Config, running: Plan, devices: list[str], *, change: str
+    config: Config, running: Plan, devices: list[int], *, change: str
 ) -> tuple[Row, Plan]:
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
-    found = replanned(
-        config,
-        num_ranks=len(devices),
-        devices=devices,
-        all_reduce=running.all_reduce,
-        running=running,
-    )
+    found = next_plan(config, running, devices)
     took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
     assert found is not None, change
-    following = found[1]
+    following = found.replanned
     row: Row = {
         "devices": len(devices),
         "change": change,

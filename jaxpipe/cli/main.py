@@ -16,7 +16,7 @@ import signal
 import sys
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from jaxpipe.cli.commands import COMMANDS, TOPICS, Command, Group
 from jaxpipe.cli.parse import parse
@@ -33,10 +33,15 @@ _LONGEST_LINE = 1500
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    return with_exit_code(lambda: _run(words))
+
+
+def with_exit_code(work: Callable[[], int]) -> int:
+    """Do some work and return its exit code; an error is one line, and its code."""
     if logging.lastResort is not None:  # the handler of programs that configure no other
         logging.lastResort.setFormatter(_PrintableFormatter())
     try:
-        return _run(words)
+        return work()
     except UserError as error:
         return _explain(error, code=2)
     except RunError as error:

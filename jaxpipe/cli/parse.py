@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from functools import wraps
 from itertools import groupby
+from typing import get_type_hints
 
 import tyro
 
@@ -35,10 +36,11 @@ def parse(command: Callable[..., int], words: Sequence[str], *, name: str) -> Ca
     Raises:
         ConfigError: an option is unknown, missing or malformed.
     """
+    words, hidden = _without_hidden(command, words)
 
     @wraps(command)
     def later(*arguments: object, **options: object) -> Callable[[], int]:
-        return lambda: command(*arguments, **options)
+        return lambda: command(*arguments, **{**options, **hidden})
 
     printed = io.StringIO()
     try:
@@ -61,6 +63,29 @@ def parse(command: Callable[..., int], words: Sequence[str], *, name: str) -> Ca
         raise ConfigError(
             f"{in_words(printed.getvalue())} (`{name} --help` lists the options)"
         ) from None
+
+
+def _without_hidden(
+    command: Callable[..., int], words: Sequence[str]
+) -> tuple[list[str], dict[str, str]]:
+    """Return the words without options that `--help` does not show, and the values of these.
+
+    They are the parameters that tyro suppresses: for fault injection, and for processes that a
+    command starts.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    names = {
+        f"--{name.replace('_', '-')}": name
+        for name, hint in hints.items()
+        if tyro.conf.Suppress in getattr(hint, "__metadata__", ())
+    }
+    left, hidden = list(words), dict[str, str]()
+    for option, name in names.items():
+        if option in left[:-1]:
+            at = left.index(option)
+            hidden[name] = left[at + 1]
+            del left[at : at + 2]
+    return left, hidden
 
 
 def in_words(box: str) -> str:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from jaxpipe.runtime.process.mpirun import run_child
 
 if TYPE_CHECKING:
     from jaxpipe.run.start import TrainRequest
-    from jaxpipe.run.supervise import Attempt
+    from jaxpipe.run.supervise.ending import Attempt
 
 
 def run(
@@ -25,7 +26,7 @@ def run(
     restarts: int = 3,
     hosts: bool = False,
     listen: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT")] = None,
-    hooks: Annotated[str | None, tyro.conf.arg(metavar="MODULE:FUNCTION")] = None,
+    hooks: tyro.conf.Suppress[str | None] = None,
 ) -> int:
     """Train a model, and restart from the newest intact checkpoint after a failure.
 
@@ -44,41 +45,53 @@ def run(
         restarts: maximum number of restarts.
         hosts: start each rank on the host of its device.
         listen: the address at which hosts join, by default a free port of all addresses.
-        hooks: as in `jaxpipe train`.
+        hooks: as in `jaxpipe train`; not among the options.
     """
     from jaxpipe.run.start import TrainRequest
-    from jaxpipe.run.supervise import Run, supervise
 
     if restarts < 0:
         raise ConfigError(f"`--restarts` must not be negative, is {restarts}; use 0 to start once")
 
+    request = TrainRequest(config=config, settings=settings, resume=resume, hooks=hooks)
     if hosts:
-        return _over_hosts(
-            TrainRequest(config=config, settings=settings, resume=resume, hooks=hooks),
-            restarts=restarts,
-            listen=listen,
-        )
+        return _over_hosts(request, restarts=restarts, listen=listen)
     if listen is not None:
         raise ConfigError(
             f"hosts join a run over hosts: `--listen` is {listen!r:.80}, without `--hosts`; add it"
         )
 
-    def start(attempt: "Attempt") -> int:
-        named = () if hooks is None else ("--hooks", hooks)
-        # A process per attempt: after a failure, nothing is known of the state of MPI and XLA.
-        return run_child(
-            [sys.executable, "-P", "-m", "jaxpipe", *_arguments(config, attempt), *named],
-            poll=lock.beat,
-        )
+    return _here(request, restarts=restarts)
 
-    supervised = Run(
-        config=config, settings=settings, max_restarts=restarts, start=start, show=_show
+
+def _here(request: "TrainRequest", *, restarts: int) -> int:
+    from jaxpipe.config import load_config
+    from jaxpipe.run.start import ENTRY
+    from jaxpipe.run.supervise.planner import Planner
+    from jaxpipe.run.supervise.site import ThisHost
+    from jaxpipe.run.supervise.supervisor import Run, supervise
+
+    def start(attempt: "Attempt") -> int:
+        attempted = replace(
+            request,
+            settings=attempt.settings,
+            resume=attempt.from_step is not None,
+            is_supervised=True,
+        )
+        command = [sys.executable, "-P", "-m", ENTRY, *attempted.words]
+        return run_child(command, poll=lock.beat)
+
+    run = Run(
+        planner=Planner(config=request.config, settings=request.settings),
+        site=ThisHost(start=start),
+        max_restarts=restarts,
+        show=_show,
     )
+    folder = Path(load_config(request.config, request.settings, notice=_show).run.folder)
     # Over all attempts: another run that began between two of them would mix its steps with ours.
     # No thread touches the lock: this process has to fork.
-    with locked(supervised.folder, beats=False) as lock:
-        code = supervise(supervised, resume=resume)
-    _show_next(code, f"{config}", settings)
+    with locked(folder, beats=False) as lock:
+        code = supervise(run, resume=request.resume)
+    _show_next(code, f"{request.config}", request.settings)
     return code
 
 
@@ -97,12 +110,6 @@ def _show_next(code: int, words: str, settings: Sequence[str]) -> None:
     if code not in (0, 2):
         changes = "".join(f" --set {setting}" for setting in settings)
         _show(f"next: jaxpipe run {words}{changes} --resume")
-
-
-def _arguments(config: Path, attempt: "Attempt") -> list[str]:
-    changes = [word for setting in attempt.settings for word in ("--set", setting)]
-    resume = [] if attempt.from_step is None else ["--resume"]
-    return ["train", str(config), *changes, *resume, "--supervised"]
 
 
 def _show(line: str) -> None:

@@ -8,7 +8,7 @@ import tyro
 from jaxpipe.runtime.config import ComputeKind, TransportKind
 
 
-def train(  # noqa: PLR0913  each is an option of the command line
+def train(
     config: tyro.conf.Positional[Path],
     *,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
@@ -16,10 +16,7 @@ def train(  # noqa: PLR0913  each is an option of the command line
     check: bool = False,
     compute: ComputeKind | None = None,
     transport: TransportKind | None = None,
-    plan: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
-    hooks: Annotated[str | None, tyro.conf.arg(metavar="MODULE:FUNCTION")] = None,
-    lock: Annotated[str | None, tyro.conf.arg(metavar="TOKEN")] = None,
-    supervised: bool = False,
+    hooks: tyro.conf.Suppress[str | None] = None,
 ) -> int:
     """Train a model on this host, or on the ranks of the `mpirun` that starts this command.
 
@@ -35,26 +32,16 @@ def train(  # noqa: PLR0913  each is an option of the command line
             Replaces `run.compute`.
         transport: how messages travel; `shaped` delays them as the links of the cluster would.
             Replaces `run.transport`.
-        plan: the plan.toml of this run, already resolved; the launcher passes it to its ranks.
-        hooks: for fault injection: a function that returns the `jaxpipe.runtime.hooks.Hooks` of a
-            rank, called in each rank with the path of the configuration and `rank`.
-        lock: the lock of the run's folder, which `jaxpipe run --hosts` holds for its ranks.
-        supervised: `jaxpipe run` starts this attempt, and may start another.
+        hooks: for fault injection, not among the options: the MODULE:FUNCTION that returns the
+            `jaxpipe.runtime.hooks.Hooks` of a rank, called in each with the configuration's path
+            and `rank`.
     """
     from jaxpipe.run.start import TrainRequest, check_training, start_training
 
     replaced = {"run.compute": compute, "run.transport": transport}
     # At the end, where they win over `--set`.
     settings += tuple(f"{key}={kind}" for key, kind in replaced.items() if kind is not None)
-    request = TrainRequest(
-        config=config,
-        settings=settings,
-        resume=resume,
-        plan=plan,
-        hooks=hooks,
-        lock=lock,
-        is_supervised=supervised,
-    )
+    request = TrainRequest(config=config, settings=settings, resume=resume, hooks=hooks)
     if check:
         check_training(request)
         return 0

@@ -22,7 +22,6 @@ from jaxpipe.plan import PlanConfig
 from jaxpipe.runtime.config import (
     CheckpointConfig,
     CommConfig,
-    DataConfig,
     LossScaleConfig,
     MeshConfig,
     OptimizerConfig,
@@ -32,6 +31,7 @@ from jaxpipe.runtime.config import (
     TraceConfig,
     TrainConfig,
 )
+from jaxpipe.runtime.data_config import DataConfig
 from jaxpipe.topo.plain_types import in_plain_words
 from jaxpipe.topo.toml_text import parse_toml
 
@@ -168,7 +168,10 @@ def _section(name: str, section: Any, values: Any) -> Any:
         # msgspec says: MESSAGE - at `$.field`.
         message, _, where = in_plain_words(str(error)).partition(" - at `$")
         if not where:  # raised by the section itself, which names the field
-            raise ConfigError(f"in [{name}]: {message}") from error
+            leads = message.startswith("`")
+            raise ConfigError(
+                f"`{name}.{message[1:]}" if leads else f"in [{name}]: {message}"
+            ) from error
         key = where.rstrip("`")
         message += _choices(section, key) if message.startswith("Invalid enum") else ""
         raise ConfigError(f"`{name}{key}`: {message}" + _value_at(values, key)) from error
@@ -261,4 +264,6 @@ def _apply(tree: dict[str, Any], setting: str) -> None:
         # TOML, or else a string without quotes: `run.folder=runs/a` needs none.
         tree[key] = parse_toml(f"value = {text}")["value"]
     except ValueError:
-        tree[key] = text
+        # TOML has no integers of more than 64 bits; the field that is given one states its range.
+        is_integer = text.strip().removeprefix("-").isdecimal()
+        tree[key] = int(text) if is_integer else text

@@ -1,9 +1,9 @@
 """The section `lora` of the configuration."""
 
 from dataclasses import dataclass
-from math import isfinite
+from typing import Annotated
 
-_LARGEST = 2**16
+from jaxpipe.ranges import Range, check_ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,19 +14,16 @@ class LoraConfig:
     al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1.
     """
 
-    rank: int = 0
+    rank: Annotated[int, Range(least=0, most=2**16)] = 0
     """Columns of A and rows of B; 0 trains no adapters."""
-    alpha: float = 16.0
+    alpha: Annotated[float, Range(above=0)] = 16.0
     """Factor of the adapters, divided by `rank`."""
     targets: tuple[str, ...] = ("attention.*",)
     """Patterns of the products of each layer that have adapters, such as `attention.*`, `query` or
     `mlp.up`: each is compared with the name of the product, and with what follows its dots."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rank <= _LARGEST:
-            raise ValueError(f"`rank` must be from 0 to {_LARGEST}, is {self.rank}")
-        if not (self.alpha > 0 and isfinite(self.alpha)):
-            raise ValueError(f"`alpha` must be a finite number above 0, is {self.alpha}")
+        check_ranges(self)
         if not self.targets or not all(self.targets):
             raise ValueError("`targets` must have at least one pattern, and none that is empty")
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from math import isfinite
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from jaxpipe.collective import CodecKind
 from jaxpipe.errors import CheckpointError
 from jaxpipe.outer.timetable import check_timetable
+from jaxpipe.ranges import Range, check_ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,23 +21,23 @@ class OuterConfig:
     moments belong to each island, and continue over outer steps.
     """
 
-    islands: int = 0
+    islands: Annotated[int, Range(least=0)] = 0
     """Number of islands, groups of consecutive replicas of equal number [islands]; 0 turns the
     outer loop off, 1 is a single island that follows the outer optimizer."""
-    every: int = 30
+    every: Annotated[int, Range(least=1)] = 30
     """Inner steps from one outer step to the next, H [steps]; divides `train.steps`."""
-    learning_rate: float = 0.7
+    learning_rate: Annotated[float, Range(above=0)] = 0.7
     """Learning rate of the outer optimizer, eta. Published: 0.7, or tuned on a small model 0.4 for
     one island, 0.6 for two or four, 0.8 for eight."""
-    momentum: float = 0.9
+    momentum: Annotated[float, Range(least=0, below=1)] = 0.9
     """Nesterov momentum of the outer optimizer, mu; 0 is plain SGD."""
-    fragments: int = 1
+    fragments: Annotated[int, Range(least=1)] = 1
     """Parts of the parameters that take their outer steps in turn; divides `every`. The first has
     embeddings and head, each of the others layers at equal distances."""
-    delay: int = 0
+    delay: Annotated[int, Range(least=0)] = 0
     """Inner steps for which the all-reduce of a fragment may overlap with training, tau [steps];
     below `every` / `fragments`."""
-    local_fraction: float = 0.0
+    local_fraction: Annotated[float, Range(least=0, below=1)] = 0.0
     """Fraction of its own parameters that an island keeps when new ones arrive, alpha; published
     with a delay: 0.5."""
     eager: bool = False
@@ -47,25 +47,12 @@ class OuterConfig:
     codec: CodecKind = CodecKind.NONE
     """Codec of outer gradients between islands. `top_k` feeds its residuals back into the next
     outer step, and checkpoints contain them."""
-    top_k_fraction: float = 0.01
+    top_k_fraction: Annotated[float, Range(above=0, most=1)] = 0.01
     """Fraction of the values that `top_k` sends, the largest ones."""
 
     def __post_init__(self) -> None:
-        if self.islands < 0:
-            raise ValueError(f"`islands` must not be negative, is {self.islands}")
         self._check_given()
-        for name in ("every", "fragments"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, is {getattr(self, name)}")
-        if not (self.learning_rate > 0 and isfinite(self.learning_rate)):
-            raise ValueError(f"`learning_rate` must be above 0 and finite, is {self.learning_rate}")
-        for name in ("momentum", "local_fraction"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be from 0 to below 1, is {getattr(self, name)}")
-        if not 0 < self.top_k_fraction <= 1:
-            raise ValueError(
-                f"`top_k_fraction` must be above 0 and at most 1, is {self.top_k_fraction}"
-            )
+        check_ranges(self)
         check_timetable(every=self.every, num_fragments=self.fragments, delay=self.delay)
 
     @property

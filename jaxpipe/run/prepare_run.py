@@ -23,9 +23,8 @@ from jaxpipe.propose.resolve import resolve
 from jaxpipe.run.console import console, next_line
 from jaxpipe.run.drift.adopt import clear_adopted
 from jaxpipe.run.output_files import announce_replaced
-from jaxpipe.run.smaller_plan import without_file
 from jaxpipe.runtime.checkpoint import Checkpoint
-from jaxpipe.runtime.config import ComputeKind, RunConfig, Survival, TransportKind
+from jaxpipe.runtime.config import ComputeKind, RunConfig, TransportKind
 from jaxpipe.runtime.metrics.records import METRICS_FILE, TRACE_FILE
 from jaxpipe.runtime.watchdog import clear_cause, clear_ended, clear_heartbeats
 from jaxpipe.topo import Cluster
@@ -76,7 +75,6 @@ def prepare(
     cluster = cluster_from(config)
     resolution = resolve(config, cluster, num_ranks=num_ranks)
     plan = resolution.plan
-    _check_shrinks(config, plan)
     checkpoint = None
     if config.run.compute is ComputeKind.PACED:
         check_paced(config, resume=resume)
@@ -91,22 +89,6 @@ def prepare(
         checkpoint=checkpoint,
         choices=resolution.lines,
     )
-
-
-def _check_shrinks(config: Config, plan: Plan) -> None:
-    """Check that a plan can be made again for fewer ranks, if the run would need that.
-
-    Raises:
-        ConfigError: it cannot.
-    """
-    is_given = config.run.survive is Survival.SHRINK and config.plan.file is not None
-    if is_given and without_file(config.plan, plan) is None:
-        raise ConfigError(
-            "a plan can shrink if its schedule has a name, and its ranks one device and equal "
-            f"microbatches: `run.survive` is {config.run.survive}, and `plan.file` "
-            f"{config.plan.file} has another one; remove the file, or set `run.survive` to "
-            f"{Survival.RESTART}"
-        )
 
 
 def begin_folder(prepared: Prepared) -> Path:

@@ -105,7 +105,6 @@ def _run(
         config=config,
         transport=transport,
         devices=resolved.devices,
-        all_reduce=resolved.plan.all_reduce,
         hooks=start.hooks,
         resume_line=start.resume_line,
         is_launched=is_launched,

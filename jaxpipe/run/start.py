@@ -10,13 +10,17 @@ The plan is resolved once. A launcher of ours gives its ranks the path of `plan.
 user's own launcher receive the plan from rank 0 over the transport, and may have no common disk.
 """
 
+import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+
+import msgspec
 
 from jaxpipe.config import Config, check_paced, check_plan_fits, load_config, place_of
 from jaxpipe.errors import CheckpointError, ConfigError
@@ -61,6 +65,9 @@ from jaxpipe.runtime.watchdog import (
     write_cause,
 )
 
+ENTRY = "jaxpipe.cli.start_entry"
+"""The module that a launcher or a supervisor starts in a process, with the words of a request."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:
@@ -69,7 +76,7 @@ class TrainRequest:
     `plan` is the plan file of a launcher that has resolved the plan; `hooks` names the function
     that makes the hooks of a rank, as `MODULE:FUNCTION`. `lock` is the token of the lock that the
     supervisor of a run over hosts holds. `is_supervised` says whether `jaxpipe run` has started
-    this attempt.
+    this attempt, `reads_plan` whether it sends the file `plan.file` to the input of rank 0.
     """
 
     config: Path
@@ -79,12 +86,25 @@ class TrainRequest:
     hooks: str | None = None
     lock: str | None = None
     is_supervised: bool = False
+    reads_plan: bool = False
 
-    def rank_arguments(self, plan_file: Path) -> list[str]:
-        """Return the command line with which a launcher starts each rank."""
-        resume = ["--resume"] if self.resume else []
-        hooks = [] if self.hooks is None else ["--hooks", self.hooks]
-        return [*self.arguments, *resume, "--plan", str(plan_file), *hooks]
+    @property
+    def words(self) -> list[str]:
+        """The words with which `jaxpipe.cli.start_entry` starts an attempt, or a rank of it."""
+        fields = msgspec.to_builtins(replace(self, config=Path()), enc_hook=str)
+        return [str(self.config), json.dumps({**fields, "config": ""})]
+
+    @classmethod
+    def of_words(cls, words: Sequence[str]) -> "TrainRequest":
+        """Return the request of these words.
+
+        >>> request = TrainRequest(config=Path("my.toml"), settings=("run.seed=1",), resume=True)
+        >>> TrainRequest.of_words(request.words) == request
+        True
+        """
+        config, fields = words
+        request = msgspec.json.decode(fields, type=cls, dec_hook=lambda _, text: Path(text))
+        return replace(request, config=Path(config))
 
     def resume_line(self, settings: Sequence[str] = ()) -> str:
         """Return the line that names the command with which the run continues, with more settings.
@@ -101,9 +121,8 @@ class TrainRequest:
 
     @property
     def arguments(self) -> list[str]:
-        """The arguments of `jaxpipe` for this request, without `--resume` and those of ranks."""
-        by = ["--supervised"] if self.is_supervised else []
-        return ["train", str(self.config), *_set_words(self.settings), *by]
+        """The arguments of `jaxpipe` for this request, without `--resume`."""
+        return ["train", str(self.config), *_set_words(self.settings)]
 
 
 def _set_words(settings: Sequence[str]) -> list[str]:
@@ -120,9 +139,26 @@ def start_training(request: TrainRequest) -> int:
     here = launched_rank(os.environ)
     # Once for a run: neither by ranks that a launcher of ours has started, nor by all others.
     is_first = request.plan is None and (here is None or here.rank == 0)
+    is_first &= not request.is_supervised  # its supervisor has said so
     notice = _notice if is_first else None
     config = load_config(request.config, request.settings, notice=notice)
-    return _launch(request, config) if here is None else _be_rank(request, config, here)
+    if here is None:
+        return _launch(request, config)
+    if request.reads_plan and here.rank == 0:
+        _read_plan_file(config)
+    return _be_rank(request, config, here)
+
+
+def _read_plan_file(config: Config) -> None:
+    """Write the plan that a supervisor sends to rank 0 to `plan.file`: its host may lack the file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    assert config.plan.file is not None, "a supervisor sends a plan file"
+    path = Path(config.plan.file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(sys.stdin.buffer.read())
 
 
 def check_training(request: TrainRequest) -> None:
@@ -268,8 +304,9 @@ def _start_ranks(
             return is_overdue()
 
         code = launch(
-            request.rank_arguments(plan_file),
+            replace(request, plan=plan_file).words,
             num_ranks=plan.num_ranks,
+            module=ENTRY,
             output=output,
             survives=survives,
             can_stop=can_stop,

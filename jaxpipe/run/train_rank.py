@@ -9,9 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
-from jaxpipe.collective import AllReduceKind
 from jaxpipe.comm import (
     BROADCAST_TAG,
     GATHER_TAG,
@@ -22,16 +19,15 @@ from jaxpipe.comm import (
 )
 from jaxpipe.config import Config, check_place, cluster_from, job_from
 from jaxpipe.errors import ConfigError, RankLostError, one_line
-from jaxpipe.plan import Plan, PlanConfig, ResolvedPlan, resolved_plan_text
-from jaxpipe.propose.resolve import plan_from
+from jaxpipe.plan import Plan, ResolvedPlan, parse_resolved_plan, resolved_plan_text
 from jaxpipe.run.console import console
 from jaxpipe.run.drift.watch import drift_watch
 from jaxpipe.run.on_hang import OnHang, end_job
-from jaxpipe.run.prepare_run import introduce, write_resolved_plan
+from jaxpipe.run.prepare_run import PLAN_FILE, introduce, write_resolved_plan
 from jaxpipe.run.progress import Progress
 from jaxpipe.run.report import ReportedHooks, StepReport, report_end, theory_of
 from jaxpipe.run.signals import stop_on_signal
-from jaxpipe.run.smaller_plan import within
+from jaxpipe.run.supervise.next_plan import next_plan, with_plan_file
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.checkpoint.agree import agree_on_checkpoint
 from jaxpipe.runtime.checkpoint.own_disks.available import Available
@@ -61,18 +57,16 @@ class Member:
     """This process as a member of its job: all of it changes when the job shrinks.
 
     `devices` are the names of those of the ranks of `transport`, `plan` the one that they train
-    last. A rank that a smaller plan has no use for is `spare`. `all_reduce` is that of the first
-    plan, which smaller ones keep. `resume_line` returns the line that names the command that
-    continues the run, with more settings; if the process is supervised, `jaxpipe run` prints it at
-    the end. `say` is called with how far this rank is. `disks` says
-    which ranks share a run folder; None is one for all. `datasets` are the folders of the
-    datasets on this host, by default those configured.
+    last. A rank that a smaller plan has no use for is `spare`. `resume_line` returns the line that
+    names the command that continues the run, with more settings; if the process is supervised,
+    `jaxpipe run` prints it at the end. `say` is called with how far this rank is. `disks` says
+    which ranks share a run folder; None is one for all. `datasets` are the folders of the datasets
+    on this host, by default those configured.
     """
 
     config: Config
     transport: Transport
     devices: tuple[str, ...]
-    all_reduce: AllReduceKind
     hooks: Hooks
     resume_line: Callable[[Sequence[str]], str]
     is_launched: bool
@@ -330,45 +324,45 @@ def _train(member: Member, job: Job, saved: Saved | None) -> Outcome | Stopped |
 
 def _smaller_job(member: Member, transport: Transport, survivors: Sequence[int]) -> Smaller | None:
     """Return the job for the surviving ranks, or for as many of them as a plan fits."""
-    # `survivors` are ranks of the last plan, not of the first one.
-    left = tuple(member.devices[rank] for rank in survivors)
-    found = _agreed(member, transport, left)
-    if found is None:
+    resolved = _agreed(member, transport, survivors)
+    if resolved is None:
         return None
+    # `survivors` are ranks of the last plan, not of the first one.
+    left = [member.devices[rank] for rank in survivors]
     # The devices of the new ranks, in their order; those without a rank come last.
-    order = tuple(left.index(name) for name in found.plan.devices)
-    job = member.job(found, plan_from(found))
+    used = [left.index(name) for name in resolved.devices]
+    order = (*used, *(number for number in range(len(left)) if number not in set(used)))
+    config = with_plan_file(member.config, Path(member.config.run.folder) / PLAN_FILE)
+    job = member.job(config, resolved.plan, devices=resolved.devices)
     if member.disks is not None:
         job = replace(job, disks=member.disks.among([survivors[number] for number in order]))
     return Smaller(job=job, order=order)
 
 
-def _agreed(member: Member, transport: Transport, left: tuple[str, ...]) -> Config | None:
-    """Return the configuration of the next plan, which the first survivor chooses.
+def _agreed(member: Member, transport: Transport, survivors: Sequence[int]) -> ResolvedPlan | None:
+    """Return the next plan, which the first survivor chooses.
 
     Hosts could compute its costs with different roundings, and choose differently.
     """
-    found = None
+    text = ""
     if transport.rank == 0:
-        found = within(
-            member.config,
-            num_ranks=len(left),
-            devices=left,
-            all_reduce=member.all_reduce,
-            running=member.plan,
-        )
+        assert member.plan is not None, "nothing is trained yet"
+        cluster = cluster_from(member.config)
+        devices = [device for rank in survivors for device in member.plan.group(rank)]
+        following = next_plan(member.config, member.plan, devices, cluster=cluster)
+        if following is not None:
+            text = resolved_plan_text(ResolvedPlan.of(following.plan, cluster))
+            if following.changes:
+                changes = ", ".join(following.changes)
+                console.print(f"\nchanged for the ranks that are left: {changes}", markup=False)
     word = broadcast_bytes(
         transport,
-        (b"" if found is None else msgspec.json.encode(found.plan))
-        if transport.rank == 0
-        else None,
+        text.encode() if transport.rank == 0 else None,
         root=0,
         tag=BROADCAST_TAG,
         timeout_s=member.config.run.recover_s,
     )
-    if not word:
-        return None
-    return replace(member.config, plan=msgspec.json.decode(word, type=PlanConfig))
+    return parse_resolved_plan(word.decode(), source="the next plan") if word else None
 
 
 def _report(member: Member, plan: Plan, outcome: Outcome | Stopped | None) -> None:

@@ -6,17 +6,24 @@ field is its entry in the reference of the documentation; the unit stands in bra
 
 from dataclasses import dataclass
 from enum import StrEnum
-from math import inf
-from typing import Any
+from typing import Annotated
 
 from jaxpipe.collective import CodecKind
+from jaxpipe.ranges import Range, check_ranges
+from jaxpipe.runtime.path_checks import check_path, check_url
 from jaxpipe.schedule.remat import Remat
 
-_LONGEST_WAIT_S = 1e9
-"""Thirty years; much longer waits overflow the clocks of the system."""
-_LONGEST_PATH = 4000
-_LONGEST_NAME = 255
-"""Of a file, in bytes: the limit of most file systems."""
+_AT_LEAST_0 = Range(least=0)
+_AT_LEAST_1 = Range(least=1)
+_POSITIVE = Range(above=0)
+_PART = Range(above=0, most=1)
+_FRACTION = Range(least=0, most=1)
+_DECAY_RATE = Range(least=0, below=1)
+_MOST_STEPS = 2**31 - 1
+_STEPS = Range(least=1, most=_MOST_STEPS, why="optimizers count steps in 32 bits")
+_COUNTED_STEPS = Range(least=0, most=_MOST_STEPS, why="optimizers count steps in 32 bits")
+_SEED = Range(least=0, most=2**32 - 1, why="a key of JAX has 32 bits of the seed")
+_WAIT = Range(above=0, most=1e9, why="longer waits overflow the clocks of the system")
 
 
 class Loop(StrEnum):
@@ -160,13 +167,13 @@ class RunConfig:
 
     folder: str
     """The folder of the run: checkpoints, metrics and trace; created if it is missing."""
-    seed: int = 0
+    seed: Annotated[int, _SEED] = 0
     """The seed of the initial parameters, the order of the samples, and dropout."""
-    timeout_s: float = 120.0
+    timeout_s: Annotated[float, _WAIT] = 120.0
     """Timeout of every wait within a step [s]."""
-    startup_timeout_s: float = 900.0
+    startup_timeout_s: Annotated[float, _WAIT] = 900.0
     """Timeout of the wait for the slowest rank to compile its stages [s]."""
-    hang_s: float = 2.0
+    hang_s: Annotated[float, _WAIT] = 2.0
     """Minimum duration of an instruction before its rank counts as hanging [s]: the run ends when
     an instruction exceeds it, and also five times the 99th percentile of earlier ones."""
     transport: TransportKind = TransportKind.MPI
@@ -174,7 +181,7 @@ class RunConfig:
     keep_warm: bool = True
     """Whether silent MPI connections between hosts carry a byte every 0.1 s, if Linux would let
     them start slowly otherwise; no effect on results."""
-    link_scale: float = 1.0
+    link_scale: Annotated[float, _POSITIVE] = 1.0
     """Factor on the latency and on the time per byte of all links; `shaped` transport only."""
     compute: ComputeKind = ComputeKind.REAL
     """Whether stages compute, or wait instead (a paced run, section `paced`)."""
@@ -189,26 +196,20 @@ class RunConfig:
     """Whether a run ends with pictures of its last step and of its losses; they take seconds."""
     survive: Survival = Survival.RESTART
     """What happens when a rank is lost."""
-    recover_s: float = 120.0
+    recover_s: Annotated[float, _WAIT] = 120.0
     """Deadline for survivors to train again [s], compilation included; after it, the job ends as
     it would with `survive = "restart"`."""
-    change_every: int = 1000
+    change_every: Annotated[int, _AT_LEAST_1] = 1000
     """Expected interval between changes of the ranks, losses and returns of devices [steps]: the
     plan that follows one has the least sum of these steps and of the seconds of moving state."""
 
     def __post_init__(self) -> None:
-        times = ("timeout_s", "startup_timeout_s", "hang_s", "link_scale", "recover_s")
-        _check(self, above_zero=(*times, "change_every"), not_negative=("seed",))
+        check_ranges(self)
         if len(set(self.trackers)) < len(self.trackers):
             raise ValueError(
                 f"no tracker may be named twice: `trackers` is {', '.join(self.trackers)}; name "
                 "each once"
             )
-        for name in ("timeout_s", "startup_timeout_s", "hang_s", "recover_s"):
-            if getattr(self, name) > _LONGEST_WAIT_S:
-                raise ValueError(
-                    f"`{name}` must be at most {_LONGEST_WAIT_S:.0e}, is {getattr(self, name)}"
-                )
         check_path("folder", self.folder)
         if self.link_scale != 1 and self.transport is not TransportKind.SHAPED:
             raise ValueError(
@@ -221,10 +222,10 @@ class RunConfig:
 class PacedConfig:
     """How a paced run is scaled to this machine, and how long its computes last."""
 
-    message_scale: float | None = None
+    message_scale: Annotated[float | None, _POSITIVE] = None
     """Factor on the size of every message, and on the bandwidth of every link; by default such
     that the largest message has 2 KiB."""
-    time_scale: float = 1.0
+    time_scale: Annotated[float, _POSITIVE] = 1.0
     """Real seconds per emulated second."""
     profile: str | None = None
     """A measured profile from which computes take their duration; by default it follows from their
@@ -232,7 +233,7 @@ class PacedConfig:
     profile_of: tuple[str, ...] = ()
     """Measured profiles of GPU types of the cluster, as `GPU=FILE`, in place of `profile`. Other
     types are scaled from the first by their peaks."""
-    tflops: float | None = None
+    tflops: Annotated[float | None, _POSITIVE] = None
     """Throughput of devices for which the cluster states none [TFLOP/s]; by default they are an
     error, if there is no profile."""
     ideal: bool = False
@@ -240,71 +241,12 @@ class PacedConfig:
     overheads that were fitted to DT-FM's published runs."""
 
     def __post_init__(self) -> None:
-        given = [name for name in ("message_scale", "tflops") if getattr(self, name) is not None]
-        _check(self, above_zero=("time_scale", *given))
+        check_ranges(self)
         if self.profile is not None and self.profile_of:
             raise ValueError(
                 f"`profile` is {self.profile}, and `profile_of` {' '.join(self.profile_of)}: a "
                 "model has one profile, or one for each GPU type; remove one of them"
             )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataSource:
-    """One source of a mixture, `[[data.sources]]`."""
-
-    folder: str
-    """A prepared dataset: a folder written by `jaxpipe data prepare`, or its URL."""
-    weight: float = 1.0
-    """The share of the source in the tokens of training, relative to the weights of the others."""
-
-    def __post_init__(self) -> None:
-        _check_dataset(self.folder)
-        if not 0 < self.weight < inf:
-            raise ValueError(f"`weight` must be above 0 and finite, is {self.weight}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataConfig:
-    """The data to train on: one dataset, or a mixture of several.
-
-    Each source of a mixture, a table `[[data.sources]]`, has a `folder` and a `weight`, 1 by
-    default. The order of the samples depends on `run.seed` alone.
-    """
-
-    folder: str | None = None
-    """A prepared dataset: a folder written by `jaxpipe data prepare`, or where it lies in object
-    storage, as `s3://BUCKET/PREFIX` or another URL of fsspec, with the extra `object-storage`: each
-    rank reads what it needs."""
-    sources: tuple[DataSource, ...] = ()
-    """The datasets of a mixture, in place of `folder`; they have the same tokenizer."""
-    pack: bool = False
-    """Whether a sample is whole documents, as many as fit, in which no token reads another
-    document; otherwise samples are windows of one stream of tokens."""
-
-    def __post_init__(self) -> None:
-        if (self.folder is None) == (not self.sources):
-            raise ValueError(
-                f"data is one dataset or a mixture: `folder` is {self.folder or 'missing':.80}, "
-                f"`sources` has {len(self.sources)} tables; give either"
-            )
-        if self.folder is not None:
-            _check_dataset(self.folder)
-        if len(set(self.folders)) < len(self.folders):
-            raise ValueError(
-                f"a folder may be a source once: `sources` has {', '.join(self.folders):.200}; "
-                "raise the `weight` of one"
-            )
-
-    @property
-    def folders(self) -> tuple[str, ...]:
-        """The folders of all datasets."""
-        return (self.folder,) if self.folder is not None else tuple(s.folder for s in self.sources)
-
-    @property
-    def weights(self) -> tuple[float, ...]:
-        """The weights of all datasets."""
-        return tuple(source.weight for source in self.sources) or (1.0,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,34 +257,29 @@ class TrainConfig:
     one.
     """
 
-    steps: int = 100
+    steps: Annotated[int, _STEPS] = 100
     """Number of training steps [steps]; the learning rate decays until the last one."""
-    batch: int = 16
+    batch: Annotated[int, _AT_LEAST_1] = 16
     """Samples per step, over all replicas [samples]."""
-    sequence: int | None = None
+    sequence: Annotated[int | None, _AT_LEAST_1] = None
     """Length of a sample [tokens]; by default the maximum of the model."""
     remat: Remat | None = None
     """What a layer keeps of its forward for its backward (rematerialisation). Default: `none`; or
     searched, where a field of `[plan]` is."""
     loop: Loop = Loop.UNROLLED
     """How a stage iterates over its layers."""
-    log_every: int = 10
+    log_every: Annotated[int, _AT_LEAST_1] = 10
     """Interval between lines on the terminal [steps]; `metrics.jsonl` has every step."""
-    eval_every: int = 50
+    eval_every: Annotated[int, _AT_LEAST_1] = 50
     """Interval between measurements of the held-out loss [steps]."""
-    eval_batches: int = 4
+    eval_batches: Annotated[int, _AT_LEAST_1] = 4
     """Batches per measurement of the held-out loss [batches]."""
     frozen: tuple[str, ...] = ()
     """Patterns of parameters that never change, such as `embed.*` or `blocks.[0-3].*`, by their
     names in a checkpoint; default none. They have no gradient and no moments."""
 
     def __post_init__(self) -> None:
-        _check(
-            self,
-            above_zero=("steps", "batch", "log_every", "eval_every", "eval_batches"),
-        )
-        if self.sequence is not None and self.sequence < 1:
-            raise ValueError(f"`sequence` must be at least 1, is {self.sequence}")
+        check_ranges(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,12 +290,12 @@ class MeshConfig:
     embedding is replicated if `tensor` does not divide its rows.
     """
 
-    data: int = 1
+    data: Annotated[int, _AT_LEAST_1] = 1
     """Parts of each microbatch, one per device of the axis; must divide the microbatch."""
-    context: int = 1
+    context: Annotated[int, _AT_LEAST_1] = 1
     """Parts of each sequence, one per device of the axis (context parallelism, ring attention);
     twice as many must divide the sequence."""
-    tensor: int = 1
+    tensor: Annotated[int, _AT_LEAST_1] = 1
     """Parts of each layer, one per device of the axis (tensor parallelism); must divide the
     attention heads."""
     sharded: bool = False
@@ -368,7 +305,7 @@ class MeshConfig:
     over `tensor` as well; it must divide them."""
 
     def __post_init__(self) -> None:
-        _check(self, above_zero=("data", "context", "tensor"))
+        check_ranges(self)
         if self.sharded and self.data * self.context == 1:
             raise ValueError(
                 "`sharded` splits parameters over the axes `data` and `context`, which are 1; "
@@ -406,25 +343,25 @@ class OptimizerConfig:
     """The rule that turns gradients into updates."""
     schedule: Schedule = Schedule.COSINE
     """How the learning rate changes after the warm-up."""
-    decay_fraction: float = 0.2
+    decay_fraction: Annotated[float, _PART] = 0.2
     """The part of all steps in which the learning rate of `wsd` decreases."""
-    learning_rate: float = 1e-3
+    learning_rate: Annotated[float, _POSITIVE] = 1e-3
     """Peak of the learning rate, after the warm-up."""
-    warmup_steps: int = 20
+    warmup_steps: Annotated[int, _COUNTED_STEPS] = 20
     """Duration of the linear warm-up [steps]; 0 starts at the peak."""
-    final_fraction: float = 0.1
+    final_fraction: Annotated[float, _FRACTION] = 0.1
     """Learning rate at the last step, as a fraction of the peak; not of `constant`."""
-    beta1: float = 0.9
+    beta1: Annotated[float, _DECAY_RATE] = 0.9
     """Decay rate of the first moment, per step; the momentum of `sgd` and of `muon`."""
-    beta2: float = 0.95
+    beta2: Annotated[float, _DECAY_RATE] = 0.95
     """Decay rate of the second moment, per step; of the only one of `lion`."""
-    epsilon: float = 1e-8
+    epsilon: Annotated[float, _POSITIVE] = 1e-8
     """Added to the square root of the second moment, against division by zero."""
-    weight_decay: float = 0.1
+    weight_decay: Annotated[float, Range(least=0, most=1000)] = 0.1
     """Decoupled weight decay, times the learning rate."""
     decayed: Decayed = Decayed.MATRICES
     """The parameters with weight decay."""
-    clip_norm: float = 1.0
+    clip_norm: Annotated[float, _POSITIVE] = 1.0
     """Maximum of the global norm of the gradients over all stages; larger ones are scaled down."""
     sharded: bool = False
     """Shard the optimizer over the replicas of each stage (ZeRO-1): each keeps the moments of an
@@ -432,18 +369,7 @@ class OptimizerConfig:
     same losses up to rounding. By default every replica has all moments."""
 
     def __post_init__(self) -> None:
-        _check(
-            self,
-            above_zero=("learning_rate", "epsilon", "clip_norm"),
-            not_negative=("warmup_steps", "final_fraction", "weight_decay", "beta1", "beta2"),
-        )
-        if not 0 < self.decay_fraction <= 1:
-            raise ValueError(
-                f"`decay_fraction` must be above 0 and at most 1, is {self.decay_fraction}"
-            )
-        for name in ("beta1", "beta2"):
-            if not getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be below 1, is {getattr(self, name)}")
+        check_ranges(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -455,23 +381,21 @@ class LossScaleConfig:
 
     enabled: bool | None = None
     """Whether the loss is scaled; by default only if `model.compute_dtype` is float16."""
-    initial: float = 2.0**16
+    initial: Annotated[float, _AT_LEAST_1] = 2.0**16
     """Scale of the first step, from 1 to `largest`."""
-    factor: float = 2.0
+    factor: Annotated[float, Range(above=1)] = 2.0
     """Divides the scale after a step that overflows, but never below 1; multiplies it after
     `growth_steps` steps without overflow."""
-    growth_steps: int = 2000
+    growth_steps: Annotated[int, _AT_LEAST_1] = 2000
     """Steps in a row without overflow before the scale grows [steps]."""
-    largest: float = 2.0**24
+    largest: Annotated[float, _AT_LEAST_1] = 2.0**24
     """Maximum of the scale."""
 
     def __post_init__(self) -> None:
-        _check(self, above_zero=("growth_steps",))
-        if not self.factor > 1:
-            raise ValueError(f"`factor` must be above 1, is {self.factor}")
-        if not 1 <= self.initial <= self.largest:
+        check_ranges(self)
+        if self.initial > self.largest:
             raise ValueError(
-                f"`initial` must be from 1 to `largest`, {self.largest}, is {self.initial}"
+                f"`initial` must be at most `largest` ({self.largest:g}), not {self.initial:g}"
             )
 
 
@@ -486,22 +410,18 @@ class CommConfig:
     """Codec of gradients across the root of each sync tree, in a hierarchical all-reduce
     (`plan.all_reduce`); within an island they are sent as they are. `top_k` feeds its residuals
     back into the next step; they are not part of a checkpoint, and zero when a run resumes."""
-    top_k_fraction: float = 0.01
+    top_k_fraction: Annotated[float, _PART] = 0.01
     """Fraction of the values that `top_k` sends of each message, the largest ones."""
-    chunk_bytes: int = 2**20
+    chunk_bytes: Annotated[int, _AT_LEAST_1] = 2**20
     """Maximum size of one message of an all-reduce, before it is compressed [bytes]."""
 
     def __post_init__(self) -> None:
-        _check(self, above_zero=("chunk_bytes",))
+        check_ranges(self)
         if self.boundary.facts.needs_feedback:
             others = [kind for kind in CodecKind if not kind.facts.needs_feedback]
             raise ValueError(
                 f"`boundary` must not be {self.boundary}: an activation left out is lost, without "
                 f"error feedback; choose from {', '.join(others)}, or use it for `gradients`"
-            )
-        if not 0 < self.top_k_fraction <= 1:
-            raise ValueError(
-                f"`top_k_fraction` must be above 0 and at most 1, is {self.top_k_fraction}"
             )
 
     @property
@@ -514,34 +434,34 @@ class CommConfig:
 class CheckpointConfig:
     """When checkpoints are saved, and how many stay; one is always saved after the last step."""
 
-    every: int = 100
+    every: Annotated[int, _AT_LEAST_1] = 100
     """Interval between checkpoints [steps]."""
-    keep: int = 2
+    keep: Annotated[int, _AT_LEAST_1] = 2
     """Number of checkpoints that are kept, the newest ones."""
     folder: str | None = None
     """Object storage for the checkpoints, as `s3://BUCKET/PREFIX` or another URL of fsspec, with
     the extra `object-storage`; by default they are in the folder of the run."""
 
     def __post_init__(self) -> None:
-        _check(self, above_zero=("every", "keep"))
+        check_ranges(self)
         if self.folder is not None:
             otherwise = "leave it out for checkpoints in the folder of the run"
-            _check_url("folder", self.folder, otherwise=otherwise)
+            check_url("folder", self.folder, otherwise=otherwise)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceConfig:
     """The extent of the trace of a run, and of its reports of links."""
 
-    steps: int = 3
+    steps: Annotated[int, _AT_LEAST_1] = 3
     """Number of steps in the trace, the last ones of the run [steps]."""
     links: LinkDetail = LinkDetail.REGIONS
     """Ends of the links whose bytes, seconds and goodput are in `metrics.jsonl`."""
-    links_every: int = 10
+    links_every: Annotated[int, _AT_LEAST_1] = 10
     """Interval between reports of links [steps]; the last step has one as well."""
 
     def __post_init__(self) -> None:
-        _check(self, above_zero=("steps", "links_every"))
+        check_ranges(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -550,75 +470,10 @@ class SampleConfig:
 
     prompt: str = "The "
     """The beginning of the text."""
-    tokens: int = 200
+    tokens: Annotated[int, _AT_LEAST_0] = 200
     """Length of the continuation [tokens]; 0 generates none."""
-    temperature: float = 0.8
+    temperature: Annotated[float, _AT_LEAST_0] = 0.8
     """Temperature of the distribution from which tokens are drawn; 0 takes the most likely one."""
 
     def __post_init__(self) -> None:
-        _check(self, not_negative=("tokens", "temperature"))
-
-
-def _check(
-    section: Any, *, above_zero: tuple[str, ...] = (), not_negative: tuple[str, ...] = ()
-) -> None:
-    for name in above_zero:
-        if not getattr(section, name) > 0:  # refuses NaN, too
-            raise ValueError(f"`{name}` must be above 0, is {getattr(section, name)}")
-    for name in not_negative:
-        if not getattr(section, name) >= 0:
-            raise ValueError(f"`{name}` must not be negative, is {getattr(section, name)}")
-    for name in (*above_zero, *not_negative):
-        if getattr(section, name) == inf:
-            raise ValueError(f"`{name}` must be finite, is {getattr(section, name)}")
-
-
-def _check_url(name: str, url: str, *, otherwise: str) -> None:
-    """Check that a string can be the URL of a prefix in object storage, without a password.
-
-    `otherwise` is what else the field may be.
-
-    Raises:
-        ValueError: it cannot.
-    """
-    scheme, _, rest = url.partition("://")
-    if "@" in rest.partition("/")[0]:  # the value is not shown: it would be in logs
-        raise ValueError(
-            f"`{name}` must be a URL without credentials, which would be in files and logs; "
-            "set them in the environment, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        )
-    if not scheme or not rest.strip("/") or not url.isprintable():
-        raise ValueError(
-            f"`{name}` must be a URL as s3://BUCKET/PREFIX, is {url!r:.80}; {otherwise}"
-        )
-
-
-def _check_dataset(folder: str) -> None:
-    """Check that a string can be the folder of a dataset, on a disk or in object storage.
-
-    Raises:
-        ValueError: it cannot.
-    """
-    check_path("folder", folder)
-    if "://" in folder:
-        _check_url("folder", folder, otherwise="or the path of a folder of this machine")
-
-
-def check_path(name: str, path: str) -> None:
-    """Check that a string can be the path of a file or a folder.
-
-    Raises:
-        ValueError: it is empty, too long, or has a character that no path may have.
-    """
-    # Arguments that are not UTF-8 arrive with surrogates in place of their bytes.
-    parts = path.encode(errors="surrogateescape").split(b"/")
-    if (
-        not path
-        or "\0" in path
-        or len(path) > _LONGEST_PATH
-        or max(map(len, parts)) > _LONGEST_NAME
-    ):
-        raise ValueError(
-            f"`{name}` must be a path of 1 to {_LONGEST_PATH} characters, {_LONGEST_NAME} bytes "
-            f"between slashes and no NUL, is {path!r:.80}"
-        )
+        check_ranges(self)

@@ -24,7 +24,7 @@ from tests.runtime.training import Tree, run_tree, tiny_tree
 from tests.topo.emulate.machine import leftovers, needs_namespaces
 
 REPOSITORY = Path(__file__).parents[2]
-CLUSTER = "homogeneous:hosts=2,delay_ms=0,bandwidth_gbps=1e7"
+CLUSTER = "homogeneous:hosts=2,delay_ms=0,bandwidth_gbps=1e6"
 JAXPIPE = (sys.executable, "-P", "-m", "jaxpipe")
 STEPS = 64
 """At a quarter of a second each: a busy machine takes 10 s until a host has joined."""

@@ -8,7 +8,6 @@ import pytest
 
 from jaxpipe.cli.main import main
 from jaxpipe.run.folder_lock import holder_of
-from jaxpipe.runtime.process import mpirun
 from tests.cli.conftest import WriteConfig
 
 
@@ -18,13 +17,13 @@ def test_the_folder_is_locked_over_all_attempts(
     holders: list[int | None] = []
 
     def run_child(command: Sequence[str], *, poll: Callable[[], object]) -> int:
-        assert "train" in command
+        assert "jaxpipe.cli.start_entry" in command
         poll()
         holder = holder_of(tmp_path / "run")
         holders.append(None if holder is None else holder.process)
         return 1 if len(holders) == 1 else 0
 
-    monkeypatch.setattr(mpirun, "run_child", run_child)
+    monkeypatch.setattr("jaxpipe.cli.run.run_child", run_child)
     assert main(["run", str(write_config())]) == 0
     assert holders == [os.getpid()] * 2
     assert holder_of(tmp_path / "run") is None

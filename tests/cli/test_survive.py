@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxpipe.plan import read_resolved_plan
 from jaxpipe.runtime.checkpoint import newest_valid
 from jaxpipe.runtime.metrics.records import read_description, read_metrics
 from jaxpipe.runtime.watchdog import read_cause
@@ -45,9 +46,11 @@ def test_the_others_go_on_with_what_they_hold(
     described = read_description(file)
     assert described is not None
     # The whole replica is the first one now: rank 2 has become rank 0.
-    assert described["config"]["plan"]["devices"] == ["here-0:2", "here-0:1"]
-    assert described["config"]["plan"]["cuts"] == [[3], [3]]
-    assert sorted(described["config"]["plan"]["shares"]) == [4, 5]
+    assert described["config"]["plan"]["file"] == str(tmp_path / "run" / "plan.toml")
+    next_plan = read_resolved_plan(tmp_path / "run" / "plan.toml")
+    assert next_plan.devices == ("here-0:2", "here-0:1")
+    assert [pipeline.cut for pipeline in next_plan.plan.pipelines] == [(3,), (3,)]
+    assert sorted(pipeline.num_samples for pipeline in next_plan.plan.pipelines) == [4, 5]
     assert newest_valid(tmp_path / "run").step == STEPS
     alone = {"stages": 1, "replicas": 1}
     expected = run_tree(tiny_tree(tmp_path / "undisturbed", dataset, plan=alone, train=TRAIN))

@@ -107,7 +107,7 @@ def test_data_may_be_a_mixture():
         ({}, "`folder` is missing, `sources` has 0 tables; give either"),
         ({"folder": "a", "sources": [{"folder": "b"}]}, "`sources` has 1 tables; give either"),
         ({"sources": [{"folder": "b"}, {"folder": "b"}]}, "may be a source once: .* b, b;"),
-        ({"sources": [{"folder": "b", "weight": 0}]}, "`weight` must be above 0 and finite, is 0"),
+        ({"sources": [{"folder": "b", "weight": 0}]}, "`weight` must be above 0, not 0"),
         ({"sources": [{"folder": ""}]}, "`folder` must be a path of 1"),
         (
             {"sources": [{"folder": "b", "wieght": 2}]},

@@ -59,7 +59,7 @@ def set_model(**fields: Any) -> Callable[[Tree], None]:
         (set_model(sequence=10**12), "describes a model of"),
         (set_model(vocabulary=10**12), "describes a model of"),
         (set_model(dim="wide"), "a whole number, not text"),
-        (set_model(param_dtype="float1"), "`param_dtype` must be one of"),
+        (set_model(param_dtype="float1"), "`model.param_dtype` must be one of"),
     ],
 )
 @pytest.mark.parametrize("command", [("generate", "--prompt", "a"), ("export", "--out", "x")])

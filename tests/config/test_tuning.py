@@ -28,7 +28,7 @@ def tree_of(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
             {"train": {"frozen": ["blocks.0.*"]}, "optimizer": {"sharded": True}},
             r"`train.frozen` is blocks\.0\.\*, which has some layers of attention.project.bias, ",
         ),
-        ({"lora": {"rank": -1}}, "`rank` must be from 0 to 65536, is -1"),
+        ({"lora": {"rank": -1}}, "`lora.rank` must be from 0 to 65536, not -1"),
         ({"lora": {"ranks": 1}}, "unknown key `lora.ranks`; did you mean `lora.rank`"),
     ],
 )

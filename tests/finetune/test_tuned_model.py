@@ -169,8 +169,8 @@ def test_a_model_without_adapters_and_frozen_parameters_is_itself() -> None:
     model = MODELS["llama"]
     assert tuned(model, lora=LoraConfig(), frozen=()) is model
     refused: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"rank": -1}, "`rank` must be from 0 to 65536, is -1"),
-        ({"rank": 1, "alpha": 0.0}, "`alpha` must be a finite number above 0, is 0.0"),
+        ({"rank": -1}, "`rank` must be from 0 to 65536, not -1"),
+        ({"rank": 1, "alpha": 0.0}, "`alpha` must be above 0, not 0.0"),
         ({"rank": 1, "targets": ()}, "`targets` must have at least one pattern"),
     )
     for wrong, words in refused:

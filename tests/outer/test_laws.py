@@ -204,5 +204,5 @@ def test_fragments_with_plain_averages_lose_no_inner_step(seed: int, islands: in
 
 
 def test_an_island_that_keeps_everything_is_never_configured():
-    with pytest.raises(ValueError, match="`local_fraction` must be from 0 to below 1, is 1"):
+    with pytest.raises(ValueError, match="`local_fraction` must be from 0 to below 1, not 1"):
         OuterConfig(islands=2, local_fraction=1.0)

@@ -39,18 +39,15 @@ def test_the_folder_of_a_run_begins_with_its_plan(tmp_path: Path, dataset: Path)
     assert read_resolved_plan(folder / PLAN_FILE) == ResolvedPlan.of(prepared.plan, CLUSTER)
 
 
-def test_a_plan_file_may_shrink_if_its_schedule_has_a_name(tmp_path: Path, dataset: Path) -> None:
+def test_a_plan_file_with_a_schedule_of_its_own_may_shrink(tmp_path: Path, dataset: Path) -> None:
     sections = {"run": {"survive": "shrink"}, "plan": {"cluster": "two-region"}}
     section = prepare(config_from(tiny_tree(tmp_path / "run", dataset, **sections)), resume=False)
     file = tmp_path / "plan.toml"
     sections["plan"]["file"] = str(file)
-    by_file = config_from(tiny_tree(tmp_path / "run", dataset, **sections))
-    write_plan(section.plan, CLUSTER, file)
-    assert prepare(by_file, resume=False).plan == section.plan
     custom = replace(section.plan, schedule=section.plan.compute_schedule())
     write_plan(custom, CLUSTER, file)
-    with pytest.raises(ConfigError, match=r"its schedule has a name.*`plan\.file`"):
-        prepare(by_file, resume=False)
+    by_file = config_from(tiny_tree(tmp_path / "run", dataset, **sections))
+    assert prepare(by_file, resume=False).plan == custom
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, dataset: Path) -> None:

@@ -25,21 +25,10 @@ ADOPTED_EXIT_CODE = 75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted:
-    """The settings of a new plan, in place of others of the section `plan`, and its gain."""
+    """The settings that name the files of a new plan, and its gain."""
 
     settings: tuple[str, ...]
     replanned: Replanned
-
-    def among(self, settings: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the settings of a run with this plan in place of the one before.
-
-        >>> gain = Replanned(present_s=4.0, new_s=1.0)
-        >>> new = Adopted(settings=("plan.file=b.toml",), replanned=gain)
-        >>> new.among(("run.seed=1", "plan.file=a.toml"))
-        ('run.seed=1', 'plan.file=b.toml')
-        """
-        names = {each.split("=")[0] for each in self.settings}
-        return (*(each for each in settings if each.split("=")[0] not in names), *self.settings)
 
     def __str__(self) -> str:
         """Return both step times, as simulated.

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from jaxpipe.errors import UserError, printable
-from jaxpipe.run.hosts.host_plan import HostPlan, Planner
 from jaxpipe.run.hosts.join_desk import JoinDesk
 from jaxpipe.run.hosts.join_words import AnswerKind, JoinRequest
 from jaxpipe.run.hosts.placed_job import SignOfLife, Starter
+from jaxpipe.run.supervise.planner import Planned, Planner
 
 _ANSWERS_WITHIN_S = 15.0
 
@@ -24,7 +24,7 @@ class Joining:
     """The hosts that are there, of which some may stand by, and those that have asked to join.
 
     `accepted` are those for which the run has to stop; `waiting` those whose first step is still to
-    be announced. `show` prints a line.
+    be announced; `known` all that ever were there. `show` prints a line.
     """
 
     desk: JoinDesk
@@ -35,9 +35,14 @@ class Joining:
     show: Callable[[str], object]
     accepted: list[str] = field(default_factory=list[str])
     waiting: list[str] = field(default_factory=list[str])
+    known: list[str] = field(default_factory=list[str])
     _asked: dict[str, SignOfLife] = field(default_factory=dict[str, SignOfLife])
 
-    def poll(self, plan: HostPlan) -> None:
+    def __post_init__(self) -> None:
+        """Note the hosts that are there."""
+        self.known += self.there
+
+    def poll(self, plan: Planned) -> None:
         """Take requests, and decide on those of hosts that have shown a sign of life."""
         for request in self.desk.poll():
             self._take(request)
@@ -56,7 +61,7 @@ class Joining:
                     "of the run",
                 )
 
-    def announce(self, plan: HostPlan, *, step: int) -> None:
+    def announce(self, plan: Planned, *, step: int) -> None:
         """Say that the hosts that wait take part from this step on, as far as the plan has them."""
         for host in self.waiting:
             if host not in plan.used:
@@ -72,6 +77,7 @@ class Joining:
         self.there += self.accepted
         self.waiting += self.accepted
         self.accepted.clear()
+        self.known += [host for host in self.there if host not in self.known]
 
     def close(self) -> None:
         """End all that is under way."""
@@ -97,7 +103,7 @@ class Joining:
             else:
                 self._asked[host] = SignOfLife(self.start, host)
 
-    def _decide(self, host: str, plan: HostPlan) -> None:
+    def _decide(self, host: str, plan: Planned) -> None:
         try:
             found = self.planner.plan_for([*self.there, *self.accepted, host])
         except UserError as error:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from jaxpipe.run.start import ENTRY, TrainRequest
 from jaxpipe.runtime.process.blocked_signal import is_supported
 from jaxpipe.runtime.process.job_folder import job_folder
 from jaxpipe.runtime.process.mpirun import (
@@ -47,14 +48,19 @@ class Starter:
     def run_ranks(
         self,
         hosts: Sequence[str],
-        arguments: Sequence[str],
+        request: TrainRequest,
         *,
         can_stop: Callable[[], bool],
         poll: Callable[[], Wish | None],
+        plan_file: Path | None = None,
     ) -> int:
-        """Run `jaxpipe` with these arguments as ranks on these hosts; return the exit code."""
+        """Run the ranks of a request on these hosts, and return the exit code.
+
+        The `plan_file` is sent to the input of rank 0, whose host may not have it.
+        """
         return run_child(
-            [*self.command(hosts), sys.executable, "-P", "-m", "jaxpipe", *arguments],
+            [*self.command(hosts), sys.executable, "-P", "-m", ENTRY, *request.words],
+            read_from=plan_file,
             first_signal=signal.SIGUSR1,
             blocks_sigterm=is_supported(),
             can_stop=can_stop,

@@ -1,21 +1,22 @@
 """`jaxpipe run --hosts`: the desk, the lock and the supervisor of a run over hosts."""
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxpipe.config import Config, load_config
 from jaxpipe.errors import ConfigError
 from jaxpipe.run.folder_lock import locked
-from jaxpipe.run.hosts.host_plan import Planner
+from jaxpipe.run.hosts.hosts_site import HostsSite
 from jaxpipe.run.hosts.join_desk import JoinDesk
 from jaxpipe.run.hosts.join_words import JOIN_FILE, JoinAddress, new_key, write_join_file
 from jaxpipe.run.hosts.joining import Joining
 from jaxpipe.run.hosts.placed_job import starter
-from jaxpipe.run.hosts.supervise_hosts import HostsRun, HostsSupervisor
 from jaxpipe.run.start import TrainRequest
+from jaxpipe.run.supervise.planner import Planner
+from jaxpipe.run.supervise.supervisor import Run, supervise
 from jaxpipe.runtime.config import ComputeKind, Survival
 
 _MOST_PORT = 65535
@@ -41,33 +42,15 @@ def run_over_hosts(request: HostsRequest, *, show: Callable[[str], object]) -> i
     config = load_config(train.config, train.settings, notice=show)
     _check(config)
     planner = Planner(config=train.config, settings=train.settings)
-    plan, folder = planner.own(), Path(config.run.folder)
+    plan, folder = planner.configured(), Path(config.run.folder)
     host, port = listen_address(request.listen)
     with locked(folder, beats=False) as lock, starter() as start:
         start.command(plan.hosts)  # or says what lacks
-
-        def arguments(settings: Sequence[str], resumes: bool) -> list[str]:
-            as_rank = TrainRequest(
-                config=train.config, settings=tuple(settings), is_supervised=True
-            )
-            hooks = [] if train.hooks is None else ["--hooks", train.hooks]
-            resume = ["--resume"] if resumes else []
-            return [*as_rank.arguments, *resume, *hooks, "--lock", lock.token]
-
         key = new_key()
         with closing(_desk(key, host=host, port=port)) as desk:
             address = JoinAddress(host=host or socket.gethostname(), port=desk.port, key=key)
             file = write_join_file(folder, address)
             show(f"{plan}\nother hosts join with: jaxpipe join {file}")
-            run = HostsRun(
-                config=train.config,
-                settings=train.settings,
-                max_restarts=request.max_restarts,
-                here=socket.gethostname(),
-                arguments=arguments,
-                beat=lock.beat,
-                show=show,
-            )
             joining = Joining(
                 desk=desk,
                 planner=planner,
@@ -76,8 +59,15 @@ def run_over_hosts(request: HostsRequest, *, show: Callable[[str], object]) -> i
                 there=list(plan.used),
                 show=show,
             )
+            site = HostsSite(
+                joining=joining,
+                request=replace(train, is_supervised=True, lock=lock.token),
+                here=socket.gethostname(),
+                beat=lock.beat,
+            )
+            run = Run(planner=planner, site=site, max_restarts=request.max_restarts, show=show)
             try:
-                return HostsSupervisor(run, joining).supervise(plan, resume=train.resume)
+                return supervise(run, resume=train.resume)
             finally:
                 joining.close()
                 (folder / JOIN_FILE).unlink(missing_ok=True)

@@ -157,7 +157,7 @@ terminal sends Ctrl-C to `jaxpipe emulate` as well, which forwards it."""
 _SECONDS_TO_END = 10.0
 
 
-def run_child(
+def run_child(  # noqa: PLR0913  the streams, the end and the signals of one process
     command: Sequence[str],
     *,
     first_signal: int | None = None,
@@ -165,6 +165,7 @@ def run_child(
     blocks_sigterm: bool = False,
     can_stop: Callable[[], bool] = _always,
     poll: Callable[[], Wish | bool | None] = _nothing,
+    read_from: Path | None = None,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
     """Run a command that ends with this process, and return its exit code.
@@ -174,16 +175,17 @@ def run_child(
     ends the child. If the child then exits with 0, or is ended, the exit code is 128 plus the first
     signal. With `output`, what the child prints passes through this process, which keeps its end.
     With `blocks_sigterm` the child never receives a SIGTERM: one that is pending for it counts as
-    one to this process, and SIGINT ends the child instead. The child reads no input. The callback
+    one to this process, and SIGINT ends the child instead. The child reads the file `read_from`, or
+    no input; `mpirun` passes that on to rank 0. The callback
     `poll` is called ten times a second; it may return a wish, and True is `Wish.END`. The exit code
     of a child that was ended or killed is 1, and of one that was asked to stop its own.
     """
     deadly = signal.SIGINT if blocks_sigterm else signal.SIGTERM
     pipe = None if output is None else subprocess.PIPE
-    with recorded_signals() as received:
+    with recorded_signals() as received, open(read_from or os.devnull, "rb") as source:
         process = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=source,
             stdout=pipe,
             stderr=pipe,
             # Settings of the user take precedence.

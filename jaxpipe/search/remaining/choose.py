@@ -89,7 +89,12 @@ def choose(
 
 
 def _with_trees(remaining: Remaining, future: Future, pipelines: tuple[Pipeline, ...]) -> Plan:
-    plan = replace(remaining.running, pipelines=pipelines)
+    plan = replace(
+        remaining.running,
+        pipelines=pipelines,
+        schedule=remaining.schedule or remaining.running.schedule,
+        num_chunks=remaining.num_chunks,
+    )
     return with_island_trees(plan, future.cluster.devices)
 
 

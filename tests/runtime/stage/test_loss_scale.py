@@ -214,10 +214,10 @@ def test_without_overflow_a_power_of_two_changes_no_bit(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"initial": 0.5}, "`initial` must be from 1 to `largest`, .*, is 0.5"),
-        ({"initial": 2.0**30}, "`initial` must be from 1 to `largest`"),
-        ({"factor": 1.0}, "`factor` must be above 1, is 1.0"),
-        ({"growth_steps": 0}, "`growth_steps` must be above 0, is 0"),
+        ({"initial": 0.5}, "`initial` must be at least 1, not 0.5"),
+        ({"initial": 2.0**30}, "`initial` must be at most `largest`"),
+        ({"factor": 1.0}, "`factor` must be above 1, not 1.0"),
+        ({"growth_steps": 0}, "`growth_steps` must be at least 1, not 0"),
     ],
 )
 def test_what_is_wrong_is_named(change: dict[str, Any], message: str) -> None:

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from jaxpipe.config import cluster_from, load_config
+from jaxpipe.config import Config, cluster_from, load_config
 from jaxpipe.config.check_outer import check_outer
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import write_plan
 from jaxpipe.propose.resolve import plan_from
-from jaxpipe.run.hosts.host_plan import Planner
+from jaxpipe.run.supervise.planner import Planned, Planner
 from jaxpipe.topo.toml_text import toml_text
 from tests.runtime.training import Tree, tiny_tree
 
-CLUSTER = "homogeneous:hosts=4,delay_ms=0,bandwidth_gbps=1e7"
+CLUSTER = "homogeneous:hosts=4,delay_ms=0,bandwidth_gbps=1e6"
 TWO = ["here-0:0", "here-1:0"]
 
 
@@ -28,11 +28,19 @@ def planner(tmp_path: Path, others: Tree | None = None, **plan: object) -> Plann
     return Planner(config=path, settings=("run.seed=3",))
 
 
+def made_of(planner: Planner, planned: Planned) -> Config:
+    """Return the configuration of an attempt with a plan."""
+    file = planner.config.parent / "next.toml"
+    return load_config(planner.config, planned.settings_with(file), notice=None)
+
+
 def test_the_hosts_of_the_configured_plan_have_that_plan(tmp_path: Path) -> None:
     found = planner(tmp_path)
-    own = found.own()
+    own = found.configured()
     assert (own.settings, own.used) == (("run.seed=3",), ("here-0", "here-1"))
-    assert found.plan_for(["here-1", "here-0"]) == own
+    same = found.plan_for(["here-1", "here-0"])
+    assert same is not None
+    assert (same.settings, same.groups, same.following) == (own.settings, own.groups, None)
 
 
 def test_more_hosts_take_part_and_fewer_do_the_work(tmp_path: Path) -> None:
@@ -40,7 +48,7 @@ def test_more_hosts_take_part_and_fewer_do_the_work(tmp_path: Path) -> None:
     joined = found.plan_for(["here-0", "here-1", "here-3"])
     assert joined is not None
     assert Counter(joined.hosts) == {"here-0": 1, "here-1": 1, "here-3": 1}
-    made = load_config(found.config, joined.settings)
+    made = made_of(found, joined)
     plan, cluster = plan_from(made), cluster_from(made)
     hosts = [cluster.devices[plan.device(rank)].host for rank in range(plan.num_ranks)]
     assert tuple(hosts) == joined.hosts
@@ -63,18 +71,26 @@ def test_a_host_that_the_cluster_lacks_is_named_with_the_fix(tmp_path: Path) -> 
         planner(tmp_path).plan_for(["here-0", "elsewhere"])
 
 
-def test_a_plan_file_is_followed_by_settings_that_unset_it(tmp_path: Path) -> None:
+def test_a_plan_file_is_followed_by_another(tmp_path: Path) -> None:
     found = planner(tmp_path)
     config = load_config(found.config, found.settings)
     file = tmp_path / "plan.toml"
     write_plan(plan_from(config), cluster_from(config), file)
     by_file = Planner(config=found.config, settings=(f"plan.file={json.dumps(str(file))}",))
-    assert by_file.own().used == ("here-0", "here-1")
+    assert by_file.configured().used == ("here-0", "here-1")
     joined = by_file.plan_for(["here-0", "here-1", "here-2"])
     assert joined is not None
-    assert "plan.file=" in joined.settings
     assert len(joined.hosts) == 3
-    assert load_config(found.config, joined.settings).plan.file is None
+    assert plan_from(made_of(by_file, joined)).num_ranks == 3
+
+
+def test_devices_that_are_left_out_have_no_rank(tmp_path: Path) -> None:
+    found = planner(tmp_path)
+    alone = found.plan_for(None, left_out=frozenset({"here-1:0"}))
+    assert alone is not None
+    assert alone.groups == (("here-0:0",),)
+    assert f"{alone}" == "1 stage x 1 replica on here-0, without here-1:0"
+    assert found.plan_for(None, left_out=frozenset({"here-0:0", "here-1:0"})) is None
 
 
 FOUR = ["here-0:0", "here-1:0", "here-2:0", "here-3:0"]
@@ -87,8 +103,8 @@ def test_islands_follow_the_replicas_and_come_back(tmp_path: Path) -> None:
     for number, codec in ((3, "int8"), (1, "none"), (4, "int8")):
         plan = found.plan_for(names[:number])
         assert plan is not None
-        made = load_config(found.config, plan.settings)
-        assert (made.outer.islands, made.plan.replicas) == (number, number)
+        made = made_of(found, plan)
+        assert (made.outer.islands, plan_from(made).num_replicas) == (number, number)
         assert (made.outer.every, made.outer.codec) == (2, codec)
         check_outer(made, plan_from(made))
 
@@ -98,7 +114,7 @@ def test_a_host_that_joins_is_an_island(tmp_path: Path) -> None:
     found = planner(tmp_path, outer, stages=1, replicas=2)
     plan = found.plan_for(["here-0", "here-1", "here-3"])
     assert plan is not None
-    assert load_config(found.config, plan.settings).outer.islands == 3
+    assert made_of(found, plan).outer.islands == 3
 
 
 def test_islands_on_a_slow_network_stay_islands(tmp_path: Path) -> None:
@@ -111,4 +127,4 @@ def test_islands_on_a_slow_network_stay_islands(tmp_path: Path) -> None:
         found = planner(tmp_path, others, cluster=slow, stages=1, replicas=4, devices=FOUR)
         plan = found.plan_for(["here-0", "here-1", "here-2"])
         assert plan is not None
-        assert load_config(found.config, plan.settings).plan.replicas == expected
+        assert plan_from(made_of(found, plan)).num_replicas == expected

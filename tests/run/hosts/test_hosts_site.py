@@ -13,11 +13,14 @@ from jaxpipe import topo
 from jaxpipe.plan import default_plan, write_plan
 from jaxpipe.run.drift.adopt import adopt
 from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned
-from jaxpipe.run.hosts import joining, supervise_hosts
-from jaxpipe.run.hosts.host_plan import Planner
+from jaxpipe.run.hosts import hosts_site, joining
+from jaxpipe.run.hosts.hosts_site import HostsSite, end_of
 from jaxpipe.run.hosts.join_words import AnswerKind, JoinRequest
 from jaxpipe.run.hosts.joining import Joining
-from jaxpipe.run.hosts.supervise_hosts import End, HostsRun, HostsSupervisor, end_of
+from jaxpipe.run.start import TrainRequest
+from jaxpipe.run.supervise.ending import EndKind
+from jaxpipe.run.supervise.planner import Planner
+from jaxpipe.run.supervise.supervisor import Run, supervise
 from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
 from jaxpipe.runtime.process.mpirun import Wish
 from jaxpipe.runtime.watchdog import Cause, CauseKind, mark_ended, write_cause
@@ -27,7 +30,7 @@ from jaxpipe.topo.write import cluster_toml
 from tests.plan_section import decided
 from tests.runtime.training import tiny_tree
 
-CLUSTER = "homogeneous:hosts=4,delay_ms=0,bandwidth_gbps=1e7"
+CLUSTER = "homogeneous:hosts=4,delay_ms=0,bandwidth_gbps=1e6"
 STEPS = 30
 
 
@@ -52,7 +55,8 @@ class Theatre:
     answers_by: Sequence[Sequence[str]] = ()
     silent: Sequence[str] = ()
     requests: list[JoinRequest] = field(default_factory=list)
-    started: list[tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=list)
+    started: list[tuple[tuple[str, ...], TrainRequest]] = field(default_factory=list)
+    plans: list[str | None] = field(default_factory=list)
     answered: list[tuple[str, AnswerKind, str]] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)
     wishes: list[list[Wish | None]] = field(default_factory=list)
@@ -61,13 +65,16 @@ class Theatre:
     def run_ranks(
         self,
         hosts: Sequence[str],
-        arguments: Sequence[str],
+        request: TrainRequest,
         *,
         can_stop: Callable[[], bool],
         poll: Callable[[], Wish | None],
+        plan_file: Path | None,
     ) -> int:
         act = self.acts[len(self.started)]
-        self.started.append((tuple(hosts), tuple(arguments)))
+        self.started.append((tuple(hosts), request))
+        self.plans.append(None if plan_file is None else plan_file.name)
+        assert request.reads_plan == (plan_file is not None)
         assert not can_stop()
         watch = self.folder / "watch"
         watch.mkdir(parents=True, exist_ok=True)
@@ -101,7 +108,7 @@ class Theatre:
 
 
 @contextmanager
-def stage(tmp_path: Path, theatre: Theatre) -> Iterator[HostsSupervisor]:
+def stage(tmp_path: Path, theatre: Theatre) -> Iterator[Run]:
     config = tmp_path / "config.toml"
     plan = {"cluster": CLUSTER, "devices": ["here-0:0", "here-1:0"], "replicas": 1}
     sections = {"model": {"num_layers": 6}, "plan": plan, "train": {"steps": STEPS}}
@@ -118,43 +125,39 @@ def stage(tmp_path: Path, theatre: Theatre) -> Iterator[HostsSupervisor]:
 
     patch = pytest.MonkeyPatch()
     patch.setattr(joining, "SignOfLife", Alive)
-    patch.setattr(supervise_hosts, "answering", theatre.answering)
-    run = HostsRun(
-        config=config,
-        settings=(),
-        max_restarts=2,
-        here="here-0",
-        arguments=lambda settings, resumes: [*settings, *(["--resume"] if resumes else [])],
-        beat=lambda: None,
-        show=theatre.shown.append,
-    )
+    patch.setattr(hosts_site, "answering", theatre.answering)
     there: Any = theatre
+    planner = Planner(config=config, settings=())
+    site = HostsSite(
+        joining=Joining(
+            desk=there,
+            planner=planner,
+            start=there,
+            versions="1",
+            there=["here-0", "here-1"],
+            show=theatre.shown.append,
+        ),
+        request=TrainRequest(config=config, is_supervised=True, lock="12ab"),
+        here="here-0",
+        beat=lambda: None,
+    )
     try:
-        yield HostsSupervisor(
-            run,
-            Joining(
-                desk=there,
-                planner=Planner(config=config, settings=()),
-                start=there,
-                versions="1",
-                there=["here-0", "here-1"],
-                show=theatre.shown.append,
-            ),
-        )
+        yield Run(planner=planner, site=site, max_restarts=2, show=theatre.shown.append)
     finally:
         patch.undo()
 
 
 def play(tmp_path: Path, theatre: Theatre) -> int:
-    with stage(tmp_path, theatre) as supervisor:
-        own = Planner(config=tmp_path / "config.toml", settings=()).own()
-        return supervisor.supervise(own, resume=False)
+    with stage(tmp_path, theatre) as run:
+        return supervise(run, resume=False)
 
 
 def test_a_run_that_is_done_at_once(tmp_path: Path) -> None:
     theatre = Theatre(tmp_path / "run", [Act(step=STEPS, ends=True)])
     assert play(tmp_path, theatre) == 0
-    assert theatre.started == [(("here-0", "here-1"), ())]
+    hosts, request = theatre.started[0]
+    assert hosts == ("here-0", "here-1")
+    assert (request.settings, request.resume, theatre.plans) == ((), False, [None])
     assert theatre.shown == ["attempt 1 is done"]
 
 
@@ -163,9 +166,12 @@ def test_a_host_joins_after_a_step_and_the_step_is_announced(tmp_path: Path) -> 
     theatre = Theatre(tmp_path / "run", acts)
     assert play(tmp_path, theatre) == 0
     assert theatre.wishes == [[Wish.STOP, Wish.STOP], [None, None]]
-    hosts, arguments = theatre.started[1]
+    hosts, request = theatre.started[1]
     assert sorted(hosts) == ["here-0", "here-1", "here-2"]
-    assert "--resume" in arguments
+    assert request.resume
+    # The host of rank 0 may lack the file of the new plan, so it is sent there.
+    assert theatre.plans == [None, "plan-2.toml"]
+    assert request.settings == (f"plan.file={tmp_path}/run/plan-2.toml",)
     assert [kind for _, kind, _ in theatre.answered] == [AnswerKind.WAIT, AnswerKind.JOINED]
     assert "here-2 takes part from step 8 on: " in theatre.answered[1][2]
 
@@ -238,7 +244,7 @@ def test_a_new_plan_is_kept_while_the_same_hosts_are_there(tmp_path: Path) -> No
     assert play(tmp_path, theatre) == 0
     named = [f"plan.{field}={tmp_path}/run/drift-{field}-4.toml" for field in ("cluster", "plan")]
     named[1] = named[1].replace("plan.plan", "plan.file")
-    by_plan = [set(named) <= set(arguments) for _, arguments in theatre.started]
+    by_plan = [set(named) <= set(request.settings) for _, request in theatre.started]
     assert by_plan == [False, True, True, False]
     assert [hosts for hosts, _ in theatre.started] == [both, both, both, ("here-0",)]
     assert theatre.shown[0].splitlines() == [
@@ -253,7 +259,7 @@ def test_an_error_that_recurs_ends_the_run(tmp_path: Path) -> None:
     acts = [Act(step=5, code=1), *[Act(code=1, cause=raised)] * 2]
     theatre = Theatre(tmp_path / "run", acts, answers_by=[("here-0", "here-1")] * 3)
     assert play(tmp_path, theatre) == 1
-    assert theatre.shown[-1].endswith("no further attempt")
+    assert "no further attempt" in theatre.shown[-1]
 
 
 def test_restarts_have_an_end(tmp_path: Path) -> None:
@@ -266,18 +272,18 @@ def test_restarts_have_an_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "ended", "step", "was_asked", "expected"),
     [
-        (0, True, STEPS, False, End.DONE),
-        (0, True, STEPS, True, End.DONE),
-        (0, True, 7, True, End.JOINED),
-        (0, True, 7, False, End.STOPPED),
-        (0, False, 7, True, End.FAILED),
-        (143, True, 7, True, End.STOPPED),
-        (2, False, 7, False, End.REFUSED),
-        (1, False, 7, True, End.FAILED),
+        (0, True, STEPS, False, EndKind.DONE),
+        (0, True, STEPS, True, EndKind.DONE),
+        (0, True, 7, True, EndKind.JOINED),
+        (0, True, 7, False, EndKind.STOPPED),
+        (0, False, 7, True, EndKind.FAILED),
+        (143, True, 7, True, EndKind.STOPPED),
+        (2, False, 7, False, EndKind.WRONG_INPUT),
+        (1, False, 7, True, EndKind.FAILED),
     ],
 )
 def test_how_an_attempt_has_ended(
-    tmp_path: Path, code: int, ended: bool, step: int, was_asked: bool, expected: End
+    tmp_path: Path, code: int, ended: bool, step: int, was_asked: bool, expected: EndKind
 ) -> None:
     folder = begin_checkpoint(tmp_path, step=step)
     commit(folder, write_shard(folder, "stage-0", {"a": np.ones(3)}), {})
