@@ -1,10 +1,23 @@
 """The models that jaxpipe trains, and their costs.
 
-`jaxpipe.models.build_model` is not imported here: planners need sizes and costs, and do not wait
-for jax.
+- `gpt`, `llama`: the families, each with its configuration and its costs beside it
+- `transformer`, `decoder`: what they share, in training and in generation
+- `family`, `catalogue`: the record of a family, the table of families, presets
+- `costs`: the costs of any model, by its family
+- `kernels`, `moe`: attention, losses and rotations; mixtures of experts
+
+Nothing here imports jax before a model is built: planners need sizes and costs.
 """
 
-from jaxpipe.models.catalogue import ModelConfig, config_type, gpt_preset, preset_config
+from jaxpipe.models.catalogue import (
+    build_model,
+    config_type,
+    family_of,
+    gpt_preset,
+    load_preset,
+    preset_config,
+    presets,
+)
 from jaxpipe.models.costs import (
     activation_bytes,
     head_forward_flops,
@@ -17,19 +30,21 @@ from jaxpipe.models.costs import (
     parameters_of_part,
     train_flops_per_token,
 )
+from jaxpipe.models.family import ByRemat, Family, ModelConfig
 from jaxpipe.models.gpt_config import DTYPE_BYTES, GptConfig
-from jaxpipe.models.gpt_costs import ByRemat
-from jaxpipe.models.llama import LlamaConfig
-from jaxpipe.models.load_presets import load_preset, presets
+from jaxpipe.models.llama_config import LlamaConfig
 
 __all__ = [
     "DTYPE_BYTES",
     "ByRemat",
+    "Family",
     "GptConfig",
     "LlamaConfig",
     "ModelConfig",
     "activation_bytes",
+    "build_model",
     "config_type",
+    "family_of",
     "gpt_preset",
     "head_forward_flops",
     "layer_backward_flops",

@@ -1,36 +1,23 @@
-"""The costs of every model of the catalogue, by the type of its configuration; without jax.
+"""The costs of every model, by the closed forms of its family; without jax."""
 
-The closed forms are those of `jaxpipe.models.gpt_costs` and `jaxpipe.models.llama.llama_costs`.
-"""
-
-from functools import partial
-
-from jaxpipe.models import gpt_costs, split_costs
-from jaxpipe.models.catalogue import ModelConfig
-from jaxpipe.models.gpt_config import DTYPE_BYTES, GptConfig
-from jaxpipe.models.gpt_costs import ByRemat
-from jaxpipe.models.llama import llama_costs
+from jaxpipe.models.catalogue import family_of
+from jaxpipe.models.family import ByRemat, ModelConfig
+from jaxpipe.models.gpt_config import DTYPE_BYTES
 
 
 def layer_forward_flops(config: ModelConfig, *, batch: int, sequence: int) -> int:
     """Return the FLOPs of one layer's forward."""
-    if isinstance(config, GptConfig):
-        return gpt_costs.layer_forward_flops(config, batch=batch, sequence=sequence)
-    return llama_costs.layer_forward_flops(config, batch=batch, sequence=sequence)
+    return family_of(config).costs.layer_forward_flops(config, batch=batch, sequence=sequence)
 
 
 def layer_backward_flops(config: ModelConfig, *, batch: int, sequence: int) -> ByRemat:
     """Return the FLOPs of one layer's backward, with recomputation."""
-    if isinstance(config, GptConfig):
-        return gpt_costs.layer_backward_flops(config, batch=batch, sequence=sequence)
-    return llama_costs.layer_backward_flops(config, batch=batch, sequence=sequence)
+    return family_of(config).costs.layer_backward_flops(config, batch=batch, sequence=sequence)
 
 
 def head_forward_flops(config: ModelConfig, *, batch: int, sequence: int) -> int:
     """Return the FLOPs of the head's forward; with classes, one position of a sample is read."""
-    if isinstance(config, GptConfig):
-        return gpt_costs.head_forward_flops(config, batch=batch, sequence=sequence)
-    return llama_costs.head_forward_flops(config, batch=batch, sequence=sequence)
+    return family_of(config).costs.head_forward_flops(config, batch=batch, sequence=sequence)
 
 
 def train_flops_per_token(config: ModelConfig, *, sequence: int) -> int:
@@ -38,6 +25,7 @@ def train_flops_per_token(config: ModelConfig, *, sequence: int) -> int:
 
     The numerator of the MFU: tokens per second times this, over the peak of all devices.
 
+    >>> from jaxpipe.models.gpt_config import GptConfig
     >>> gpt2 = GptConfig(num_layers=12, dim=768, num_heads=12, sequence=1024, vocabulary=50257)
     >>> train_flops_per_token(gpt2, sequence=1024)
     854438400
@@ -53,20 +41,14 @@ def num_parameters(config: ModelConfig, *, layers: int, embed: bool, head: bool)
 
     A stage with a tied head and no embedding holds a copy of the token table.
     """
-    if isinstance(config, GptConfig):
-        return gpt_costs.num_parameters(config, layers=layers, embed=embed, head=head)
-    return llama_costs.num_parameters(config, layers=layers, embed=embed, head=head)
+    return parameters_of_part(config, layers=layers, embed=embed, head=head, tensor=1)
 
 
 def parameters_of_part(
     config: ModelConfig, *, layers: int, embed: bool, head: bool, tensor: int
 ) -> int:
     """Return the parameters that one of `tensor` devices holds of a stage."""
-    if isinstance(config, GptConfig):
-        return split_costs.parameters_of_part(
-            config, layers=layers, embed=embed, head=head, tensor=tensor
-        )
-    return llama_costs.parameters_of_part(
+    return family_of(config).costs.parameters_of_part(
         config, layers=layers, embed=embed, head=head, tensor=tensor
     )
 
@@ -84,9 +66,7 @@ def activation_bytes(config: ModelConfig, *, batch: int, sequence: int) -> int:
 
 def layer_residual_bytes(config: ModelConfig, *, batch: int, sequence: int) -> ByRemat:
     """Return the bytes that one layer's forward keeps for its backward, weights excluded."""
-    if isinstance(config, GptConfig):
-        return gpt_costs.layer_residual_bytes(config, batch=batch, sequence=sequence)
-    return llama_costs.layer_residual_bytes(config, batch=batch, sequence=sequence)
+    return layer_residual_bytes_of_part(config, batch=batch, sequence=sequence, tensor=1)
 
 
 def layer_residual_bytes_of_part(
@@ -96,8 +76,6 @@ def layer_residual_bytes_of_part(
 
     With sequence parallelism, sequences are `in_parts` between products.
     """
-    if isinstance(config, GptConfig):
-        of_part = partial(split_costs.layer_residual_bytes_of_part, config)
-    else:
-        of_part = partial(llama_costs.layer_residual_bytes_of_part, config)
-    return of_part(batch=batch, sequence=sequence, tensor=tensor, in_parts=in_parts)
+    return family_of(config).costs.layer_residual_bytes_of_part(
+        config, batch=batch, sequence=sequence, tensor=tensor, in_parts=in_parts
+    )

@@ -1,6 +1,7 @@
 """Prefill and one-token steps of a whole model, with a cache of keys and values.
 
-The layers are those of training, with another attention (`jaxpipe.models.cached_attention`)::
+The layers are those of training, with another attention
+(`jaxpipe.models.kernels.cached_attention`)::
 
     prompts ─► prefill ─► logits, cache ─┐
                              ┌───────────┴─► draw a token ─► step ─► logits, cache ─┐
@@ -14,10 +15,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxpipe.models.cached_attention import Cache, CachedAttention, Decode, Prefill
-from jaxpipe.models.gpt import Gpt
-from jaxpipe.models.llama.llama import Llama
-from jaxpipe.models.parts import Parameters
+from jaxpipe.models.kernels.cached_attention import Cache, Decode, Prefill
+from jaxpipe.models.transformer import Parameters, Transformer
 
 Logits = Float[Array, "batch vocabulary"]
 
@@ -26,7 +25,7 @@ Logits = Float[Array, "batch vocabulary"]
 class Decoder:
     """A model of text whose tokens read earlier ones alone; `room` is the longest text."""
 
-    model: Gpt | Llama
+    model: Transformer
     room: int
 
     def __post_init__(self) -> None:
@@ -43,9 +42,9 @@ class Decoder:
 
         def layer(x: Array, params: Parameters) -> tuple[Array, Array]:
             attention = Prefill()
-            return self._block(params, x, attention), jnp.stack(attention.kept)
+            return self.model.cached_block(params, x, attention), jnp.stack(attention.kept)
 
-        x, kept = jax.lax.scan(layer, self._embed(params, prompts, None), params["blocks"])
+        x, kept = jax.lax.scan(layer, self.model.embed(params, prompts, None), params["blocks"])
         kept = kept.reshape(-1, *kept.shape[2:])  # a pair has two attention layers
         padding = [(0, 0)] * kept.ndim
         padding[3] = (0, self.room - prompts.shape[1])
@@ -68,32 +67,14 @@ class Decoder:
         def layer(carry: tuple[Array, Array], each: tuple[Parameters, Array]) -> tuple:
             (x, cache), (params, number) = carry, each
             attention = Decode(cache, positions, layer=per_layer * number)
-            return (self._block(params, x, attention), attention.cache), None
+            return (self.model.cached_block(params, x, attention), attention.cache), None
 
-        x = self._embed(params, tokens[:, None], positions)
+        x = self.model.embed(params, tokens[:, None], None, positions[:, None])
         layers = params["blocks"], jnp.arange(self.model.num_layers)
         (x, cache), _ = jax.lax.scan(layer, (x, cache), layers)
         return self.model.head(params, x)[:, 0], cache
 
-    def _embed(self, params: Parameters, tokens: Array, starts: Array | None) -> Array:
-        if isinstance(self.model, Llama):  # its positions are those of keys and queries
-            return self.model.embed(params, tokens, None)
-        positions = None if starts is None else starts[:, None]
-        return self.model.embed(params, tokens, None, positions)
 
-    def _block(self, params: Parameters, x: Array, attention: CachedAttention) -> Array:
-        return self.model.cached_block(params, x, attention)
-
-
-def can_decode(model: object) -> TypeGuard[Gpt | Llama]:
-    """Return whether a model is one that `Decoder` knows.
-
-    Tokens of an encoder read later ones, pictures have none, and experts have a capacity that all
-    tokens of a text share.
-    """
-    if isinstance(model, Llama):
-        return True
-    if not isinstance(model, Gpt):
-        return False
-    config = model.config
-    return config.causal and not (config.experts or config.classes or config.patch)
+def can_decode(model: object) -> TypeGuard[Transformer]:
+    """Return whether a model is one that `Decoder` knows."""
+    return isinstance(model, Transformer) and model.can_decode

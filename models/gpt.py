@@ -1,4 +1,9 @@
-"""A GPT, or an encoder, that can be partitioned between any two layers, as pure functions.
+"""A GPT, or an encoder, that can be partitioned between any two layers: block, embedding and head.
+
+::
+
+    x ─┬─ norm1 ─ qkv ─ attention ─ project ─ drop ─ + ─┬─ norm2 ─ up ─ GELU ─ down ─ drop ─ + ─
+       └─────────────────────────────────────────────┘  └────────────────────────────────────┘
 
 Outside, parameters are nested dicts of arrays; inside, they become NNX modules::
 
@@ -16,35 +21,272 @@ Outside, parameters are nested dicts of arrays; inside, they become NNX modules:
 The columns of qkv are all queries, then all keys, then all values, head after head, as in GPT-2;
 its kernel has them in two dims, its bias, (layers, 3 * dim), in one.
 
-With experts, a layer is a pair (`jaxpipe.models.moe.pair`), and "blocks" has the parts "dense", as
-above, and "sparse", in which "moe" stands in place of "mlp"::
+With experts, a layer is a pair: "blocks" has the parts "dense", as above, and "sparse", in which
+"moe" stands in place of "mlp"::
 
     {"router": (layers, dim, experts), "up": (layers, experts, dim, hidden),
      "down": (layers, experts, hidden, dim)}
 
 With classes, the head's kernel has a row per class; with patches, "embed" is that of
 `jaxpipe.models.patches`.
+
+What the backward keeps is chosen here: the inputs of LayerNorm, GELU and attention, not what is
+computed inside of them, which the backward computes again. On a CPU core that is no slower, and
+it keeps 16 activations of width `dim` per layer, however long the sequence; a score matrix of
+`num_heads * sequence` per token would soon dwarf them. The names in the drawing are scopes in
+profiles and jaxprs, forward and backward.
+
+Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3; the
+pair: Lepikhin et al. 2020, "GShard", section 2.2 (every other layer).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final
 
+import jax
+import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int, Integer, Key
+from jaxtyping import Array, Float, Int, Key
 
-from jaxpipe.models.assembled import Assembled
-from jaxpipe.models.cached_attention import CachedAttention
-from jaxpipe.models.ends import Embedding, gpt_head
 from jaxpipe.models.gpt_config import GptConfig
-from jaxpipe.models.layers import Block
-from jaxpipe.models.moe.pair import Pair
-from jaxpipe.models.parts import Parameters, Parts
+from jaxpipe.models.kernels.attention import self_attention
+from jaxpipe.models.kernels.cached_attention import CachedAttention
+from jaxpipe.models.kernels.dropout import dropout
+from jaxpipe.models.kernels.scores import Scores
+from jaxpipe.models.moe.mixture import Mixture
 from jaxpipe.models.patches import Patches
-from jaxpipe.models.placed_attention import Places, placed_attention
+from jaxpipe.models.transformer import (
+    INIT_STD,
+    Head,
+    Hidden,
+    Parts,
+    Transformer,
+    by_token,
+    gathered,
+    look_up,
+    residual_init_std,
+    table,
+)
 
-Inputs: TypeAlias = Int[Array, "batch seq"] | Integer[Array, "batch height width channels"]
+
+def norm(config: GptConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:
+    """Return a LayerNorm over the width, with epsilon 1e-5 and float32 statistics."""
+    # The fast variance, E[x^2] - E[x]^2, cancels where the mean is large.
+    return nnx.LayerNorm(
+        config.dim, epsilon=1e-5, dtype=config.compute_dtype, use_fast_variance=False, rngs=rngs
+    )
+
+
+class QueriesKeysValues(nnx.Module):
+    """Project each token to query, key and value with one matrix product.
+
+    The three have a dim of the kernel, so that its last dim can be split by heads.
+    """
+
+    def __init__(self, config: GptConfig, *, rngs: nnx.Rngs) -> None:
+        dim = config.dim
+        self.dtype = config.compute_dtype
+        self.kernel = nnx.Param(nnx.initializers.normal(INIT_STD)(rngs.params(), (dim, 3, dim)))
+        self.bias = nnx.Param(nnx.initializers.zeros(rngs.params(), (3 * dim,)))
+
+    def __call__(self, x: Float[Array, "tokens dim"]) -> Float[Array, "tokens 3 dim"]:
+        """Return the queries, keys and values of each token, each head after head."""
+        kernel, bias = self.kernel[...].astype(self.dtype), self.bias[...].astype(self.dtype)
+        return jnp.tensordot(x.astype(self.dtype), kernel, 1) + bias.reshape(kernel.shape[1:])
+
+
+class Attention(nnx.Module):
+    """Multi-head self-attention with its projections, causal or not.
+
+    Its output before the projection carries the name "attention", for policies of
+    `jax.checkpoint`. The attention probabilities are not dropped: the fused kernels cannot.
+
+    Args:
+        config: the sizes.
+        residual_std: the standard deviation of the kernel that writes to the residual stream.
+        rngs: the source of fresh parameters.
+    """
+
+    def __init__(self, config: GptConfig, *, residual_std: float, rngs: nnx.Rngs) -> None:
+        linear = partial(nnx.Linear, dtype=config.compute_dtype, rngs=rngs)
+        self.num_heads = config.num_heads
+        self.form = config.attention
+        self.causal = config.causal
+        self.qkv = QueriesKeysValues(config, rngs=rngs)
+        self.project = linear(
+            config.dim, config.dim, kernel_init=nnx.initializers.normal(residual_std)
+        )
+
+    def __call__(self, x: Hidden, other: CachedAttention | None = None) -> Hidden:
+        """Return the attention output of each token, of the `other` attention if it is given."""
+        batch, seq, dim = x.shape
+        with jax.named_scope("qkv"):
+            qkv = by_token(self.qkv, x).reshape(batch, seq, 3, dim)
+        heads, form = self.num_heads, self.form
+        with jax.named_scope("attention"):
+            if other is None:
+                mixed = self_attention(qkv, num_heads=heads, form=form, causal=self.causal)
+            else:
+                q, k, v = jnp.moveaxis(qkv.reshape(batch, seq, 3, heads, dim // heads), 2, 0)
+                mixed = other(q, k, v, form=form, scores=Scores(causal=self.causal))
+        with jax.named_scope("project"):
+            return gathered(self.project(mixed)).reshape(batch, seq, dim)
+
+
+class Mlp(nnx.Module):
+    """Widen each token to `hidden`, apply GELU in its tanh form, and narrow it again.
+
+    Args:
+        config: the sizes.
+        residual_std: the standard deviation of the kernel that writes to the residual stream.
+        rngs: the source of fresh parameters.
+    """
+
+    def __init__(self, config: GptConfig, *, residual_std: float, rngs: nnx.Rngs) -> None:
+        linear = partial(nnx.Linear, dtype=config.compute_dtype, rngs=rngs)
+        self.up = linear(config.dim, config.hidden, kernel_init=nnx.initializers.normal(INIT_STD))
+        self.down = linear(
+            config.hidden, config.dim, kernel_init=nnx.initializers.normal(residual_std)
+        )
+
+    def __call__(self, x: Hidden) -> Hidden:
+        """Return the output of the MLP for each token."""
+        gelu = jax.checkpoint(partial(jax.nn.gelu, approximate=True))
+        with jax.named_scope("up"):
+            hidden = by_token(self.up, x)
+        with jax.named_scope("down"):
+            return gathered(self.down(gelu(hidden))).reshape(x.shape)
+
+
+def mixture(config: GptConfig, *, residual_std: float, rngs: nnx.Rngs) -> Mixture:
+    """Return the mixture of experts in place of an MLP, of the same width."""
+    assert config.routing is not None, config
+    return Mixture(
+        config.routing,
+        dim=config.dim,
+        hidden=config.hidden,
+        dtype=config.compute_dtype,
+        std=INIT_STD,
+        residual_std=residual_std,
+        rngs=rngs,
+    )
+
+
+class Block(nnx.Module):
+    """One layer: attention and MLP, each normalised at its input and added to the residual stream.
+
+    Args:
+        config: the sizes.
+        rngs: the source of fresh parameters.
+        sparse: whether the MLP is a mixture of experts.
+    """
+
+    def __init__(self, config: GptConfig, *, rngs: nnx.Rngs, sparse: bool = False) -> None:
+        std = residual_init_std(config.depth)
+        self.dropout = config.dropout
+        self.sparse = sparse
+        self.norm1 = norm(config, rngs)
+        self.attention = Attention(config, residual_std=std, rngs=rngs)
+        self.norm2 = norm(config, rngs)
+        if sparse:
+            self.moe = mixture(config, residual_std=std, rngs=rngs)
+        else:
+            self.mlp = Mlp(config, residual_std=std, rngs=rngs)
+
+    def __call__(
+        self, x: Hidden, key: Key[Array, ""] | None, other: CachedAttention | None = None
+    ) -> tuple[Hidden, Float[Array, ""] | None]:
+        """Return the input of the next layer, and the auxiliary loss of experts, a mean.
+
+        Dropout is off where `key` is None; attention is the `other` one, if it is given.
+        """
+        # Two keys: equal masks after attention and MLP would drop the same elements.
+        first, second = (None, None) if key is None else jax.random.split(key)
+        # Scopes: a norm belongs to the product that reads it.
+        with jax.named_scope("qkv"):
+            normed = jax.checkpoint(self.norm1)(x)
+        mixed = self.attention(normed, other)
+        with jax.named_scope("add1"):
+            x = x + dropout(mixed, first, rate=self.dropout)
+        with jax.named_scope("router" if self.sparse else "up"):
+            normed = jax.checkpoint(self.norm2)(x)
+        output, loss = self.moe(normed) if self.sparse else (self.mlp(normed), None)
+        with jax.named_scope("add2"):
+            return x + dropout(output, second, rate=self.dropout), loss
+
+
+class Pair(nnx.Module):
+    """A dense layer and one with experts, which stages count as one: all layers are equal.
+
+    Args:
+        config: the sizes.
+        rngs: the source of fresh parameters.
+    """
+
+    def __init__(self, config: GptConfig, *, rngs: nnx.Rngs) -> None:
+        self.labels = config.classes > 0
+        self.dense = Block(config, rngs=rngs)
+        self.sparse = Block(config, rngs=rngs, sparse=True)
+
+    def __call__(
+        self, x: Hidden, key: Key[Array, ""] | None, other: CachedAttention | None = None
+    ) -> tuple[Hidden, Float[Array, ""] | None]:
+        """Return the input of the next layer, and the auxiliary loss, if there is one.
+
+        The loss is in the units of the model's, a sum over targets: tokens, or samples.
+        """
+        assert other is None, "configurations refuse it: texts would share a capacity"
+        first, second = (None, None) if key is None else jax.random.split(key)
+        with jax.named_scope("dense"):
+            x, _ = self.dense(x, first)
+        with jax.named_scope("sparse"):
+            x, loss = self.sparse(x, second)
+        if loss is None:
+            return x, None
+        return x, loss * (x.shape[0] if self.labels else x.shape[0] * x.shape[1])
+
+
+class Embedding(nnx.Module):
+    """Add a token's vector to its position's; see `look_up`.
+
+    Args:
+        config: the sizes.
+        rngs: the source of fresh parameters.
+    """
+
+    def __init__(self, config: GptConfig, *, rngs: nnx.Rngs) -> None:
+        self.config = config
+        self.tokens = table(config.vocabulary, config.dim, rngs)
+        self.positions = table(config.sequence, config.dim, rngs)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "batch seq"],
+        key: Key[Array, ""] | None,
+        places: Int[Array, "batch seq"] | None = None,
+    ) -> Hidden:
+        """Return the input of the first layer; dropout is off where `key` is None.
+
+        Tokens are at the positions `places`, by default counted from 0 in each sequence.
+        """
+        vectors = look_up(self.tokens[...], tokens, sequence=self.config.sequence)
+        positions = self.positions[: tokens.shape[1]]
+        if places is not None:
+            positions = self.positions[...].at[places].get(mode="fill")
+        # Added in the format of the parameters, rounded once.
+        x = (vectors + positions).astype(self.config.compute_dtype)
+        return dropout(x, key, rate=self.config.dropout)
+
+
+def gpt_head(config: GptConfig, *, rngs: nnx.Rngs) -> Head:
+    """Return the head: LayerNorm, then the logits of tokens or classes."""
+    over = norm(config, rngs)
+    kernel = None if config.tied else table(config.classes or config.vocabulary, config.dim, rngs)
+    return Head(over, kernel, logits_bytes=config.logits_bytes, labels=config.classes > 0)
+
 
 SPLIT: Final = MappingProxyType(
     {
@@ -79,7 +321,7 @@ SPLIT_PAIRS: Final = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Gpt(Assembled):
+class Gpt(Transformer):
     """A GPT of the size of `config`; it holds no parameters.
 
     >>> import jax
@@ -100,61 +342,15 @@ class Gpt(Assembled):
         """
         return SPLIT_PAIRS if self.config.experts else SPLIT
 
-    def embed(
-        self,
-        params: Parameters,
-        inputs: Inputs,
-        key: Key[Array, ""] | None,
-        positions: Int[Array, "batch seq"] | None = None,
-    ) -> Float[Array, "batch seq dim"]:
-        """Return the input of the first layer, in `compute_dtype`; no key, no dropout.
+    @property
+    def can_decode(self) -> bool:
+        """Whether keys and values can be kept.
 
-        A token outside the vocabulary makes its row NaN. Tokens are at `positions`, by default
-        counted from 0 in each text; pictures have none.
-
-        Raises:
-            ValueError: there are more tokens than `sequence`, or pictures have another shape.
+        Tokens of an encoder read later ones, pictures have none, and experts have a capacity that
+        all tokens of a text share.
         """
-        embedding = nnx.merge(self._embedding, params["embed"])
-        if positions is None:
-            return embedding(inputs, key)
-        return embedding(inputs, key, positions)
-
-    def block(
-        self, layer: Parameters, x: Float[Array, "batch seq dim"], key: Key[Array, ""] | None
-    ) -> Float[Array, "batch seq dim"] | tuple[Float[Array, "batch seq dim"], Float[Array, ""]]:
-        """Apply one layer, given one slice of `params["blocks"]`; no key, no dropout.
-
-        If its router has auxiliary losses, return a pair of the output and their sum.
-        """
-        return nnx.merge(self._block, layer)(x, key)
-
-    def cached_block(
-        self, layer: Parameters, x: Float[Array, "batch seq dim"], cached: CachedAttention
-    ) -> Float[Array, "batch seq dim"]:
-        """Apply one layer with another attention (`jaxpipe.models.decoder`)."""
-        return nnx.merge(self._block, layer)(x, None, cached)
-
-    def placed_embed(
-        self,
-        params: Parameters,
-        inputs: Int[Array, "batch seq"],
-        key: Key[Array, ""] | None,
-        places: Places,
-    ) -> Float[Array, "batch seq dim"]:
-        """Return the input of the first layer, of tokens that do not lie in a row."""
-        return self.embed(params, inputs, key, places.positions)
-
-    def placed_block(
-        self,
-        layer: Parameters,
-        x: Float[Array, "batch seq dim"],
-        key: Key[Array, ""] | None,
-        places: Places,
-    ) -> Float[Array, "batch seq dim"]:
-        """Apply one layer to tokens that do not lie in a row."""
-        assert not self.config.experts, "configurations refuse it: texts would share a capacity"
-        return nnx.merge(self._block, layer)(x, key, placed_attention(places))
+        config = self.config
+        return config.causal and not (config.experts or config.classes or config.patch)
 
     def _parts(self) -> Parts:
         return Parts(

@@ -10,19 +10,37 @@ Per token, with D = dim, S = sequence, V = vocabulary and c = the bytes of `comp
     =================  =====================  =====================
 
 FLOPs are those of the matrix products. Scores above the diagonal count, as in published MFU,
-although longer sequences leave most of them out (see `jaxpipe.models.attention`).
+although longer sequences leave most of them out (see `jaxpipe.models.kernels.attention`).
 LayerNorm, softmax, GELU and dropout are left out: their time is that of their memory.
 
 With experts, a layer is a pair: a dense layer, then one with the MLP of
 `jaxpipe.models.moe.mixture_costs`.
 
+Tensor parallelism splits, per layer, of the parameters and of the residuals in units of the
+activation (see `layer_residual_bytes`):
+
+    =============  ==========================  ====================================================
+    parameters     12 D^2 + 4 D split          kernels of qkv, project, up and down, bias of up
+                   9 D replicated              norms and the other biases
+    residuals      12 of 16 units split        qkv 3, output of attention 1, hidden layer twice 4
+    `remat` none   4 replicated                input, 2 normalised inputs, middle of the stream
+    residuals      8 of 10 units split         qkv 3, output of attention 1, up 4
+    `remat` dots   2 replicated                input, project
+    =============  ==========================  ====================================================
+
+With sequence parallelism all residuals are split: those that heads do not divide, by tokens.
+
+Token tables are split by rows, if there are as many for each part. The division is that of
+`jaxpipe.models.gpt.SPLIT`; a test compares both.
+
+
 Source: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using
 Megatron-LM", appendix (FLOPs); Korthikanti et al. 2022, "Reducing Activation Recomputation in Large
-Transformer Models", section 4 (the method of counting residuals, not the numbers).
+Transformer Models", section 4 (the method of counting residuals, not the numbers); Shoeybi et al.
+2019, "Megatron-LM", section 3 (the split).
 """
 
-from dataclasses import dataclass
-
+from jaxpipe.models.family import ByRemat
 from jaxpipe.models.gpt_config import DTYPE_BYTES, GptConfig
 from jaxpipe.models.moe.mixture_costs import (
     mixture_flops,
@@ -30,28 +48,6 @@ from jaxpipe.models.moe.mixture_costs import (
     mixture_residual_bytes,
     router_residual_bytes,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ByRemat:
-    """One cost under each policy of rematerialisation of a layer.
-
-    Args:
-        none: keep what the layer's own checkpoints leave.
-        dots: keep the layer's input, the products with weights, and of attention the output and
-            the statistics: `dots_with_no_batch_dims_saveable` or the name "attention".
-        full: keep the layer's input.
-    """
-
-    none: int
-    dots: int
-    full: int
-
-    def over(self, num_parts: int) -> "ByRemat":
-        """Return the cost of one of equal parts."""
-        return ByRemat(
-            none=self.none // num_parts, dots=self.dots // num_parts, full=self.full // num_parts
-        )
 
 
 def layer_forward_flops(config: GptConfig, *, batch: int, sequence: int) -> int:
@@ -146,4 +142,50 @@ def layer_residual_bytes(config: GptConfig, *, batch: int, sequence: int) -> ByR
         none=24 * unit + 2 * (statistics + masks) + mixture_residual_bytes(config, **sizes),
         dots=16 * unit + 2 * statistics + router_residual_bytes(config, **sizes),
         full=unit,
+    )
+
+
+def parameters_of_part(
+    config: GptConfig, *, layers: int, embed: bool, head: bool, tensor: int
+) -> int:
+    """Return the parameters that one of `tensor` devices holds of a stage.
+
+    A stage with a tied head and no embedding holds a copy of the token table.
+
+    >>> gpt2 = GptConfig(num_layers=12, dim=768, num_heads=12, sequence=1024, vocabulary=50257)
+    >>> parameters_of_part(gpt2, layers=12, embed=True, head=True, tensor=1)
+    124439808
+    >>> parameters_of_part(gpt2, layers=12, embed=True, head=True, tensor=2)
+    81954048
+    """
+    dim = config.dim
+    split = layers * (12 * dim + 4) * dim
+    if config.vocabulary % tensor == 0:
+        num_tables = max(embed, head) if config.tied else embed + head
+        split += num_tables * config.vocabulary * dim
+    whole = num_parameters(config, layers=layers, embed=embed, head=head)
+    return whole - split + split // tensor
+
+
+def layer_residual_bytes_of_part(
+    config: GptConfig, *, batch: int, sequence: int, tensor: int, in_parts: bool = False
+) -> ByRemat:
+    """Return the bytes that one of `tensor` devices keeps of a layer's residuals.
+
+    With sequence parallelism, sequences are `in_parts` between products.
+    """
+    whole = layer_residual_bytes(config, batch=batch, sequence=sequence)
+    if in_parts:
+        return whole.over(tensor)
+    unit = activation_bytes(config, batch=batch, sequence=sequence)
+    # The statistic of each head, in float32.
+    statistics = DTYPE_BYTES["float32"] * batch * sequence * config.num_heads
+
+    def kept(of_whole: int, split: int) -> int:
+        return of_whole - split + split // tensor
+
+    return ByRemat(
+        none=kept(whole.none, 12 * unit + statistics),
+        dots=kept(whole.dots, 8 * unit + statistics),
+        full=whole.full,
     )

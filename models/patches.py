@@ -14,12 +14,11 @@ Source: Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", section 3.1.
 
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Integer, Key
+from jaxtyping import Array, Integer, Key
 
-from jaxpipe.models.dropout import dropout
-from jaxpipe.models.ends import table
 from jaxpipe.models.gpt_config import GptConfig
-from jaxpipe.models.layers import INIT_STD
+from jaxpipe.models.kernels.dropout import dropout
+from jaxpipe.models.transformer import INIT_STD, Hidden, table
 
 
 class Patches(nnx.Module):
@@ -42,8 +41,10 @@ class Patches(nnx.Module):
         self,
         pictures: Integer[Array, "batch height width channels"],
         key: Key[Array, ""] | None,
-    ) -> Float[Array, "batch seq dim"]:
+        places: None = None,
+    ) -> Hidden:
         """Return the input of the first layer; pixels are integers below `vocabulary`."""
+        assert places is None, "the position of a patch is its place in the picture"
         config, batch = self.config, len(pictures)
         if pictures.shape[1:] != config.picture:
             raise ValueError(

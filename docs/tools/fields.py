@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from docs.tools.source import DocumentationError, attribute_docs, summary
+from jaxpipe.models import ModelConfig
+from jaxpipe.models.catalogue import FAMILIES
 from jaxpipe.ranges import ranges_of
 
 _SI: Final = frozenset({"s", "ms", "bytes", "bytes/s", "Gbit/s", "TFLOP/s"})
@@ -37,10 +39,10 @@ class Field:
 def forms_of(section: Any) -> tuple[Any, ...]:
     """Return the dataclasses of a section: one, or one for each family of models.
 
-    >>> len(forms_of(int | str)), forms_of(int)
-    (2, (<class 'int'>,))
+    >>> [form.__name__ for form in forms_of(ModelConfig)], forms_of(int)
+    (['GptConfig', 'LlamaConfig'], (<class 'int'>,))
     """
-    return get_args(section) or (section,)
+    return tuple(f.config for f in FAMILIES) if section is ModelConfig else (section,)
 
 
 def fields_of(section: type) -> tuple[Field, ...]:

@@ -10,9 +10,8 @@ from typing import Any
 
 from experiments.table import Row
 from jaxpipe import topo
-from jaxpipe.models import ModelConfig, costs, preset_config
+from jaxpipe.models import ModelConfig, costs, preset_config, presets
 from jaxpipe.models.gpt_config import GptConfig
-from jaxpipe.models.load_presets import presets
 from jaxpipe.plan import Plan, PlanConfig, default_plan
 from jaxpipe.plan.cost import stage_memory
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile

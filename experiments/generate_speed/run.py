@@ -22,9 +22,8 @@ import numpy as np
 from experiments.table import read_csv, write_csv
 from jaxpipe.generate import generated
 from jaxpipe.interchange import write_model
-from jaxpipe.models import preset_config
-from jaxpipe.models.build_model import build_model
-from jaxpipe.models.llama import LlamaConfig
+from jaxpipe.models import build_model, preset_config
+from jaxpipe.models.llama_config import LlamaConfig
 from jaxpipe.runtime.checkpoint import flatten
 from jaxpipe.runtime.sampling import Sampling
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from jaxpipe.baselines.autoshard.hlo import Target, target_devices
 from jaxpipe.models import LlamaConfig, preset_config
 from jaxpipe.models.gpt_config import Attention
-from jaxpipe.models.llama.llama import Llama
+from jaxpipe.models.llama import Llama
 from jaxpipe.runtime.config import Loop, MeshConfig, OptimizerConfig
 from jaxpipe.runtime.stage.compile import compile_stage
 from jaxpipe.runtime.stage.functions import StageFunctions, Work

@@ -29,7 +29,7 @@ from experiments.outer.picture import draw
 from experiments.table import Row, append_csv, markdown, read_csv
 from jaxpipe import load_config
 from jaxpipe.config import Config
-from jaxpipe.models.build_model import build_model
+from jaxpipe.models import build_model
 from jaxpipe.outer import (
     MEAN,
     OuterOptimizer,

@@ -123,7 +123,7 @@ def restored_model(checkpoint: Checkpoint) -> "tuple[Model, Parameters]":
     """
     import jax
 
-    from jaxpipe.models.build_model import build_model
+    from jaxpipe.models import build_model
     from jaxpipe.runtime.train_snapshot import restore_params
 
     config = saved_config(checkpoint)

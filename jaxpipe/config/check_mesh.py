@@ -2,7 +2,7 @@
 
 from jaxpipe.config.read import Config
 from jaxpipe.errors import ConfigError
-from jaxpipe.models import LlamaConfig
+from jaxpipe.models import family_of
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.config import MeshConfig
 from jaxpipe.runtime.rank_mesh import rank_mesh
@@ -27,11 +27,10 @@ def _check_parts(config: Config, mesh: MeshConfig, *, microbatch: int) -> None:
     field = "train.sequence" if config.train.sequence else "model.sequence"
     sequence = config.train.sequence or model.sequence
     divides = [
-        ("mesh.tensor", mesh.tensor, "model.num_heads", model.num_heads),
-        ("mesh.data", mesh.data, "plan.microbatch", microbatch),
+        ("mesh.tensor", mesh.tensor, f"model.{name}", getattr(model, name))
+        for name in family_of(model).heads
     ]
-    if isinstance(model, LlamaConfig):
-        divides.append(("mesh.tensor", mesh.tensor, "model.num_kv_heads", model.num_kv_heads))
+    divides.append(("mesh.data", mesh.data, "plan.microbatch", microbatch))
     if mesh.sequence_parallel:
         divides.append(("mesh.tensor", mesh.tensor, field, sequence))
     for name, parts, whole_field, whole in divides:

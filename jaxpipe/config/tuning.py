@@ -27,7 +27,7 @@ def tuned_model_from(config: Config, model: "Model | None" = None) -> "Model":
             parameter are frozen whose optimizer is sharded.
     """
     from jaxpipe.finetune.tuned_model import partly_frozen, tuned
-    from jaxpipe.models.build_model import build_model
+    from jaxpipe.models import build_model
 
     check_compatible(config)
     base = build_model(config.model) if model is None else model

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from jaxpipe.models.cached_attention import Cache
 from jaxpipe.models.decoder import Decoder, Logits, can_decode
+from jaxpipe.models.kernels.cached_attention import Cache
 from jaxpipe.runtime.sampling import Sampling, continuation, draw
 from jaxpipe.runtime.stage.model import Model, Parameters
 

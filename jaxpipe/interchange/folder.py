@@ -4,7 +4,8 @@ A decoder of the Llama type is read piece by piece and written file by file; a G
 size has 6 GB, in one piece.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,8 +17,7 @@ from safetensors.numpy import save_file
 
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.interchange.gpt2_config import check_is_gpt2, config_of_gpt2, gpt2_config_of
-from jaxpipe.interchange.gpt2_tensors import our_names as gpt2_names
-from jaxpipe.interchange.gpt2_tensors import tensors_of_gpt2, to_gpt2_tensors
+from jaxpipe.interchange.gpt2_tensors import tensors_of_gpt2, their_names, to_gpt2_tensors
 from jaxpipe.interchange.llama_config import ARCHITECTURES, config_of_llama, llama_config_of
 from jaxpipe.interchange.llama_tensors import Pair, known_pairs, llama_pairs, pieces_of, to_theirs
 from jaxpipe.interchange.tensor_files import (
@@ -28,7 +28,7 @@ from jaxpipe.interchange.tensor_files import (
     open_tensors,
     read_json,
 )
-from jaxpipe.models import GptConfig, LlamaConfig, ModelConfig
+from jaxpipe.models import GptConfig, LlamaConfig, ModelConfig, family_of
 from jaxpipe.runtime.checkpoint import Read, StreamedTensor
 from jaxpipe.runtime.storage.atomic_write import mode_by_umask
 
@@ -66,11 +66,49 @@ def read_gpt2(folder: Path) -> tuple[GptConfig, dict[str, np.ndarray]]:
     return _gpt2(folder, read_json(folder / CONFIG, ConfigError))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """The form of a family in the files of `transformers`.
+
+    Args:
+        names: our name and theirs of each tensor of a configuration.
+        fields: the fields of `config.json`; raises `ConfigError` for a model that has none.
+        write: writes the tensors of a configuration and its fields into a folder.
+        is_inputs_first: whether their kernels are (inputs, outputs), as ours.
+    """
+
+    names: Callable[[Any], Iterable[tuple[str, str]]]
+    fields: Callable[[Any], dict[str, Any]]
+    write: Callable[[Path, Any, dict[str, Any], Read], None]
+    is_inputs_first: bool
+
+
+def exchange_of(config: ModelConfig) -> Exchange:
+    """Return the form of a model's family in the files of `transformers`.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    name = family_of(config).name
+    exchanges = {
+        "gpt": Exchange(
+            names=their_names, fields=_gpt2_fields, write=_write_gpt2, is_inputs_first=True
+        ),
+        "llama": Exchange(
+            names=_llama_names, fields=llama_config_of, write=_write_llama, is_inputs_first=False
+        ),
+    }
+    if name not in exchanges:
+        raise ConfigError(
+            f"`model.family` must be one that `transformers` has, {' or '.join(exchanges)}, to be "
+            f"exported, not {name!r}; read the tensors of the checkpoint instead"
+        )
+    return exchanges[name]
+
+
 def our_names(config: ModelConfig) -> tuple[str, ...]:
     """Return the names that the parameters of the whole model have in a checkpoint."""
-    if isinstance(config, GptConfig):
-        return gpt2_names(config)
-    return tuple(pair.ours for pair in llama_pairs(config))
+    return tuple(ours for ours, _ in exchange_of(config).names(config))
 
 
 def write_model(folder: Path, config: ModelConfig, read: Read) -> str:
@@ -82,12 +120,9 @@ def write_model(folder: Path, config: ModelConfig, read: Read) -> str:
         ConfigError: the model is none that `transformers` has.
         CheckpointError: the folder cannot be written, or a tensor is missing.
     """
-    if isinstance(config, GptConfig):
-        check_is_gpt2(config)
-        write_gpt2(folder, config, dict(read(gpt2_names(config))))
-        return str(gpt2_config_of(config)["architectures"][0])
-    fields = llama_config_of(config)
-    _write_llama(folder, config, fields, read)
+    exchange = exchange_of(config)
+    fields = exchange.fields(config)
+    exchange.write(folder, config, fields, read)
     return str(fields["architectures"][0])
 
 
@@ -105,6 +140,20 @@ def write_gpt2(folder: Path, config: GptConfig, tensors: dict[str, np.ndarray]) 
         for name, tensor in to_gpt2_tensors(tensors, config).items()
     }
     _write(folder, {WEIGHTS: theirs}.items(), gpt2_config_of(config))
+
+
+def _gpt2_fields(config: GptConfig) -> dict[str, Any]:
+    check_is_gpt2(config)
+    return gpt2_config_of(config)
+
+
+def _write_gpt2(folder: Path, config: GptConfig, fields: dict[str, Any], read: Read) -> None:
+    del fields  # written with the tensors
+    write_gpt2(folder, config, dict(read(our_names(config))))
+
+
+def _llama_names(config: LlamaConfig) -> Iterator[tuple[str, str]]:
+    return ((pair.ours, pair.theirs) for pair in llama_pairs(config))
 
 
 def _gpt2(folder: Path, fields: dict[str, Any]) -> tuple[GptConfig, dict[str, np.ndarray]]:

@@ -96,11 +96,6 @@ def their_names(config: GptConfig) -> Iterator[tuple[str, str]]:
         yield ours, theirs if theirs == _HEAD else _PREFIX + theirs
 
 
-def our_names(config: GptConfig) -> tuple[str, ...]:
-    """Return the names that the parameters of the whole model have in a checkpoint."""
-    return tuple(ours for _, ours in _names(config))
-
-
 def _names(config: GptConfig) -> Iterator[tuple[str, str]]:
     yield from _ENDS.items()
     for layer in range(config.num_layers):

@@ -15,7 +15,7 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.interchange.fields import check_choice, number_of, size_of, switch_of
 from jaxpipe.interchange.rope_fields import rope_fields_of, rope_of, same_rope
 from jaxpipe.models import LlamaConfig
-from jaxpipe.models.llama import Activation
+from jaxpipe.models.llama_config import Activation
 
 ARCHITECTURES: Final = {
     "llama": "LlamaForCausalLM",

@@ -20,11 +20,8 @@ from safetensors.numpy import save_file
 
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.finetune import LORA_A, LORA_B, LoraConfig
-from jaxpipe.interchange.gpt2_config import check_is_gpt2
-from jaxpipe.interchange.gpt2_tensors import their_names
-from jaxpipe.interchange.llama_config import llama_config_of
-from jaxpipe.interchange.llama_tensors import llama_pairs
-from jaxpipe.models import GptConfig, ModelConfig
+from jaxpipe.interchange.folder import exchange_of
+from jaxpipe.models import ModelConfig
 from jaxpipe.runtime.checkpoint import Read
 from jaxpipe.runtime.storage.atomic_write import mode_by_umask
 
@@ -68,22 +65,21 @@ def write_adapter(
 
 def _adapted(config: ModelConfig, present: frozenset[str]) -> Iterator[tuple[str, str]]:
     """Yield each kernel with an adapter, and the module that it is in `transformers`."""
-    if isinstance(config, GptConfig):
-        check_is_gpt2(config)
-        pairs = their_names(config)
-    else:
-        llama_config_of(config)  # refuses what `transformers` lacks
-        pairs = ((pair.ours, pair.theirs) for pair in llama_pairs(config))
-    for ours, theirs in pairs:
+    exchange = exchange_of(config)
+    exchange.fields(config)  # refuses what `transformers` lacks
+    for ours, theirs in exchange.names(config):
         if ours + LORA_A in present:
             yield ours, theirs.removesuffix(_WEIGHT)
 
 
 def _targets(config: ModelConfig, lora: LoraConfig, modules: Iterable[str]) -> list[str]:
     """Return the ends of the names of modules: PEFT expects those of all layers."""
-    ends = [".".join(module.split(".")[-2:]) for module in modules]
-    depth = config.depth
+    ends = [_end(module) for module in modules]
+    all_ends = [
+        _end(theirs.removesuffix(_WEIGHT)) for _, theirs in exchange_of(config).names(config)
+    ]
     for end in ends:
+        depth = all_ends.count(end)
         if ends.count(end) != depth:
             raise ConfigError(
                 f"PEFT's adapters belong to all layers: `lora.targets` is "
@@ -93,12 +89,16 @@ def _targets(config: ModelConfig, lora: LoraConfig, modules: Iterable[str]) -> l
     return sorted(set(ends))
 
 
+def _end(module: str) -> str:
+    """Return the name of a module within its layer."""
+    return ".".join(module.split(".")[-2:])
+
+
 def _fields(config: ModelConfig, lora: LoraConfig, *, targets: list[str]) -> dict[str, Any]:
     return {
         "base_model_name_or_path": None,
         "bias": "none",
-        # GPT-2 keeps kernels as (inputs, outputs).
-        "fan_in_fan_out": isinstance(config, GptConfig),
+        "fan_in_fan_out": exchange_of(config).is_inputs_first,
         "inference_mode": True,
         "init_lora_weights": True,
         "lora_alpha": lora.alpha,

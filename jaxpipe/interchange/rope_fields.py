@@ -7,8 +7,7 @@ from typing import Any
 from jaxpipe.errors import ConfigError
 from jaxpipe.interchange.fields import check_choice, number_of, size_of
 from jaxpipe.models import LlamaConfig
-from jaxpipe.models.llama import RopeScaling
-from jaxpipe.models.llama.rope_frequencies import ntk_base
+from jaxpipe.models.llama_config import RopeScaling
 
 _LLAMA3 = {
     "rope_low": "low_freq_factor",
@@ -68,5 +67,5 @@ def same_rope(config: LlamaConfig) -> LlamaConfig:
         return config
     if config.rope_scaling is RopeScaling.LINEAR:
         return replace(config, **fresh)
-    base = ntk_base(config) if config.rope_scaling is RopeScaling.NTK else config.rope_base
+    base = config.ntk_base if config.rope_scaling is RopeScaling.NTK else config.rope_base
     return replace(config, rope_scaling=RopeScaling.NONE, rope_base=base, rope_factor=1.0, **fresh)

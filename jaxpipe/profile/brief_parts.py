@@ -22,11 +22,11 @@ from jaxpipe.finetune.trained_parameters import all_parameters, trained_paramete
 from jaxpipe.finetune.tuned_model import tuned
 from jaxpipe.models import (
     activation_bytes,
+    build_model,
     layer_backward_flops,
     layer_forward_flops,
     num_parameters,
 )
-from jaxpipe.models.build_model import build_model
 from jaxpipe.plan.cost import Part, Profile, Software
 from jaxpipe.profile.brief_stage import BriefStage, copy_seconds
 from jaxpipe.profile.profile_task import ProfileTask

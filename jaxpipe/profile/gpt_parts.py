@@ -70,7 +70,7 @@ def measure_gpt(
     Raises:
         ConfigError: the sequence is longer than the model's, or the partition has more layers.
     """
-    from jaxpipe.models.build_model import build_model
+    from jaxpipe.models import build_model
 
     sequence = settings.sequence or config.sequence
     if sequence > config.sequence:

@@ -44,7 +44,7 @@ class TrainedPart:
             )
         from jaxpipe.finetune.trained_parameters import all_parameters, trained_parameters
         from jaxpipe.finetune.tuned_model import tuned
-        from jaxpipe.models.build_model import build_model
+        from jaxpipe.models import build_model
 
         tuned_model = tuned(build_model(model), lora=self.lora, frozen=tuple(self.frozen))
         return _with_counts(whole, all_parameters(tuned_model), trained_parameters(tuned_model))

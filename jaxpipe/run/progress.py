@@ -56,7 +56,7 @@ class Progress:
         'searching: 12 plans'
         """
         parts = [self.detail] if self.detail else []
-        if self.total is not None and self.unit != SECONDS:
+        if self.total is not None and self.unit not in (SECONDS, WORK):
             unit = f"{self.unit} " if self.unit else ""
             parts = [f"{unit}{self.done:,.0f} of {self.total:,.0f}", *parts]
         return f"{self.what}: {', '.join(parts)}" if parts else self.what
@@ -64,6 +64,9 @@ class Progress:
 
 SECONDS: Final = "s"
 """The unit of an activity that ends at a time, whatever it has done until then."""
+
+WORK: Final = "work"
+"""The unit of an activity whose parts take unlike times; its detail says how many are done."""
 
 
 class Pace:
@@ -86,15 +89,23 @@ class Pace:
         if not self._seen or done > self._seen[-1][0]:
             self._seen.append((done, at_s))
 
-    def left_s(self, total: float) -> float | None:
-        """Return the seconds until `total` is done; None before two updates."""
+    def left_s(self, total: float, *, now_s: float | None = None) -> float | None:
+        """Return the seconds until `total` is done; None before two updates.
+
+        `now_s` is the time, by default that of the latest update. None as well once the whole
+        estimate has passed without an update: it was wrong, and there is no better one.
+        """
         if len(self._seen) < 2:
             return None
         updates = list(self._seen)
         # The first interval contains what only a beginning does, for example an allocation.
         first = updates[1] if len(updates) > 3 else updates[0]
         last = updates[-1]
-        return (total - last[0]) * (last[1] - first[1]) / (last[0] - first[0])
+        left_s = (total - last[0]) * (last[1] - first[1]) / (last[0] - first[0])
+        if now_s is None or total == last[0]:
+            return left_s
+        left_s -= now_s - last[1]
+        return left_s if left_s > 0 else None
 
 
 def duration(seconds: float) -> str:
@@ -182,7 +193,7 @@ class LogLines:
             if progress is None or progress.is_logged or now_s - self._printed_s < _LOG_EVERY_S:
                 return
             self._printed_s = now_s
-            left = left_text(progress, self._pace)
+            left = left_text(progress, self._pace, now_s=now_s)
             ends = [f"{duration(now_s - self._began_s)}", *([left] if left else [])]
             with suppress(OSError, ValueError):  # closed by its reader
                 self._file.write(f"{printable(progress.text)}, {', '.join(ends)}\n")
@@ -236,7 +247,7 @@ class TerminalLine:
             description=progress.text,
             completed=progress.done,
             total=progress.total,
-            left=left_text(progress, self._pace),
+            left=left_text(progress, self._pace, now_s=self._clock()),
             visible=True,
         )
 
@@ -268,14 +279,14 @@ class TerminalLine:
         self._bar.console.print(shown, markup=False, highlight=False, soft_wrap=True)
 
 
-def left_text(progress: Progress, pace: Pace) -> str:
-    """Return the estimate of the time that is left; nothing where there is none."""
+def left_text(progress: Progress, pace: Pace, *, now_s: float | None = None) -> str:
+    """Return the estimate of the time that is left, at a time; nothing where there is none."""
     if progress.total is None:
         return ""
     if progress.unit == SECONDS:
         left_s: float | None = progress.total - progress.done
     else:
-        left_s = pace.left_s(progress.total)
+        left_s = pace.left_s(progress.total, now_s=now_s)
     return "" if left_s is None else f"about {duration(max(0.0, left_s))} left"
 
 

@@ -16,6 +16,7 @@ from jaxpipe.pictures.loss_picture import LossCurve, draw_losses
 from jaxpipe.plan import Plan, ideal_bubble
 from jaxpipe.propose.conditions import counted_profile
 from jaxpipe.run.console import next_line
+from jaxpipe.run.first_step import FirstStep, first_step
 from jaxpipe.run.prepare_run import PLAN_FILE
 from jaxpipe.run.progress import Pace, Progress, duration
 from jaxpipe.run.sample import sample_text
@@ -75,7 +76,7 @@ class StepReport:
 
 
 class ReportedHooks(Hooks):
-    """Hooks that say how far the compilation is, and call others at each point.
+    """Hooks that say how far compilation and first step are, and call others at each point.
 
     `on_links` is called with each report of links.
     """
@@ -88,22 +89,37 @@ class ReportedHooks(Hooks):
         on_links: Callable[[MeasuredPairs], None] | None = None,
     ) -> None:
         self._inner, self._say, self._on_links = inner, say, on_links
+        self._num_steps = 0
+        self._first_step: FirstStep | None = None
 
     def before_compile(self, *, done: int, total: int) -> None:
         """Say how many executables are compiled."""
         self._say(Progress(what="compiling the stages", done=done, total=total))
         self._inner.before_compile(done=done, total=total)
 
+    def after_compile(self) -> None:
+        """Say that this rank waits for those that still compile."""
+        self._say(Progress(what="waiting for ranks that compile"))
+        self._inner.after_compile()
+
     def after_read(self, plan: Plan, tokens: np.ndarray | None, *, rank: int, step: int) -> None:
-        """Call the others."""
+        """Follow the first step; each later one is reported when it has ended."""
+        self._num_steps += 1
+        is_first = self._num_steps == 1
+        self._first_step = first_step(plan, rank=rank, say=self._say) if is_first else None
         self._inner.after_read(plan, tokens, rank=rank, step=step)
 
     def before_instruction(self, instruction: Instruction) -> None:
-        """Call the others."""
+        """Say how far the first step is."""
+        if self._first_step is not None:
+            self._first_step.before(instruction)
         self._inner.before_instruction(instruction)
 
     def before_evaluation(self) -> None:
-        """Call the others."""
+        """Say that the first step is followed by a held-out loss."""
+        if self._first_step is not None:
+            self._first_step = None
+            self._say(Progress(what="computing the held-out loss"))
         self._inner.before_evaluation()
 
     def before_save_phase(self, phase: SavePhase) -> None:

@@ -55,7 +55,7 @@ def tuned_memory(config: Config) -> TunedMemory:
     Raises:
         ConfigError: a pattern of `lora.targets` or `train.frozen` matches nothing.
     """
-    from jaxpipe.models.build_model import build_model
+    from jaxpipe.models import build_model
 
     model, sizes = tuned_model_from(config), config.model
     ratio = DTYPE_BYTES[sizes.compute_dtype] / DTYPE_BYTES[sizes.param_dtype]

@@ -46,6 +46,9 @@ class Hooks(Protocol):
     def before_compile(self, *, done: int, total: int) -> None:
         """Called before each executable of the rank is compiled, when `done` of `total` are."""
 
+    def after_compile(self) -> None:
+        """Called when the rank has compiled its stages, before it waits for the other ranks."""
+
     def after_read(self, plan: Plan, tokens: np.ndarray | None, *, rank: int, step: int) -> None:
         """Called with the samples of a training step, None on ranks that need no tokens.
 

@@ -7,8 +7,7 @@
                          └──────────────► slots (expert, batch, capacity) ─► experts ─► combine ─► y
 
 - `routing`: the options, and the capacity of an expert; importable without jax
-- `router`: gates and experts of each token, and their slots
-- `balance`: the optional auxiliary losses
-- `einsum_dispatch`, `ragged_dispatch`: two ways to bring tokens to experts and back
-- `mixture`: the layer, as a module
+- `router`: gates and experts of each token, their slots, and the optional auxiliary losses
+- `dispatch`: two ways to bring tokens to experts and back
+- `mixture`: the experts, as a module; `mixture_costs`: their costs in closed form
 """

@@ -7,10 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from jaxpipe.models.moe.balance import auxiliary_loss
-from jaxpipe.models.moe.einsum_dispatch import dispatched
-from jaxpipe.models.moe.ragged_dispatch import sorted_by_expert
-from jaxpipe.models.moe.router import route
+from jaxpipe.models.moe.dispatch import dispatched, sorted_by_expert
+from jaxpipe.models.moe.router import auxiliary_loss, route
 from jaxpipe.models.moe.routing import Dispatch, Routing
 
 
@@ -78,5 +76,5 @@ class Mixture(nnx.Module):
         return self.up[...].astype(self.dtype), self.down[...].astype(self.dtype)
 
 
-# Keeps its input for the backward, and nothing that it computes, as `jaxpipe.models.layers.Mlp`.
+# Keeps its input for the backward, and nothing that it computes, as `jaxpipe.models.gpt.Mlp`.
 _gelu = jax.checkpoint(partial(jax.nn.gelu, approximate=True))

@@ -26,9 +26,9 @@ from jaxpipe.interchange import (
     write_model,
 )
 from jaxpipe.models import LlamaConfig
-from jaxpipe.models.llama import RopeScaling
-from jaxpipe.models.llama.llama import Llama
-from jaxpipe.models.llama.rope_frequencies import frequencies
+from jaxpipe.models.kernels.rotary import frequencies
+from jaxpipe.models.llama import Llama
+from jaxpipe.models.llama_config import RopeScaling
 from jaxpipe.runtime.checkpoint import (
     StreamedTensor,
     names,

@@ -16,7 +16,7 @@ import pytest
 from docs.examples.own_model import Decays
 from jaxpipe.models.gpt import Gpt
 from jaxpipe.models.gpt_config import GptConfig
-from jaxpipe.models.llama.llama import Llama
+from jaxpipe.models.llama import Llama
 from jaxpipe.runtime.checkpoint import flatten, names, restore
 from jaxpipe.runtime.config import Loop, OptimizerConfig
 from jaxpipe.runtime.data.input_shape import InputShape

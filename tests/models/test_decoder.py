@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpipe.models.build_model import build_model
-from jaxpipe.models.catalogue import ModelConfig
+from jaxpipe.models import ModelConfig, build_model
 from jaxpipe.models.decoder import Decoder, can_decode
 from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.runtime.config import Loop

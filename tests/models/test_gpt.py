@@ -137,7 +137,9 @@ def test_it_is_a_model() -> None:
 
 def test_a_sequence_too_long_is_refused() -> None:
     tokens = uncut.random_tokens(GPT, 1, 11)
-    with pytest.raises(ValueError, match="`sequence`: 11 is above 10"):
+    with pytest.raises(
+        ValueError, match="`sequence` must be at least the number of tokens, 11, not 10"
+    ):
         GPT.embed(uncut.init(GPT), tokens, None)
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from jaxpipe.models.llama import Activation, LlamaConfig, RopeScaling
+from jaxpipe.models.llama_config import Activation, LlamaConfig, RopeScaling
 
 LLAMA = LlamaConfig(
     num_layers=2,

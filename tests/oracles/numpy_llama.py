@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from jaxpipe.models.llama import Activation, LlamaConfig, RopeScaling
+from jaxpipe.models.llama_config import Activation, LlamaConfig, RopeScaling
 
 Matrix = npt.NDArray[np.float64]
 

@@ -15,7 +15,7 @@ import numpy as np
 import optax
 
 from jaxpipe.config import Config
-from jaxpipe.models.build_model import build_model
+from jaxpipe.models import build_model
 from jaxpipe.runtime.checkpoint import flatten, restore
 from jaxpipe.runtime.data import open_dataset, sample
 from jaxpipe.runtime.data.samples import Windows

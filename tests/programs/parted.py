@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxpipe.models import ring_attention
-from jaxpipe.models.attention import grouped_attention
 from jaxpipe.models.gpt import Gpt
 from jaxpipe.models.gpt_config import Attention, GptConfig
-from jaxpipe.models.llama.llama import Llama
-from jaxpipe.models.ring_attention import Ring, RingAttention
-from jaxpipe.models.scores import Scores
+from jaxpipe.models.kernels import ring_attention
+from jaxpipe.models.kernels.attention import grouped_attention
+from jaxpipe.models.kernels.ring_attention import Ring, RingAttention
+from jaxpipe.models.kernels.scores import Scores
+from jaxpipe.models.llama import Llama
 from jaxpipe.runtime.config import Loop, MeshConfig
 from jaxpipe.runtime.stage.context import in_order, zigzag
 from jaxpipe.runtime.stage.mesh import layout_over

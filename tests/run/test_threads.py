@@ -10,8 +10,7 @@ import pytest
 
 from jaxpipe.config import config_from
 from jaxpipe.errors import ConfigError
-from jaxpipe.models import GptConfig
-from jaxpipe.models.build_model import build_model
+from jaxpipe.models import GptConfig, build_model
 from jaxpipe.models.gpt import Gpt
 from jaxpipe.run.threads import train
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint

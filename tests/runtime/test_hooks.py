@@ -34,6 +34,9 @@ class Recorder(Hooks):
     def before_compile(self, *, done: int, total: int) -> None:
         self.compiled.append((done, total))
 
+    def after_compile(self) -> None:
+        self.points.append("compiled")
+
     def after_read(self, plan: Plan, tokens: np.ndarray | None, *, rank: int, step: int) -> None:
         assert rank < plan.num_ranks
         self.points.append(f"step {step}")
@@ -72,7 +75,7 @@ def test_hooks_are_called_at_their_points(tmp_path: Path, dataset: Path) -> None
     for recorder in (first, middle, last):
         total = recorder.compiled[0][1]
         assert recorder.compiled == [(done, total) for done in range(total)]
-    steps = ["step 0", "evaluation", "step 1", "step 2", "evaluation"]
+    steps = ["compiled", "step 0", "evaluation", "step 1", "step 2", "evaluation"]
     assert first.points == middle.points == last.points == steps
     assert middle.shapes == [None] * STEPS
     tokens = (plan.num_microbatches, plan.microbatch, job.sequence + 1)

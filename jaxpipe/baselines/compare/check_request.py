@@ -7,7 +7,7 @@ from jaxpipe.baselines.compare.system import SPLITS_BATCH, SPLITS_EXPERTS, Execu
 from jaxpipe.baselines.systems import System
 from jaxpipe.config import Config, check_run
 from jaxpipe.errors import ConfigError
-from jaxpipe.models import GptConfig
+from jaxpipe.models import GptConfig, family_of
 from jaxpipe.models.moe.routing import Dispatch
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.config import Decayed, OptimizerName, TransportKind
@@ -59,9 +59,10 @@ def check_comparison(
 
 def _check_same(config: Config) -> None:
     model, optimizer = config.model, config.optimizer
+    dropout = getattr(model, "dropout", 0.0)  # a family without the field drops nothing
     # The sharded step has float32 parameters, no loss scaling and no dropout.
     refused = {
-        "model.dropout": (model.dropout, model.dropout == 0, "0"),
+        "model.dropout": (dropout, dropout == 0, "0"),
         "model.param_dtype": (model.param_dtype, model.param_dtype == "float32", "float32"),
         "model.compute_dtype": (
             model.compute_dtype,
@@ -96,8 +97,8 @@ def _check_same(config: Config) -> None:
 def _check_family(system: System, config: Config) -> None:
     if system is System.HIDUP and not isinstance(config.model, GptConfig):
         raise ConfigError(
-            f"{system} knows the layers of a GPT alone: `model.family` is {config.model.family}; "
-            "leave out the system, or compare a GPT"
+            f"`model.family` must be left out for a GPT, whose layers alone {system} knows, not "
+            f"{family_of(config.model).name}; leave out the system, or compare a GPT"
         )
 
 
@@ -117,10 +118,11 @@ def _check_divides(system: System, *, batch: int, num_ranks: int) -> None:
 
 def _check_experts(system: System, config: Config, *, num_ranks: int) -> None:
     model = config.model
-    if not isinstance(model, GptConfig) or not model.experts or model.experts % num_ranks:
+    experts = model.experts if isinstance(model, GptConfig) else 0
+    if not isinstance(model, GptConfig) or not experts or experts % num_ranks:
         raise ConfigError(
             f"`model.experts` must be a multiple of the ranks for {system}, which gives each rank "
-            f"as many experts: it is {model.experts} for {num_ranks} ranks"
+            f"as many experts: it is {experts} for {num_ranks} ranks"
         )
     if model.dispatch is not Dispatch.EINSUM:
         raise ConfigError(

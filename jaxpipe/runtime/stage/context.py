@@ -8,8 +8,8 @@
     device 2                                   2   3              much work for all
 
 Embedding, layers and loss compute with the tokens of their device, attention with those of all
-(`jaxpipe.models.ring_attention`). Parameters are those of all tokens: their gradients are summed
-over the devices.
+(`jaxpipe.models.kernels.ring_attention`). Parameters are those of all tokens: their gradients are
+summed over the devices.
 
 Activations arrive whole and in order, and leave so. Sequences may thus be n times as long as one
 device has memory for, but for one activation.

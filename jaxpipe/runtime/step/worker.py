@@ -193,6 +193,7 @@ def start(
         watch=watch or start_watchdog(job, rank=transport.rank),
         hooks=hooks,
     )
+    hooks.after_compile()
     # Compiling takes from seconds to minutes, and differs between ranks. Waiting for the slowest
     # here, with a timeout of its own, lets the first step have the short one of all steps.
     barrier(transport, tag=BARRIER_TAG, timeout_s=job.run.startup_timeout_s)

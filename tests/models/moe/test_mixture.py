@@ -10,9 +10,8 @@ import pytest
 from flax import nnx
 from jax import Array
 
-from jaxpipe.models.moe.balance import load_balance_loss, z_loss
 from jaxpipe.models.moe.mixture import Mixture
-from jaxpipe.models.moe.router import route
+from jaxpipe.models.moe.router import load_balance_loss, route, z_loss
 from jaxpipe.models.moe.routing import Dispatch, Routing
 from tests.oracles import numpy_moe
 

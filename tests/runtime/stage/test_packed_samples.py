@@ -14,7 +14,7 @@ from jaxpipe.finetune import LoraConfig
 from jaxpipe.finetune.tuned_model import tuned
 from jaxpipe.models.gpt import Gpt
 from jaxpipe.models.gpt_config import GptConfig
-from jaxpipe.models.llama.llama import Llama
+from jaxpipe.models.llama import Llama
 from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.data.packing import packed_rows
 from jaxpipe.runtime.data.samples import IGNORED, Samples

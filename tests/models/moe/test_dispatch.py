@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxpipe.models.moe.einsum_dispatch import dispatched
+from jaxpipe.models.moe.dispatch import dispatched
 from jaxpipe.models.moe.router import route
 from jaxpipe.models.moe.routing import Routing
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpipe.models.build_model import build_model
-from jaxpipe.models.llama import LlamaConfig, RopeScaling
-from jaxpipe.models.llama.llama import Llama
+from jaxpipe.models import build_model
+from jaxpipe.models.llama import Llama
+from jaxpipe.models.llama_config import LlamaConfig, RopeScaling
 from jaxpipe.runtime.stage.model import Model
 from tests.oracles import numpy_gpt, numpy_llama
 from tests.oracles import whole_model as uncut

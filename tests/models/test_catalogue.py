@@ -5,6 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from jaxpipe.models import load_preset, presets
 from jaxpipe.models.costs import (
     activation_bytes,
     layer_forward_flops,
@@ -12,7 +13,6 @@ from jaxpipe.models.costs import (
     parameter_bytes,
 )
 from jaxpipe.models.gpt_config import GptConfig
-from jaxpipe.models.load_presets import load_preset, presets
 
 
 def preset(name: str) -> GptConfig:

@@ -16,9 +16,9 @@ FLOPs are those of the matrix products. Scores above the diagonal count, as in `
 before the window do not, also where a part of a short sequence computes some of them.
 """
 
+from jaxpipe.models.family import ByRemat
 from jaxpipe.models.gpt_config import DTYPE_BYTES
-from jaxpipe.models.gpt_costs import ByRemat
-from jaxpipe.models.llama.llama_config import LlamaConfig
+from jaxpipe.models.llama_config import LlamaConfig
 
 
 def layer_forward_flops(config: LlamaConfig, *, batch: int, sequence: int) -> int:

@@ -20,7 +20,7 @@ queries reads.
 With segments, a query reads keys of its own segment alone: masked where they are computed.
 
 Its backward is its own: it keeps the output and one statistic per query and head
-(`jaxpipe.models.scores`).
+(`jaxpipe.models.kernels.scores`).
 
 Source: Vaswani et al. 2017, "Attention is all you need", section 3.2.1; the window: Beltagy et al.
 2020, "Longformer", section 3.1.
@@ -35,7 +35,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from jaxpipe.models.gpt_config import Attention
-from jaxpipe.models.scores import (
+from jaxpipe.models.kernels.scores import (
     Heads,
     Queries,
     Scores,

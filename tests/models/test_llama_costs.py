@@ -12,6 +12,7 @@ import pytest
 
 from jaxpipe.models import (
     LlamaConfig,
+    build_model,
     costs,
     layer_residual_bytes,
     layer_residual_bytes_of_part,
@@ -19,8 +20,7 @@ from jaxpipe.models import (
     parameters_of_part,
     preset_config,
 )
-from jaxpipe.models.build_model import build_model
-from jaxpipe.models.llama.llama import Llama
+from jaxpipe.models.llama import Llama
 from tests.models.test_gpt_costs import BETWEEN, POLICIES, assert_counts, bytes_of, flops
 from tests.oracles.llamas import GEMMA, KINDS, LLAMA, QWEN3
 

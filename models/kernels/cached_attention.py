@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxpipe.models.attention import grouped_attention
 from jaxpipe.models.gpt_config import Attention
-from jaxpipe.models.scores import Scores
+from jaxpipe.models.kernels.attention import grouped_attention
+from jaxpipe.models.kernels.scores import Scores
 
 Heads: TypeAlias = Float[Array, "batch seq heads width"]
 SharedHeads: TypeAlias = Float[Array, "batch seq kv_heads width"]

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import Array
 
-from jaxpipe.models.attention import (
+from jaxpipe.models.gpt_config import Attention
+from jaxpipe.models.kernels.attention import (
     MAX_PARTS,
     MIN_PART,
     grouped_attention,
     parts,
     self_attention,
 )
-from jaxpipe.models.gpt_config import Attention
-from jaxpipe.models.scores import Scores
+from jaxpipe.models.kernels.scores import Scores
 
 pytestmark = pytest.mark.slow
 

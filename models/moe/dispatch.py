@@ -1,11 +1,20 @@
-"""Tokens to experts and back by products with masks: shapes are fixed, so experts can be sharded.
+"""Tokens to experts and back: by products with masks, or sorted by their expert.
 
-A mask of (token, expert, slot) is 1 where the token has the slot; tokens beyond the capacity of
-their expert have none, and get zero from it.
+`dispatched` multiplies with a mask of (token, expert, slot), which is 1 where the token has the
+slot; tokens beyond the capacity of their expert have none, and get zero from it. Shapes are fixed,
+so experts can be sharded. Cost: two products of seq x (experts x capacity) x dim, and the masks,
+for each sequence.
 
-Cost: two products of seq x (experts x capacity) x dim, and the masks, for each sequence.
+`sorted_by_expert` has products over groups of rows, no slots, and drops no token::
 
-Source: Lepikhin et al. 2020, "GShard", section 3.2 (algorithm 2).
+    token    0  1  2  3         sorted    1  3 │ 0 │ 2        rows of expert 0, 1, 2
+    expert   1  0  2  0         groups    2    │ 1 │ 1        group sizes, known at run time
+
+It computes as many rows as tokens have choices, while masks compute every slot. A group may be of
+any size, so that experts cannot be divided evenly over devices: it is for one device.
+
+Source: Lepikhin et al. 2020, "GShard", section 3.2 (algorithm 2); Gale et al. 2022, "MegaBlocks",
+section 4 (dropless mixtures, as grouped products).
 """
 
 from collections.abc import Callable
@@ -16,6 +25,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxpipe.models.moe.router import Routed, slots
+
+GroupedRows = Callable[[Float[Array, "rows dim"], Int[Array, " experts"]], Array]
 
 
 def dispatched(
@@ -45,6 +56,26 @@ def dispatched(
     outputs = experts(rows)
     with jax.named_scope("combine"):
         return jnp.einsum("ebcd,bsec->bsd", outputs, weights)
+
+
+def sorted_by_expert(
+    x: Float[Array, "batch seq dim"], routed: Routed, experts: GroupedRows
+) -> Float[Array, "batch seq dim"]:
+    """Return the gated outputs of each token's experts.
+
+    `experts` maps the rows of expert 0, then those of expert 1 and so on, and the number of each,
+    to as many rows.
+    """
+    batch, seq, k = routed.experts.shape
+    rows = x.reshape(-1, x.shape[-1])
+    chosen = routed.experts.reshape(-1)
+    # Stable: the order of the rows must not depend on the backend.
+    order = jnp.argsort(chosen, stable=True)
+    sizes = jnp.bincount(chosen, length=routed.probabilities.shape[-1]).astype(jnp.int32)
+    outputs = experts(rows[order // k], sizes)
+    # Gathered back, not added up: the sum of a token's outputs keeps the order of its choices.
+    outputs = outputs[jnp.argsort(order)].reshape(batch, seq, k, -1)
+    return jnp.einsum("bskd,bsk->bsd", outputs, routed.gates.astype(x.dtype))
 
 
 # Keeps the numbers of experts for the backward, not the one-hot arrays.

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpipe.models.dropout import dropout
 from jaxpipe.models.gpt import Gpt
+from jaxpipe.models.kernels.dropout import dropout
 from tests.oracles import whole_model as uncut
 from tests.oracles.whole_model import SMALL
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import Array
 
-from jaxpipe.models.cross_entropy import IGNORED, chunk_tokens, cross_entropy
+from jaxpipe.models.kernels.cross_entropy import IGNORED, chunk_tokens, cross_entropy
 from jaxpipe.runtime.data import samples
 
 pytestmark = pytest.mark.slow

@@ -213,6 +213,15 @@ class LlamaConfig:
         return self.num_kv_heads * self.width
 
     @property
+    def ntk_base(self) -> float:
+        """The base of rotary positions with which `rope_factor` divides the lowest frequency.
+
+        Source: Peng et al. 2023, "YaRN", definition 1.
+        """
+        # A width of 2 has one frequency, which no base changes.
+        return self.rope_base * self.rope_factor ** (self.width / max(self.width - 2, 1))
+
+    @property
     def depth(self) -> int:
         """The number of attention layers: two for each pair."""
         return self.num_layers * (2 if self.alternating else 1)

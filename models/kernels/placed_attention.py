@@ -10,7 +10,7 @@
                                       4          ■ ■
                                       5              ■
 
-A layer calls it in place of its own attention, as that of `jaxpipe.models.cached_attention`.
+A layer calls it in place of its own attention, as those of `kernels.cached_attention`.
 
 Source: Krell et al. 2021, "Efficient Sequence Packing without Cross-contamination", section 3.
 """
@@ -19,11 +19,11 @@ from typing import Protocol, runtime_checkable
 
 from jaxtyping import Array, Float, Int
 
-from jaxpipe.models.attention import grouped_attention
-from jaxpipe.models.cached_attention import CachedAttention, Heads, SharedHeads
 from jaxpipe.models.gpt_config import Attention
-from jaxpipe.models.ring_attention import Ring, RingAttention
-from jaxpipe.models.scores import Scores
+from jaxpipe.models.kernels.attention import grouped_attention
+from jaxpipe.models.kernels.cached_attention import CachedAttention, Heads, SharedHeads
+from jaxpipe.models.kernels.ring_attention import Ring, RingAttention
+from jaxpipe.models.kernels.scores import Scores
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ not computed. Keys and values are sent while the device computes with them; in t
 gradients travel along, and are at home after n turns.
 
 A layer calls it in place of its own attention, inside of `jax.shard_map`, as that of
-`jaxpipe.models.cached_attention`. No device ever holds the keys of a whole sequence.
+`jaxpipe.models.kernels.cached_attention`. No device ever holds the keys of a whole sequence.
 
 Source: Liu et al. 2023, "Ring Attention with Blockwise Transformers for Near-Infinite Context",
 section 3; the order of the pieces: Brandon et al. 2023, "Striped Attention", section 3, in the form
@@ -30,9 +30,9 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
-from jaxpipe.models.cached_attention import Heads, SharedHeads
 from jaxpipe.models.gpt_config import Attention
-from jaxpipe.models.scores import (
+from jaxpipe.models.kernels.cached_attention import Heads, SharedHeads
+from jaxpipe.models.kernels.scores import (
     Differentiated,
     Piece,
     Queries,
@@ -45,7 +45,7 @@ from jaxpipe.models.scores import (
     nothing_attended,
     same_segment,
 )
-from jaxpipe.models.scores import Heads as Keys
+from jaxpipe.models.kernels.scores import Heads as Keys
 
 _Result = TypeVar("_Result")
 

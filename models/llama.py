@@ -1,0 +1,346 @@
+"""A decoder of the Llama type that can be partitioned between any two layers.
+
+::
+
+    x ─┬─ norm1 ─ qkv ─ turn ─ attention ─ project ─ (norm) ─ + ─┬─ norm2 ─ MLP ─ (norm) ─ + ─
+       └──────────────────────────────────────────────────────┘  └──────────────────────────┘
+
+    MLP:  ─┬─ gate ─ SiLU or GELU ─ * ─ down ─
+           └─ up ───────────────────┘
+
+Outside, parameters are nested dicts of arrays; inside, they become NNX modules::
+
+    {"embed":  {"tokens":    (vocabulary, dim)},
+     "blocks": {"norm1":     {"scale": (layers, dim)},
+                "attention": {"query":   {"kernel": (layers, dim, heads * width), "bias"},
+                              "key":     {"kernel": (layers, dim, kv_heads * width), "bias"},
+                              "value":   {"kernel": (layers, dim, kv_heads * width), "bias"},
+                              "project": {"kernel": (layers, heads * width, dim), "bias"},
+                              "query_norm", "key_norm": {"scale": (layers, width)}},
+                "norm2":     {"scale": (layers, dim)},
+                "mlp":       {"gate", "up": {"kernel": (layers, dim, hidden), "bias"},
+                              "down":       {"kernel": (layers, hidden, dim), "bias"}},
+                "attention_norm", "mlp_norm": {"scale": (layers, dim)}},
+     "head":   {"norm":      {"scale": (dim,)},
+                "kernel":    (vocabulary, dim), unless tied}}
+
+Biases and some norms are optional. Where windows alternate, a layer is a pair, and "blocks" has the
+parts "local" and "full", each as above.
+
+What the backward keeps is chosen as in `jaxpipe.models.gpt`: the inputs of norms, rotations and
+gates, not what is computed inside of them; `jaxpipe.models.llama_costs` counts it.
+
+Source: Touvron et al. 2023, "LLaMA", section 2.2; RMSNorm: Zhang and Sennrich 2019, "Root Mean
+Square Layer Normalization", equation 4; the norms in parentheses: Gemma Team 2024, "Gemma 2",
+section 2; the scaled embedding: Gemma Team 2024, "Gemma", and its published code.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Final
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, Key
+
+from jaxpipe.models.kernels.attention import grouped_attention
+from jaxpipe.models.kernels.cached_attention import CachedAttention
+from jaxpipe.models.kernels.rotary import frequencies, rotate
+from jaxpipe.models.kernels.scores import Scores
+from jaxpipe.models.llama_config import Activation, LlamaConfig
+from jaxpipe.models.transformer import (
+    INIT_STD,
+    Head,
+    Hidden,
+    Parts,
+    Transformer,
+    by_token,
+    gathered,
+    look_up,
+    residual_init_std,
+    table,
+)
+
+
+class RmsNorm(nnx.Module):
+    """Normalise the last dim, with statistics and factors in float32, rounded once.
+
+    Args:
+        config: the epsilon, and whether the factor is 1 + the parameter.
+        width: the size of the last dim.
+        rngs: the source of fresh parameters, which are constants.
+    """
+
+    def __init__(self, config: LlamaConfig, width: int, *, rngs: nnx.Rngs) -> None:
+        self.epsilon = config.norm_epsilon
+        self.offset = 1.0 if config.norm_offset else 0.0
+        self.dtype = config.compute_dtype
+        fresh = nnx.initializers.constant(1 - self.offset)
+        self.scale = nnx.Param(fresh(rngs.params(), (width,)))
+
+    def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
+        """Return the normalised vectors, in the format of computation."""
+        wide = x.astype(jnp.float32)
+        inverse = jax.lax.rsqrt(jnp.mean(wide**2, axis=-1, keepdims=True) + self.epsilon)
+        return (wide * inverse * (self.offset + self.scale[...])).astype(self.dtype)
+
+
+def _linear(
+    config: LlamaConfig, rngs: nnx.Rngs, *, bias: bool, std: float = INIT_STD
+) -> Callable[[int, int], nnx.Linear]:
+    return partial(
+        nnx.Linear,
+        use_bias=bias,
+        dtype=config.compute_dtype,
+        kernel_init=nnx.initializers.normal(std),
+        rngs=rngs,
+    )
+
+
+class Attention(nnx.Module):
+    """Causal attention with rotary positions, in which groups of heads share keys and values.
+
+    Args:
+        config: the sizes and the variant.
+        window: how many tokens a token reads at most; 0 for all.
+        rngs: the source of fresh parameters.
+    """
+
+    def __init__(self, config: LlamaConfig, *, window: int, rngs: nnx.Rngs) -> None:
+        self.config = config
+        self.scores = Scores(
+            scale=(config.query_scale or config.width) ** -0.5,
+            window=window,
+            softcap=config.attention_softcap,
+        )
+        linear = _linear(config, rngs, bias=config.qkv_bias)
+        self.query = linear(config.dim, config.query_width)
+        self.key = linear(config.dim, config.kv_width)
+        self.value = linear(config.dim, config.kv_width)
+        project = _linear(
+            config, rngs, bias=config.project_bias, std=residual_init_std(config.depth)
+        )
+        self.project = project(config.query_width, config.dim)
+        if config.qk_norm:
+            self.query_norm = RmsNorm(config, config.width, rngs=rngs)
+            self.key_norm = RmsNorm(config, config.width, rngs=rngs)
+
+    def __call__(self, x: Hidden, other: CachedAttention | None = None) -> Hidden:
+        """Return the attention output of each token, of the `other` attention if it is given."""
+        batch, seq, _ = x.shape
+        positions = None if other is None else other.positions
+        normed = self.config.qk_norm
+        with jax.named_scope("qkv"):
+            heads = (batch, seq, -1, self.config.width)
+            q, k, v = (each.reshape(heads) for each in by_token(self._products, x))
+            q = self._turned(q, self.query_norm if normed else None, positions)
+            k = self._turned(k, self.key_norm if normed else None, positions)
+        attend = grouped_attention if other is None else other
+        with jax.named_scope("attention"):
+            mixed = attend(q, k, v, form=self.config.attention, scores=self.scores)
+        with jax.named_scope("project"):
+            return gathered(self.project(mixed)).reshape(x.shape)
+
+    def _products(self, flat: Float[Array, "tokens dim"]) -> tuple[Array, Array, Array]:
+        return self.query(flat), self.key(flat), self.value(flat)
+
+    def _turned(self, heads: Array, norm: RmsNorm | None, positions: Array | None) -> Array:
+        angles = frequencies(self.config)
+
+        # Keeps its input, and without a norm nothing: a rotation is linear.
+        @jax.checkpoint
+        def turn(heads: Array) -> Array:
+            return rotate(heads if norm is None else norm(heads), angles, positions)
+
+        return turn(heads)
+
+
+class Mlp(nnx.Module):
+    """The gated MLP: SwiGLU or GeGLU.
+
+    Args:
+        config: the sizes and the activation.
+        rngs: the source of fresh parameters.
+    """
+
+    def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs) -> None:
+        linear = _linear(config, rngs, bias=config.mlp_bias)
+        self.activation = config.activation
+        self.gate = linear(config.dim, config.hidden)
+        self.up = linear(config.dim, config.hidden)
+        down = _linear(config, rngs, bias=config.mlp_bias, std=residual_init_std(config.depth))
+        self.down = down(config.hidden, config.dim)
+
+    def __call__(self, x: Hidden) -> Hidden:
+        """Return the output of the MLP for each token."""
+        with jax.named_scope("up"):
+            gate, up = by_token(lambda flat: (self.gate(flat), self.up(flat)), x)
+        with jax.named_scope("down"):
+            return gathered(self.down(jax.checkpoint(self._gated)(gate, up))).reshape(x.shape)
+
+    def _gated(self, gate: Array, up: Array) -> Array:
+        if self.activation is Activation.SILU:
+            return jax.nn.silu(gate) * up
+        return jax.nn.gelu(gate, approximate=True) * up
+
+
+class Block(nnx.Module):
+    """One attention layer with its MLP.
+
+    Args:
+        config: the sizes and the variant.
+        window: how many tokens a token reads at most; 0 for all.
+        rngs: the source of fresh parameters.
+    """
+
+    def __init__(self, config: LlamaConfig, *, window: int, rngs: nnx.Rngs) -> None:
+        norm = partial(RmsNorm, config, config.dim, rngs=rngs)
+        self.post_norms = config.post_norms
+        self.norm1 = norm()
+        self.attention = Attention(config, window=window, rngs=rngs)
+        self.norm2 = norm()
+        self.mlp = Mlp(config, rngs=rngs)
+        if config.post_norms:
+            self.attention_norm = norm()
+            self.mlp_norm = norm()
+
+    def __call__(
+        self, x: Hidden, key: Key[Array, ""] | None, other: CachedAttention | None = None
+    ) -> tuple[Hidden, None]:
+        """Return the residual stream after the layer, which adds nothing to the loss."""
+        del key  # nothing is dropped
+        with jax.named_scope("qkv"):
+            normed = jax.checkpoint(self.norm1)(x)
+        mixed = self.attention(normed, other)
+        with jax.named_scope("add1"):
+            x = x + (jax.checkpoint(self.attention_norm)(mixed) if self.post_norms else mixed)
+        with jax.named_scope("up"):
+            normed = jax.checkpoint(self.norm2)(x)
+        output = self.mlp(normed)
+        with jax.named_scope("add2"):
+            x = x + (jax.checkpoint(self.mlp_norm)(output) if self.post_norms else output)
+        return x, None
+
+
+class Pair(nnx.Module):
+    """Two attention layers, the first with the window and the second without.
+
+    Args:
+        config: the sizes and the variant.
+        rngs: the source of fresh parameters.
+    """
+
+    def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs) -> None:
+        self.local = Block(config, window=config.window, rngs=rngs)
+        self.full = Block(config, window=0, rngs=rngs)
+
+    def __call__(
+        self, x: Hidden, key: Key[Array, ""] | None, other: CachedAttention | None = None
+    ) -> tuple[Hidden, None]:
+        """Return the residual stream after both, which add nothing to the loss."""
+        with jax.named_scope("local"):
+            x, _ = self.local(x, key, other)
+        with jax.named_scope("full"):
+            return self.full(x, key, other)
+
+
+def llama_layer(config: LlamaConfig, *, rngs: nnx.Rngs) -> Block | Pair:
+    """Return the layer that stages count: a pair where windows alternate."""
+    if config.alternating:
+        return Pair(config, rngs=rngs)
+    return Block(config, window=config.window, rngs=rngs)
+
+
+class TokenEmbedding(nnx.Module):
+    """The vector of each token; positions enter in attention.
+
+    Args:
+        config: the sizes, and whether vectors are multiplied by the root of the width.
+        rngs: the source of fresh parameters.
+    """
+
+    def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs) -> None:
+        self.config = config
+        self.tokens = table(config.vocabulary, config.dim, rngs)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "batch seq"],
+        key: Key[Array, ""] | None,
+        places: Int[Array, "batch seq"] | None = None,
+    ) -> Hidden:
+        """Return the input of the first layer; nothing is dropped, and no place is read."""
+        del key, places
+        config = self.config
+        vectors = look_up(self.tokens[...], tokens, sequence=config.sequence)
+        x = vectors.astype(config.compute_dtype)
+        # The factor is rounded to the format of computation first, as where Gemma was trained.
+        return x * jnp.asarray(config.dim**0.5, x.dtype) if config.scaled_embedding else x
+
+
+def llama_head(config: LlamaConfig, *, rngs: nnx.Rngs) -> Head:
+    """Return the head: RMSNorm, then the logits of all tokens."""
+    norm = RmsNorm(config, config.dim, rngs=rngs)
+    kernel = None if config.tied else table(config.vocabulary, config.dim, rngs)
+    return Head(norm, kernel, logits_bytes=config.logits_bytes, softcap=config.final_softcap)
+
+
+_COLUMNS = ("attention.query", "attention.key", "attention.value", "mlp.gate", "mlp.up")
+_ROWS = ("attention.project", "mlp.down")
+
+_SPLIT_LAYER: Final = MappingProxyType(
+    {
+        **{f"{name}.{leaf}": -1 for name in _COLUMNS for leaf in ("kernel", "bias")},
+        **{f"{name}.kernel": -2 for name in _ROWS},
+    }
+)
+_SPLIT_ENDS: Final = MappingProxyType({"embed.tokens": -2, "head.kernel": -2})
+
+SPLIT: Final = MappingProxyType(
+    {**_SPLIT_ENDS, **{f"blocks.{name}": dim for name, dim in _SPLIT_LAYER.items()}}
+)
+"""What writes to the middle of a layer is split by columns, what reads from there by rows.
+
+Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
+"""
+
+SPLIT_PAIRS: Final = MappingProxyType(
+    {
+        **_SPLIT_ENDS,
+        **{
+            f"blocks.{part}.{name}": dim
+            for part in ("local", "full")
+            for name, dim in _SPLIT_LAYER.items()
+        },
+    }
+)
+"""The same where windows alternate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Llama(Transformer):
+    """A decoder of the size and variant of `config`; it holds no parameters.
+
+    >>> import jax
+    >>> config = LlamaConfig(
+    ...     num_layers=4, dim=8, num_heads=2, num_kv_heads=1, hidden=12, sequence=16,
+    ...     vocabulary=256,
+    ... )
+    >>> llama = Llama(config)
+    >>> params = llama.init(jax.random.key(0), layers=range(2, 4), embed=False, head=True)
+    >>> sorted(params), params["blocks"]["mlp"]["up"]["kernel"].shape
+    (['blocks', 'head'], (2, 8, 12))
+    """
+
+    config: LlamaConfig
+
+    @property
+    def split(self) -> Mapping[str, int]:
+        """The dim of each parameter that tensor parallelism splits: heads, hidden, vocabulary."""
+        return SPLIT_PAIRS if self.config.alternating else SPLIT
+
+    def _parts(self) -> Parts:
+        return Parts(embedding=TokenEmbedding, block=llama_layer, head=llama_head)
