@@ -43,7 +43,8 @@ def options(command: Callable[..., int]) -> Iterator[Option]:
     """
     hints = get_type_hints(command, include_extras=True)
     docs = {
-        each.arg_name: each.description for each in docstring_parser.parse(_doc(command)).params
+        argument.arg_name: argument.description
+        for argument in docstring_parser.parse(_doc(command)).params
     }
     for name, parameter in inspect.signature(command).parameters.items():
         hint, marks = _unwrap(hints[name])
@@ -73,7 +74,7 @@ def _option(name: str, hint: Any, marks: tuple[Any, ...], default: Any, meaning:
     if _POSITIONAL in marks:
         shown = f"`{metavar or name.upper()}`"
     else:
-        shown = ", ".join(f"`{each}`" for each in (*aliases, f"--{typed}"))
+        shown = ", ".join(f"`{alias}`" for alias in (*aliases, f"--{typed}"))
     required = default is inspect.Parameter.empty
     shown_default = "required" if required else _shown_default(default)
     kind = "flag" if is_flag else type_name(hint)
@@ -81,13 +82,13 @@ def _option(name: str, hint: Any, marks: tuple[Any, ...], default: Any, meaning:
 
 
 def _spread(section: type) -> Iterator[Option]:
-    for each in fields_of(section):
-        is_flag = each.type == "boolean"
-        meaning = each.meaning + (f" [{each.unit}]" if each.unit else "")
+    for field in fields_of(section):
+        is_flag = field.type == "boolean"
+        meaning = field.meaning + (f" [{field.unit}]" if field.unit else "")
         yield Option(
-            f"`--{each.name.replace('_', '-')}`",
-            "flag" if is_flag else each.type,
-            "" if is_flag else each.default,
+            f"`--{field.name.replace('_', '-')}`",
+            "flag" if is_flag else field.type,
+            "" if is_flag else field.default,
             meaning,
         )
 

@@ -54,20 +54,20 @@ def fields_of(section: type) -> tuple[Field, ...]:
     """
     docs, hints, ranges = attribute_docs(section), get_type_hints(section), ranges_of(section)
     fields = []
-    for each in dataclasses.fields(section):
-        where = f"{section.__module__}.{section.__qualname__}.{each.name}"
-        if not docs.get(each.name):
+    for field in dataclasses.fields(section):
+        where = f"{section.__module__}.{section.__qualname__}.{field.name}"
+        if not docs.get(field.name):
             raise DocumentationError(f"{where} has no docstring; write one below the field")
-        meaning, unit = _split_unit(docs[each.name])
-        _check_unit(where, each.name, unit)
+        meaning, unit = _split_unit(docs[field.name])
+        _check_unit(where, field.name, unit)
         fields.append(
             Field(
-                each.name,
-                type_name(hints[each.name]),
+                field.name,
+                type_name(hints[field.name]),
                 unit,
-                _default(each),
+                _default(field),
                 _sentence(meaning),
-                range=str(ranges.get(each.name, "")),
+                range=str(ranges.get(field.name, "")),
             )
         )
     return tuple(fields)
@@ -118,13 +118,13 @@ def definitions(entries: Iterable[tuple[str, str, str]]) -> str:
 
 def choices_of(section: type) -> tuple[type[StrEnum], ...]:
     """Return the enumerations that the fields of a dataclass choose from, in order."""
-    found = [
-        each
+    choices = [
+        part
         for hint in get_type_hints(section).values()
-        for each in (hint, *get_args(hint))
-        if isinstance(each, type) and issubclass(each, StrEnum)
+        for part in (hint, *get_args(hint))
+        if isinstance(part, type) and issubclass(part, StrEnum)
     ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(choices))
 
 
 def choice_table(choices: type[StrEnum]) -> str:
@@ -134,12 +134,14 @@ def choice_table(choices: type[StrEnum]) -> str:
         DocumentationError: a value is documented neither below it nor in a table of the class.
     """
     docs, drawn = attribute_docs(choices), summary(choices)
-    missing = [each for each in choices if not docs.get(each.name)]
+    missing = [choice for choice in choices if not docs.get(choice.name)]
     if not missing:
-        return table(("value", "meaning"), [(f"`{each}`", docs[each.name]) for each in choices])
-    for each in missing:
-        if not re.search(rf"^{each} ", drawn, re.MULTILINE):
-            raise DocumentationError(f"{choices.__qualname__}.{each.name} has no docstring")
+        return table(
+            ("value", "meaning"), [(f"`{choice}`", docs[choice.name]) for choice in choices]
+        )
+    for choice in missing:
+        if not re.search(rf"^{choice} ", drawn, re.MULTILINE):
+            raise DocumentationError(f"{choices.__qualname__}.{choice.name} has no docstring")
     lines = [line for line in drawn.splitlines()[1:] if line and not line.startswith("====")]
     return table(("value", "meaning"), [_choice_row(line) for line in lines])
 
@@ -159,15 +161,15 @@ def type_name(hint: Any) -> str:
     """
     origin, arguments = get_origin(hint), [a for a in get_args(hint) if a is not type(None)]
     if origin in (types.UnionType, Union):
-        return " or ".join(type_name(each) for each in arguments)
+        return " or ".join(type_name(argument) for argument in arguments)
     if origin is Literal:
-        return "one of " + ", ".join(f"`{each}`" for each in arguments)
+        return "one of " + ", ".join(f"`{value}`" for value in arguments)
     if origin is tuple:
         inner = type_name(arguments[0])
         is_plain = inner in (*_NAMES.values(), "table")
         return f"list of {inner}s" if is_plain else inner.replace("one", "list", 1)
     if origin is None and isinstance(hint, type) and issubclass(hint, StrEnum):
-        return "one of " + ", ".join(f"`{each}`" for each in hint)
+        return "one of " + ", ".join(f"`{choice}`" for choice in hint)
     if dataclasses.is_dataclass(hint):
         return "table"
     return _NAMES.get(hint, getattr(hint, "__name__", str(hint)))
@@ -199,8 +201,8 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 def _split_unit(text: str) -> tuple[str, str]:
-    found = [each for each in _UNIT.findall(text) if each in UNITS]
-    return (text.replace(f" [{found[0]}]", "", 1), found[0]) if found else (text, "")
+    units = [unit for unit in _UNIT.findall(text) if unit in UNITS]
+    return (text.replace(f" [{units[0]}]", "", 1), units[0]) if units else (text, "")
 
 
 def _check_unit(where: str, name: str, unit: str) -> None:

@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from jaxpipe import errors
@@ -17,19 +17,20 @@ class Message:
     error: str
     text: str
     file: str
+    line: int = field(compare=False)
 
 
 def error_classes() -> tuple[type[Exception], ...]:
     """Return the error tree, each class after its base."""
-    found: list[type[Exception]] = [errors.JaxpipeError]
-    for each in found:
-        found += each.__subclasses__()
-    return tuple(each for each in found if each.__module__ == errors.__name__)
+    classes: list[type[Exception]] = [errors.JaxpipeError]
+    for error in classes:
+        classes += error.__subclasses__()
+    return tuple(error for error in classes if error.__module__ == errors.__name__)
 
 
 def messages(root: Path) -> Iterator[Message]:
     """Yield all messages whose text is in the code; `ValueError`s too, which are translated."""
-    known = {each.__name__ for each in error_classes()} | {"ValueError"}
+    known = {error.__name__ for error in error_classes()} | {"ValueError"}
     files = sorted(path for name in ROOTS for path in (root / name).rglob("*.py"))
     for path in files:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -37,7 +38,7 @@ def messages(root: Path) -> Iterator[Message]:
                 name = getattr(node.exc.func, "id", "")
                 text = _text(node.exc.args[0]) if node.exc.args else None
                 if name in known and text is not None and any(map(str.isalpha, text)):
-                    yield Message(name, text, str(path.relative_to(root)))
+                    yield Message(name, text, str(path.relative_to(root)), node.lineno)
 
 
 def _text(node: ast.expr) -> str | None:
@@ -46,7 +47,7 @@ def _text(node: ast.expr) -> str | None:
         case ast.Constant(value=str(text)):
             return text
         case ast.JoinedStr(values=parts):
-            return "".join(_part(each) for each in parts)
+            return "".join(map(_part, parts))
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             first, second = _text(left), _text(right)
             return None if first is None else first + (second or "…")

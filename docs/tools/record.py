@@ -33,9 +33,9 @@ def recorded() -> Mapping[str, Recorded]:
 
 def record(name: str) -> None:
     """Run one command and write what it prints."""
-    each = recorded()[name]
+    command = recorded()[name].command
     (ROOT / "build").mkdir(exist_ok=True)
-    text = output(each.command)
+    text = output(command)
     (FOLDER / f"{name}.txt").write_text(text)
 
 

@@ -11,7 +11,7 @@ import jaxpipe
 from docs.tools.commands import command_reference
 from docs.tools.compatibility import compatibility_reference
 from docs.tools.fields import choice_table, choices_of, definitions, field_list, forms_of
-from docs.tools.messages import error_classes, messages
+from docs.tools.messages import Message, error_classes, messages
 from docs.tools.source import summary
 from jaxpipe import topo
 from jaxpipe.config import Config
@@ -39,11 +39,11 @@ def reference_pages(root: Path) -> Mapping[str, str]:
 
 def _configuration() -> str:
     parts = []
-    for each in fields(Config):
-        note = _REQUIRED if each.name in ("run", "model", "data") else ""
+    for field in fields(Config):
+        note = _REQUIRED if field.name in ("run", "model", "data") else ""
         # The section `model` has a form for each family.
-        for section in forms_of(each.type):
-            shown = _title(each.name, section)
+        for section in forms_of(field.type):
+            shown = _title(field.name, section)
             parts.append(f"## {shown}\n\n{summary(section)}{note}\n\n{field_list(section)}")
             parts += [_choices(choice, section) for choice in choices_of(section)]
     return "\n\n".join(parts)
@@ -167,13 +167,19 @@ def _first_line(documented: object) -> str:
 
 
 def _messages(root: Path) -> str:
-    found = sorted(set(messages(root)), key=lambda each: (each.error, each.text.lstrip("`⟨")))
+    listing = sorted(set(messages(root)), key=_alphabetical)
     parts = []
-    for name in sorted({each.error for each in found}, key=_value_error_last):
-        of_class = [each for each in found if each.error == name]
-        listed = definitions((_escape(each.text), "", f"`{each.file}`") for each in of_class)
+    for name in sorted({message.error for message in listing}, key=_value_error_last):
+        of_class = [message for message in listing if message.error == name]
+        listed = definitions(
+            (_escape(message.text), "", f"`{message.file}`") for message in of_class
+        )
         parts.append(f"## {name}: {len(of_class)} messages\n\n{listed}")
     return "\n\n".join(parts)
+
+
+def _alphabetical(message: Message) -> tuple[str, str]:
+    return (message.error, message.text.lstrip("`⟨"))
 
 
 def _value_error_last(name: str) -> tuple[bool, str]:

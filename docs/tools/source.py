@@ -18,9 +18,9 @@ def attribute_docs(cls: type) -> Mapping[str, str]:
     An attribute is documented by the string below it, or in the section `Args` of the class.
     """
     docs: dict[str, str] = {}
-    for each in reversed(cls.__mro__):
-        if each.__module__ not in ("builtins", "enum"):
-            docs |= _own_docs(each)
+    for base in reversed(cls.__mro__):
+        if base.__module__ not in ("builtins", "enum"):
+            docs |= _own_docs(base)
     return docs
 
 
@@ -42,8 +42,8 @@ def _own_docs(cls: type) -> dict[str, str]:
     statement = tree.body[0]
     assert isinstance(statement, ast.ClassDef), statement
     docs = {
-        each.arg_name: _one_line(each.description or "")
-        for each in docstring_parser.parse(cls.__doc__ or "").params
+        argument.arg_name: _one_line(argument.description or "")
+        for argument in docstring_parser.parse(cls.__doc__ or "").params
     }
     for attribute, text in zip(statement.body, statement.body[1:], strict=False):
         if (
@@ -60,7 +60,7 @@ def _names(statement: ast.stmt) -> list[str]:
         targets: list[ast.expr] = [statement.target]
     else:
         targets = statement.targets if isinstance(statement, ast.Assign) else []
-    return [each.id for each in targets if isinstance(each, ast.Name)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 def _one_line(text: str) -> str:

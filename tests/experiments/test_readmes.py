@@ -38,6 +38,11 @@ def test_every_experiment_says_how_to_run_it():
             assert "How to run" in path.read_text(), path
 
 
+@pytest.mark.parametrize("text", TEXTS, ids=lambda path: str(path.relative_to(EXPERIMENTS)))
+def test_commands_stand_in_blocks(text: Path):
+    assert re.findall(r"^(?:python -m experiments|jaxpipe \w+ -).*", text.read_text(), re.M) == []
+
+
 def test_every_readme_is_short():
     for path in EXPERIMENTS.glob("*/README.md"):
         words = [word for word in path.read_text().split() if word.strip("|-")]
