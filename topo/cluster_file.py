@@ -1,7 +1,9 @@
 """What a cluster file may say: its tables, checked field by field."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import msgspec
@@ -14,6 +16,50 @@ MAX_DEVICES = 2**14
 """Of more, the matrices of links take gigabytes each."""
 
 Rows: TypeAlias = tuple[tuple[float, ...], ...]
+
+_SPEED, _RATE, _PRICE = (0.0, 1e6), (1e-6, 1e6), (0.0, 1e6)
+RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "memory_gib": (2.0**-10, 2.0**20),
+        "tflops": _SPEED,
+        "effective_tflops": _SPEED,
+        "watts": _SPEED,
+        "dollars_per_hour": _PRICE,
+        "egress_dollars_per_gb": _PRICE,
+        "nic_gbps": _RATE,
+        "egress_gbps": _RATE,
+        "ingress_gbps": _RATE,
+        "bandwidth_gbps": _RATE,
+        "alone_gbps": _RATE,
+        "latency_ms": (0.0, 1e6),
+        "restart_kb": (1e-3, 1e9),
+    }
+)
+"""The least and the largest number of each field that has a unit: of what exists, with margins.
+
+1e-6 Gbit/s is a modem, 1e6 Gbit/s a thousand of today's fastest links. Speeds and powers are above
+0. A NIC may be `inf`, its default: it limits nothing.
+"""
+_ABOVE_0 = frozenset(("tflops", "effective_tflops", "watts"))
+_UNLIMITED = frozenset(("nic_gbps", "egress_gbps", "ingress_gbps"))
+
+
+def check_ranges(section: Any) -> None:
+    """Check the numbers of a table of a cluster file, all that have a range.
+
+    Raises:
+        ValueError: one is not in it; the message names the field.
+    """
+    for name in section.__dataclass_fields__:
+        value = getattr(section, name)
+        if name not in RANGES or value is None or (value == inf and name in _UNLIMITED):
+            continue
+        least, most = RANGES[name]
+        # Chained, so that nan is refused as well.
+        if not least <= value <= most or (value == 0 and name in _ABOVE_0):
+            words = "above 0 and" if name in _ABOVE_0 else f"from {least:g} to"
+            at_most = f"at most {most:g}" if name in _ABOVE_0 else f"{most:g}"
+            raise ValueError(f"`{name}` must be {words} {at_most}, is {value:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,21 +111,11 @@ class HostGroup:
             check_name(region, "hosts.region")
         if self.name is not None:
             check_name(self.name, "hosts.name")
-        for name in ("memory_gib", "tflops", "effective_tflops", "watts"):
-            given = getattr(self, name)
-            if given is not None and not 0 < given < inf:
-                raise ValueError(f"`{name}` must be above 0 and finite, is {given}")
-        self._check_prices()
+        check_ranges(self)
         if self.name is not None and (self.count > 1 or len(self.regions) != 1):
             raise ValueError(f"`name` is for one host; {self.name!r} stands for more: leave it out")
         if self.hostfile or self.slurm_topology:
             self._check_listed()
-
-    def _check_prices(self) -> None:
-        for name in ("dollars_per_hour", "egress_dollars_per_gb"):
-            given = getattr(self, name)
-            if given is not None and not 0 <= given < inf:
-                raise ValueError(f"`{name}` must be from 0 to below infinity, is {given}")
 
     def _check_listed(self) -> None:
         """Hosts that a file lists are not counted and named here as well."""
@@ -109,11 +145,7 @@ class Speed:
     """Bandwidth of a pair while nothing else communicates [Gbit/s]. Default: `bandwidth_gbps`."""
 
     def __post_init__(self) -> None:
-        # Chained, so that nan is refused as well.
-        if not 0 <= self.latency_ms < inf:
-            raise ValueError(f"`latency_ms` must be from 0 to below infinity, is {self.latency_ms}")
-        if not self.bandwidth_gbps > 0:
-            raise ValueError(f"`bandwidth_gbps` must be above 0, is {self.bandwidth_gbps}")
+        check_ranges(self)
         if self.alone_gbps is not None and not self.alone_gbps >= self.bandwidth_gbps:
             raise ValueError(
                 f"`alone_gbps` must be at least `bandwidth_gbps` = {self.bandwidth_gbps}, is "
@@ -214,6 +246,7 @@ class ClusterFile:
 
     def __post_init__(self) -> None:
         check_name(self.name, "name")
+        check_ranges(self)
         # `inside_host` has a default: its presence says nothing.
         by_region = ("links", "link_table", "inside_region", "across_regions")
         given = [name for name in by_region if getattr(self, name)]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from math import nan
+from math import inf, nan
 
 import numpy as np
 
@@ -146,7 +146,7 @@ def _link_table(text: str) -> dict[tuple[str, str], Speed]:
             latency_ms, gbps = float(row["latency_ms"]), float(row["bandwidth_gbps"])
         except ValueError:
             latency_ms = gbps = nan
-        if not (is_name(row["region_a"]) and is_name(row["region_b"]) and gbps > 0):
+        if not (is_name(row["region_a"]) and is_name(row["region_b"]) and 0 < gbps < inf):
             raise ValueError(
                 f"`link_table` must have the names of two regions and two numbers in a row: row "
                 f"{number} has something else"

@@ -33,14 +33,16 @@ def usable_cores() -> tuple[int, ...]:
     return limited_cores(allowed)
 
 
-def limited_cores(allowed: Iterable[int], *, root: Path = _ROOT) -> tuple[int, ...]:
+def limited_cores(
+    allowed: Iterable[int], *, has_quota: bool = True, root: Path = _ROOT
+) -> tuple[int, ...]:
     """Return one of each physical core among the `allowed`, as many as the quota pays for.
 
-    At least one, and the first of its hyperthreads.
+    At least one, and the first of its hyperthreads. Without `has_quota`, all of them.
     """
     first = {siblings_of(core, root=root): core for core in sorted(allowed, reverse=True)}
     cores = sorted(first.values())
-    quota = min(_cpu_quotas(root), default=inf)
+    quota = min(_cpu_quotas(root), default=inf) if has_quota else inf
     return tuple(cores if quota >= len(cores) else cores[: max(1, int(quota))])
 
 

@@ -8,7 +8,8 @@ their files may come from strangers. So a name is a plain word::
     cluster   homogeneous:hosts=2,delay_ms=60     a name, and the settings of its parameters
 
 64 is the length of a host name in Linux. Nothing in a name is special to a shell, to YAML or to a
-path: no blank, quote, slash or control character, no hyphen or dot at the beginning.
+path: no blank, quote, slash or control character, no hyphen or dot at the beginning, no empty part
+between dots.
 
 >>> check_name("ohio-0", "name")
 'ohio-0'
@@ -23,12 +24,14 @@ from collections.abc import Mapping
 LONGEST = 64
 """Characters of a name; of the settings behind the name of a cluster it is 16 times that."""
 
-_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?=[A-Za-z0-9_])){0,63}"
+"""Dots stand between words, as in RFC 1123: neither two in a row, nor one at the end."""
 _IS_NAME = re.compile(_NAME)
 _IS_DEVICE = re.compile(rf"{_NAME}(:[0-9]{{1,9}})?")
 _IS_CLUSTER = re.compile(rf"{_NAME}(:[A-Za-z0-9._+=,/-]{{0,1024}})?")
 _RULE = (
-    f"letters, digits, `.`, `_` and `-`, the first a letter or a digit, at most {LONGEST} of them"
+    f"letters, digits, `.`, `_` and `-`, the first a letter or a digit, at most {LONGEST} of them, "
+    "with something after each `.`"
 )
 
 

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 
+from jaxpipe.topo.cluster_file import MAX_DEVICES
 from jaxpipe.topo.gpu import gpu, gpu_names
 from jaxpipe.topo.machine_limits import memory_bytes, usable_cores
 from jaxpipe.topo.nvidia import gpu_link_speed
@@ -47,6 +48,8 @@ def file_of_this_machine(
     elif not num_gpus and (num_bytes := memory_bytes()) is not None:
         wanted = settings.get("devices", "")
         sharing = int(wanted) if wanted.isdecimal() and int(wanted) else num_devices
+        # Beyond the most, the number itself is refused, not what would be left of the memory.
+        sharing = min(sharing, MAX_DEVICES)
         parameters["memory_gib"] = gib_from_bytes(num_bytes) / sharing
     if "memory_gib" in parameters:
         host["memory_gib"] = "$memory_gib"

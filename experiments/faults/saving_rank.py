@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from jaxpipe.runtime.process.affinity import die_with_parent, pin
+from jaxpipe.runtime.process.affinity import pin
+from jaxpipe.runtime.process.parent_death import die_with_parent
 
 if __name__ == "__main__":
     die_with_parent()

@@ -24,7 +24,7 @@ from typing import IO, Any, TypeVar
 import msgspec
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.process.affinity import die_with_parent
+from jaxpipe.runtime.process.parent_death import die_with_parent
 
 T = TypeVar("T")
 _MOST_PROCESSES = 4
@@ -112,9 +112,11 @@ class _Process:
             self.process.kill()
             code = self.process.wait()
             self.errors.seek(0)
-            last = (self.errors.read().strip().splitlines() or [f"exit code {code}"])[-1]
+            lines = self.errors.read().strip().splitlines() or [f"exit code {code}"]
+            # Behind the error, jax writes notes on its tracebacks.
+            last = [line for line in lines if "Error: " in line][-1:] or lines[-1:]
             raise ConfigError(
-                f"`{self.name}` could not measure this machine: {last:.200}; state the speed of "
+                f"`{self.name}` could not measure this machine: {last[0]:.200}; state the speed of "
                 "devices in the cluster file, as `effective_tflops`"
             ) from None
 

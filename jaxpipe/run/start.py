@@ -35,7 +35,7 @@ from jaxpipe.run.rank_progress import shown_ranks
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.config import ComputeKind, Survival
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
-from jaxpipe.runtime.process.affinity import die_with_parent, pin
+from jaxpipe.runtime.process.affinity import pin
 from jaxpipe.runtime.process.compile_cache import use_compile_cache
 from jaxpipe.runtime.process.ctrl_z import not_suspended
 from jaxpipe.runtime.process.exit_cause import find_exit_cause
@@ -49,6 +49,7 @@ from jaxpipe.runtime.process.mpirun import (
     launch_command,
     launched_rank,
 )
+from jaxpipe.runtime.process.parent_death import die_with_parent
 from jaxpipe.runtime.process.ulfm_support import check_survival
 from jaxpipe.runtime.rank_mesh import rank_mesh
 from jaxpipe.runtime.watchdog import (

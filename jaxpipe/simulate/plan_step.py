@@ -16,7 +16,7 @@ import numpy as np
 from jaxpipe.collective import NO_CODECS, NO_CODING, Codecs, Coding, coding_of
 from jaxpipe.network import MessageCosts
 from jaxpipe.plan import Pipeline, Plan
-from jaxpipe.plan.cost import Part, Profile, SharedStage, shared_part
+from jaxpipe.plan.cost import NO_SOFTWARE, Part, Profile, SharedStage, shared_part
 from jaxpipe.simulate.engine.simulator import simulate_ends
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
 from jaxpipe.simulate.gradient_transfers import gradient_collectives, parameter_gathers
@@ -88,6 +88,7 @@ def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
         forward_s=tuple(part.forward_s for part in parts),
         backward_s=tuple(part.backward_s for part in parts),
         backward_weight_s=_weights_s(parts),
+        backward_input_s=_inputs_s(parts),
         update_s=tuple(part.update_s for part in parts) if any(p.update_s for p in parts) else None,
         activation_bytes=_activation_bytes(plan, conditions),
         coding=_boundary_coding(plan, conditions),
@@ -210,7 +211,8 @@ def _stage_costs(plan: Plan, pipeline: Pipeline, conditions: Conditions) -> Iter
             recomputes=conditions.recomputes,
             data_parts=len(group) // tensor_parts[stage % pipeline.num_ranks],
         )
-        yield shared_part(timed, shared, plan.sharing, conditions.cluster)
+        stage_part = shared_part(timed, shared, plan.sharing, conditions.cluster)
+        yield _with_software(stage_part, pipeline, stage, conditions)
 
 
 def _weights_s(parts: Sequence[Part]) -> tuple[float, ...] | None:
@@ -218,6 +220,34 @@ def _weights_s(parts: Sequence[Part]) -> tuple[float, ...] | None:
     if all(part.backward_weight_s is None for part in parts):
         return None
     return tuple(part.later_s for part in parts)
+
+
+def _inputs_s(parts: Sequence[Part]) -> tuple[float, ...] | None:
+    """Return the seconds of each backward-input; None, which means the rest, if not profiled."""
+    if all(part.backward_input_s is None for part in parts):
+        return None
+    return tuple(part.earlier_s for part in parts)
+
+
+def _with_software(part: Part, pipeline: Pipeline, stage: int, conditions: Conditions) -> Part:
+    """Return a stage with the seconds of its rank beside its layers.
+
+    A message keeps both of its ranks busy; once a step the first stage of a rank has its own work.
+    """
+    software = conditions.profile.software
+    if software == NO_SOFTWARE:
+        return part
+    groups, last = _holders(pipeline), pipeline.num_stages - 1
+    profile = conditions.profile.scaled(microbatch=pipeline.microbatch)
+    message_s = software.message(profile.activation_bytes)
+    # The message before a stage, in either direction, and that behind it: none inside a rank.
+    num_messages = sum(
+        groups[near] != groups[stage] for near in (stage - 1, stage + 1) if 0 <= near <= last
+    )
+    busy_s = software.call_s + num_messages * message_s
+    is_first_of_rank = stage < pipeline.num_ranks
+    delayed = part.delayed(forward_s=busy_s, backward_s=busy_s)
+    return replace(delayed, update_s=part.update_s + is_first_of_rank * software.step_s)
 
 
 def plan_step_s(plan: Plan, conditions: Conditions) -> float:

@@ -50,6 +50,7 @@ def replay_step(plan: Plan, conditions: Conditions, measured: Trace) -> StepMode
         backward_s=tuple(_backward_s(took_s, slot) for slot in slots),
         # Only if every stage has split its backward: 0 s is no duration, None means half.
         backward_weight_s=tuple(weights_s) if all(weights_s) else None,
+        backward_input_s=None,
         update_s=tuple(updates_s) if any(updates_s) else None,
     )
 

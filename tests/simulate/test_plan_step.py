@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.plan import Plan, PlanConfig, default_plan
-from jaxpipe.plan.cost import flop_profile
+from jaxpipe.plan.cost import Software, flop_profile
 from jaxpipe.schedule import Bucket, ScheduleKind
 from jaxpipe.simulate import (
     Conditions,
@@ -243,3 +243,29 @@ def test_a_split_backward_takes_the_parts_that_the_profile_says(share: float):
     conditions = replace(conditions, profile=replace(conditions.profile, layers=layers))
     job = plan_step(plan_of(conditions, stages=2, replicas=1, batch=4), conditions)
     assert job.backward_weight_s == pytest.approx((2.0 * share, 2.0 * share))
+
+
+def test_the_software_of_ranks_takes_its_time():
+    conditions = conditions_of(2, layers=2, network=False)
+    plain = plan_of(conditions, stages=2, replicas=1, batch=1)
+    software = Software(call_s=0.1, message_s=0.01, byte_s=0.001, step_s=1.0)
+    busy = replace(conditions, profile=replace(conditions.profile, software=software))
+    # Two forwards and two backwards in a row, each with one end of a message of 4 bytes.
+    expected = plan_step_s(plain, conditions) + 4 * (0.1 + 0.014) + 1.0
+    assert plan_step_s(plain, busy) == pytest.approx(expected)
+    alone = plan_of(conditions, stages=1, replicas=2, batch=2)
+    assert plan_step_s(alone, busy) == pytest.approx(plan_step_s(alone, conditions) + 0.2 + 1.0)
+
+
+def test_a_split_backward_may_take_longer_than_a_whole_one():
+    conditions = conditions_of(2, layers=2, network=False)
+    layers = tuple(
+        replace(layer, backward_input_s=1.5, backward_weight_s=1.0)
+        for layer in conditions.profile.layers
+    )
+    split = replace(conditions, profile=replace(conditions.profile, layers=layers))
+    plan = plan_of(conditions, stages=1, replicas=1, batch=3)
+    whole_s = plan_step_s(plan, split)
+    assert whole_s == plan_step_s(plan, conditions)
+    zero_bubble = replace(plan, schedule=ScheduleKind.ZB_H1)
+    assert plan_step_s(zero_bubble, split) == pytest.approx(whole_s + 3 * 2 * 0.5)

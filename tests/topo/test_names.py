@@ -27,6 +27,8 @@ NAMES = st.text(max_size=70) | st.from_regex(re.compile(r"[A-Za-z0-9._-]{1,70}")
 @given(name=NAMES)
 def test_a_name_is_one_harmless_word(name: str):
     expected = name[:1].isalnum() and set(name) <= HARMLESS and len(name) <= 64
+    # As in RFC 1123, there is something between dots, and after the last.
+    expected = expected and not any(part[:1] in ("", "-") for part in name.split("."))
     assert is_name(name) == (expected and name.isascii())
 
 
@@ -46,7 +48,22 @@ def test_clusters_with_settings_are_names():
     assert cluster.name == "homogeneous:hosts=2,delay_ms=60"
 
 
-BAD = ("ev\ntouch F", "a b", "../../x", "", "-n", ".x", "a;b", "a$(x)", "\x1b[2J", "x" * 65, "ä")
+BAD = (
+    "a.",
+    "a..b",
+    "a.-b",
+    "ev\ntouch F",
+    "a b",
+    "../../x",
+    "",
+    "-n",
+    ".x",
+    "a;b",
+    "a$(x)",
+    "\x1b[2J",
+    "x" * 65,
+    "ä",
+)
 
 LINKS = """
 [inside_region]

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 import pytest
 from hypothesis import given
 
-from jaxpipe.topo import Cluster, load
+from jaxpipe.topo import Cluster, load, without_network
 from jaxpipe.topo.shaping import shaped_peers
 from jaxpipe.topo.tc import bucket_commands, parse_addresses, tc_scripts
 from tests.topo.golden_cases import addresses, scripts
@@ -104,7 +104,7 @@ def test_hosts_and_addresses_must_match(text: str, device: str, words: str):
 
 def test_a_link_without_a_limit_cannot_be_shaped():
     with pytest.raises(ValueError, match="from 'here-0' to 'here-1' is infinite: limit it"):
-        shaped_peers(load("homogeneous:hosts=2,bandwidth_gbps=inf"), "here-0")
+        shaped_peers(without_network(load("homogeneous:hosts=2")), "here-0")
 
 
 def test_an_unknown_host_has_no_peers():

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxpipe.runtime.process.affinity import die_with_parent, pin
+from jaxpipe.runtime.process.affinity import pin
+from jaxpipe.runtime.process.parent_death import die_with_parent
 
 
 def run(program: Callable[[Any, Mapping[str, Any]], Any]) -> None:

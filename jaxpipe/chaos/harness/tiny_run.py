@@ -28,8 +28,8 @@ from jaxpipe.chaos.harness.processes import (
     shared_memory_of,
 )
 from jaxpipe.errors import RunError
-from jaxpipe.runtime.process.affinity import die_with_parent
 from jaxpipe.runtime.process.compile_cache import variables_of_cache
+from jaxpipe.runtime.process.parent_death import die_with_parent
 from jaxpipe.topo.toml_text import toml_text
 
 NUM_RANKS = 4

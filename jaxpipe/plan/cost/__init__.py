@@ -4,7 +4,15 @@ from jaxpipe.network.alpha_beta import Links, links_between, uniform_links
 from jaxpipe.plan.cost.collective_cost import ring_s, transfers_s, tree_s
 from jaxpipe.plan.cost.estimate import Estimate, estimate, slowness
 from jaxpipe.plan.cost.group_cost import SharedStage, shared_part
-from jaxpipe.plan.cost.layer_profile import Part, Profile, flop_profile, read_profile, write_profile
+from jaxpipe.plan.cost.layer_profile import (
+    NO_SOFTWARE,
+    Part,
+    Profile,
+    Software,
+    flop_profile,
+    read_profile,
+    write_profile,
+)
 from jaxpipe.plan.cost.lower_bound import LowerBound, lower_bound
 from jaxpipe.plan.cost.memory import (
     BytesPerParameter,
@@ -15,6 +23,7 @@ from jaxpipe.plan.cost.memory import (
 )
 
 __all__ = [
+    "NO_SOFTWARE",
     "BytesPerParameter",
     "Estimate",
     "Links",
@@ -22,6 +31,7 @@ __all__ = [
     "Part",
     "Profile",
     "SharedStage",
+    "Software",
     "StageMemory",
     "estimate",
     "flop_profile",

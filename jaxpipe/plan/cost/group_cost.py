@@ -73,7 +73,7 @@ def shared_part(part: Part, stage: SharedStage, sharing: Sharing, cluster: Clust
     if degree == 1:
         return part
     forward_s, backward_s = _exchanges_s(stage, sharing, cluster)
-    weight_s = part.backward_weight_s
+    weight_s, input_s = part.backward_weight_s, part.backward_input_s
     update_s = part.update_s
     if sharing is not Sharing.DATA:
         # Gradients are gathered once in a step, for the messages to other replicas.
@@ -85,6 +85,7 @@ def shared_part(part: Part, stage: SharedStage, sharing: Sharing, cluster: Clust
         forward_s=part.forward_s / degree + forward_s,
         backward_s=part.backward_s / degree + backward_s,
         backward_weight_s=None if weight_s is None else weight_s / degree,
+        backward_input_s=None if input_s is None else input_s / degree + backward_s,
         update_s=update_s,
     )
 

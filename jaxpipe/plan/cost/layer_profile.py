@@ -14,15 +14,20 @@ A measured profile is a JSON file::
 
 `parameters` is a number, not bytes; `kept_bytes` are the residuals of one forward, under the
 rematerialisation policy of the measurement. `backward_weight_s` is optional: the seconds of the
-backward-weight if a schedule splits the backward, by default half. `update_s` is optional: the
+backward-weight if a schedule splits the backward, by default half. `backward_input_s` is optional:
+those of the other half, by default the rest of the backward. `update_s` is optional: the
 seconds of the optimizer for these parameters, once per step, by default 0. `trained` is optional:
 how many of the parameters have a gradient and moments, by default all; with adapters, theirs.
 
 `coding` is optional: for codecs of messages by name, such as `int8`, the seconds in which one core
 of the host encodes and decodes a value: `{"encode_s": 2.7e-9, "decode_s": 4e-10}`.
+
+`sizes` is optional: the same profile measured with other sizes of microbatches. `software` is
+optional: the seconds of a rank beside its layers, `Software`.
 """
 
 from dataclasses import dataclass, field, replace
+from math import log
 from pathlib import Path
 
 import msgspec
@@ -43,6 +48,7 @@ class Part:
     backward_weight_s: float | None = None
     update_s: float = 0.0
     trained: int | None = None
+    backward_input_s: float | None = None
 
     def __post_init__(self) -> None:
         if (
@@ -75,6 +81,9 @@ class Part:
             trained=None
             if self.trained is None and other.trained is None
             else self.num_gradients + other.num_gradients,
+            backward_input_s=None
+            if self.backward_input_s is None and other.backward_input_s is None
+            else self.earlier_s + other.earlier_s,
         )
 
     @property
@@ -86,6 +95,26 @@ class Part:
     def later_s(self) -> float:
         """The seconds of the backward-weight."""
         return self.backward_s / 2 if self.backward_weight_s is None else self.backward_weight_s
+
+    @property
+    def earlier_s(self) -> float:
+        """The seconds of the backward-input."""
+        if self.backward_input_s is None:
+            return self.backward_s - self.later_s
+        return self.backward_input_s
+
+    def delayed(self, *, forward_s: float, backward_s: float) -> "Part":
+        """Return the part with more seconds of a rank for each forward, and for each backward.
+
+        Of a backward in halves they belong to the first; the second takes as long as before.
+        """
+        return replace(
+            self,
+            forward_s=self.forward_s + forward_s,
+            backward_s=self.backward_s + backward_s,
+            backward_weight_s=self.later_s,
+            backward_input_s=self.earlier_s + backward_s,
+        )
 
     def scaled(self, factor: float) -> "Part":
         """Return the part for `factor` times the samples; parameters and update are the same."""
@@ -99,7 +128,38 @@ class Part:
             else self.backward_weight_s * factor,
             update_s=self.update_s,
             trained=self.trained,
+            backward_input_s=None
+            if self.backward_input_s is None
+            else self.backward_input_s * factor,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """The seconds of a rank beside its layers: its interpreter, its messages, its steps.
+
+    Each forward and backward takes `call_s` more. A message to or from another rank keeps a rank
+    busy for `message_s`, and `byte_s` for each of its bytes: it is copied on both sides. `step_s`
+    is once a step.
+    """
+
+    call_s: float = 0.0
+    message_s: float = 0.0
+    byte_s: float = 0.0
+    step_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("call_s", "message_s", "byte_s", "step_s"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"`{name}` must not be negative, is {getattr(self, name)}")
+
+    def message(self, num_bytes: float) -> float:
+        """Return the seconds for which a message keeps either rank busy."""
+        return self.message_s + self.byte_s * num_bytes
+
+
+NO_SOFTWARE = Software()
+"""A rank that does nothing beside its layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +174,8 @@ class Profile:
     layers: tuple[Part, ...]
     head: Part
     coding: CodingRates = field(default_factory=dict)
+    sizes: tuple["Profile", ...] = ()
+    software: Software = NO_SOFTWARE
 
     def __post_init__(self) -> None:
         if not self.flops_per_s > 0 or self.microbatch < 1 or not self.layers:
@@ -142,15 +204,22 @@ class Profile:
         return self.stage(cut, stage).update_s + (self.embed.update_s if twice else 0.0)
 
     def scaled(self, *, microbatch: int) -> "Profile":
-        """Return the profile for another size of microbatches, at the same FLOPs per second."""
-        factor = microbatch / self.microbatch
+        """Return the profile for another size of microbatches.
+
+        Seconds are those of the measured size that is nearest, in proportion to the samples.
+        """
+        if microbatch == self.microbatch:
+            return self
+        near = min((self, *self.sizes), key=lambda size: abs(log(size.microbatch / microbatch)))
+        factor = microbatch / near.microbatch
         return replace(
-            self,
+            near,
             microbatch=microbatch,
-            activation_bytes=round(self.activation_bytes * factor),
-            embed=self.embed.scaled(factor),
-            layers=tuple(layer.scaled(factor) for layer in self.layers),
-            head=self.head.scaled(factor),
+            activation_bytes=round(near.activation_bytes * factor),
+            embed=near.embed.scaled(factor),
+            layers=tuple(layer.scaled(factor) for layer in near.layers),
+            head=near.head.scaled(factor),
+            sizes=self.sizes,
         )
 
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from jaxpipe.runtime.process.affinity import die_with_parent
 from jaxpipe.runtime.process.blocked_signal import is_supported
 from jaxpipe.runtime.process.job_folder import job_folder
 from jaxpipe.runtime.process.mpirun import (
@@ -26,6 +25,7 @@ from jaxpipe.runtime.process.mpirun import (
     launch_command,
     run_child,
 )
+from jaxpipe.runtime.process.parent_death import die_with_parent
 
 _POLL_S = 0.05
 

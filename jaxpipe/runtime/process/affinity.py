@@ -1,49 +1,61 @@
-"""Pin a rank to a core, and end it with its launcher; before jax and MPI start."""
+"""Pin a rank to a core, before jax and MPI start."""
 
-import ctypes
 import os
-import signal
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
 
-_PR_SET_PDEATHSIG = 1
+from jaxpipe.runtime.process.core_claims import claim_cores
+from jaxpipe.topo.machine_limits import limited_cores, usable_cores
+
 _LOCAL_RANK_AND_SIZE = (
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
 
 
-def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Make Linux send this process a signal when its parent dies, for whatever reason."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+_NUM_THREADS = "NPROC"
+"""XLA's variable for the threads of a CPU: a rank that is not pinned computes with one as well."""
 
 
-def pin(environment: Mapping[str, str]) -> None:
-    """Pin this rank to a core of its own, if its host has one for each of its ranks.
+def pin(environment: MutableMapping[str, str]) -> None:
+    """Pin this rank to a core of its own, if its host has a free one for each of its ranks.
 
-    A binding by the launcher takes precedence. XLA starts one thread per core of the process, so
-    this must come before jax.
+    A binding by the launcher takes precedence, and cores to which others are pinned are left alone.
+    Where too few are free, ranks share them, with one thread each. XLA starts one thread per core
+    of the process, so this must come before jax.
     """
-    if not hasattr(os, "sched_setaffinity"):
+    here = local_rank(environment)
+    if here is None or not hasattr(os, "sched_setaffinity"):
         return
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < (os.cpu_count() or 1):
-        return  # bound already, by the launcher or a container
-    core = core_of(environment, cores)
-    if core is not None:
-        os.sched_setaffinity(0, {core})
+    cores = usable_cores()  # before the process is pinned: they are those of the first call
+    allowed = os.sched_getaffinity(0)
+    is_bound = len(allowed) == 1 or allowed != os.sched_getaffinity(os.getppid())
+    if is_bound or here.num_ranks > len(cores):
+        return
+    # Under a quota any core will do: numbers do not say which ones other containers use.
+    has_quota = len(cores) < len(limited_cores(allowed, has_quota=False))
+    claimed = [] if has_quota else claim_cores(here.num_ranks, cores)
+    if claimed:
+        os.sched_setaffinity(0, {claimed[here.rank]})
+    else:
+        environment[_NUM_THREADS] = "1"
 
 
-def core_of(environment: Mapping[str, str], cores: list[int]) -> int | None:
-    """Return the core for this rank, or None if there are more ranks than cores on its host.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalRank:
+    """The position of a rank among those of its host, and their number."""
 
-    >>> core_of({"MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}, [4, 6])
-    6
-    >>> core_of({"MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "3"}, [4, 6])
+    rank: int
+    num_ranks: int
+
+
+def local_rank(environment: Mapping[str, str]) -> LocalRank | None:
+    """Return the local rank that the launcher states, None if it states none.
+
+    >>> local_rank({"MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"})
+    LocalRank(rank=1, num_ranks=2)
     """
     for rank, size in _LOCAL_RANK_AND_SIZE:
         if rank in environment and size in environment:
-            fits = int(environment[size]) <= len(cores)
-            return cores[int(environment[rank])] if fits else None
+            return LocalRank(rank=int(environment[rank]), num_ranks=int(environment[size]))
     return None

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.process.affinity import die_with_parent
 from jaxpipe.runtime.process.blocked_signal import block, is_pending, is_supported
 from jaxpipe.runtime.process.ctrl_z import not_suspended
 from jaxpipe.runtime.process.job_folder import job_folder
+from jaxpipe.runtime.process.parent_death import die_with_parent
 from jaxpipe.runtime.process.tee import Output, Tee
 from jaxpipe.runtime.process.ulfm_support import SURVIVAL_OPTIONS, cannot_survive
 

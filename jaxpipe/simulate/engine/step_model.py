@@ -46,7 +46,8 @@ class StepModel:
 
     `forward_s` and `backward_s` are the seconds of a microbatch on each stage of each replica, all
     stages of the first replica first, so with one chunk by rank; of a split backward the
-    backward-weight takes `backward_weight_s`, half by default. `update_s` are the seconds of the
+    backward-weight takes `backward_weight_s`, half by default, and the backward-input
+    `backward_input_s`, by default the rest of the backward. `update_s` are the seconds of the
     optimizer for each stage, None if it takes no time; `activation_bytes` is the size of every
     message between stages, or that of each replica, or of each boundary between its stages.
     `coding[replica][boundary]` are the seconds in which a thread of the sender encodes it, one
@@ -78,6 +79,7 @@ class StepModel:
     barrier: BarrierKind = BarrierKind.DISSEMINATION
     num_chunks: int = 1
     backward_weight_s: tuple[float, ...] | None = None
+    backward_input_s: tuple[float, ...] | None = None
     blocking: bool = False
     replicas: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """The replica of each rank."""
@@ -121,7 +123,8 @@ class StepModel:
 
     def _check_durations(self) -> None:
         num_durations = self.num_ranks * self.num_chunks
-        for name in ("forward_s", "backward_s", "backward_weight_s", "update_s"):
+        parts = ("backward_weight_s", "backward_input_s")
+        for name in ("forward_s", "backward_s", *parts, "update_s"):
             seconds = getattr(self, name)
             if seconds is None:
                 continue
@@ -132,8 +135,9 @@ class StepModel:
                     f"`{name}` must have a positive duration for each of {num_durations} stages of "
                     f"all replicas; it has {len(seconds)}"
                 )
-        parts = zip(self.backward_weight_s or (), self.backward_s, strict=False)
-        if any(part >= whole for part, whole in parts):  # the rest is the backward-input
+        halves = zip(self.backward_weight_s or (), self.backward_s, strict=False)
+        # The rest is the backward-input, if it has no seconds of its own.
+        if self.backward_input_s is None and any(half >= whole for half, whole in halves):
             raise PlanError(
                 "`backward_weight_s` must be less than `backward_s`, which includes it: "
                 f"{self.backward_weight_s} and {self.backward_s}"
@@ -216,7 +220,8 @@ class StepModel:
             case Op.BACKWARD:
                 return whole
             case Op.BACKWARD_INPUT:
-                return whole - weight
+                inputs = self.backward_input_s
+                return whole - weight if inputs is None else inputs[index]
             case Op.BACKWARD_WEIGHT:
                 return weight
             case _:

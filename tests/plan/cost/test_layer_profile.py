@@ -14,6 +14,7 @@ from jaxpipe.plan.cost import (
     BytesPerParameter,
     Part,
     Profile,
+    Software,
     flop_profile,
     live_limits,
     overfull,
@@ -275,3 +276,34 @@ def test_what_can_wait_adds_up_and_scales(
 def test_a_weight_part_longer_than_its_backward_is_refused():
     with pytest.raises(ValueError, match=r"`backward_weight_s` is 3\.0"):
         Part(backward_s=2.0, backward_weight_s=3.0)
+
+
+def test_a_profile_takes_the_measured_size_that_is_nearest():
+    def sized(microbatch: int, forward_s: float) -> Profile:
+        return Profile(
+            device="x",
+            flops_per_s=1.0,
+            microbatch=microbatch,
+            activation_bytes=8 * microbatch,
+            embed=Part(),
+            layers=(Part(forward_s=forward_s, backward_s=2 * forward_s),),
+            head=Part(),
+        )
+
+    profile = replace(sized(1, 1.0), sizes=(sized(4, 2.0),))
+    seconds = [profile.scaled(microbatch=n).layers[0].forward_s for n in (1, 2, 3, 4, 8)]
+    assert seconds == [1.0, 2.0, 1.5, 2.0, 4.0]
+
+
+def test_software_delays_the_first_half_of_a_backward():
+    part = Part(forward_s=1.0, backward_s=2.0, backward_weight_s=0.5)
+    delayed = part.delayed(forward_s=0.25, backward_s=0.5)
+    assert (delayed.forward_s, delayed.backward_s) == (1.25, 2.5)
+    assert (delayed.earlier_s, delayed.later_s) == (2.0, 0.5)
+    assert Software(message_s=1.0, byte_s=0.5).message(4) == 3.0
+
+
+@pytest.mark.parametrize("name", ["call_s", "message_s", "byte_s", "step_s"])
+def test_software_takes_no_negative_time(name: str):
+    with pytest.raises(ValueError, match=f"`{name}` must not be negative, is -1.0"):
+        Software(**{name: -1.0})

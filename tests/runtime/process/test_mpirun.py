@@ -1,4 +1,4 @@
-"""How ranks are started, told apart, and pinned."""
+"""How ranks are started, and told apart."""
 
 import os
 import subprocess
@@ -9,7 +9,6 @@ import psutil
 import pytest
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.process.affinity import core_of
 from jaxpipe.runtime.process.mpirun import (
     LaunchedRank,
     check_launched_rank,
@@ -42,21 +41,6 @@ def test_a_seat_must_fit_the_plan():
         check_launched_rank(LaunchedRank(rank=0, num_ranks=5), num_ranks=4)
 
 
-@pytest.mark.parametrize(
-    ("size", "cores", "expected"),
-    [(1, [0], [0]), (2, [0, 1], [0, 1]), (2, [3, 5, 7], [3, 5]), (3, [0, 1], [None] * 3)],
-)
-def test_each_rank_has_a_core_of_its_own_or_none_has(
-    size: int, cores: list[int], expected: list[int | None]
-):
-    environments = (
-        {"OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": str(size)}
-        for rank in range(size)
-    )
-    assert [core_of(environment, cores) for environment in environments] == expected
-    assert core_of({}, cores) is None
-
-
 @pytest.mark.mpi
 def test_the_command_that_starts_ranks_does_so():
     mpirun = mpi_command(1)[0]
@@ -74,7 +58,8 @@ def test_the_command_that_starts_ranks_does_so():
 
 @pytest.mark.mpi
 def test_ranks_die_with_their_launcher():
-    code = "import time; from jaxpipe.runtime.process.affinity import die_with_parent as d; d(); "
+    dies = "from jaxpipe.runtime.process.parent_death import die_with_parent as d; d(); "
+    code = f"import time; {dies}"
     nap = f"time.sleep({time.time()})"  # found again by its length
     launcher = subprocess.Popen(mpi_command(2, "-c", code + nap))
     deadline = time.monotonic() + 30.0

@@ -1,0 +1,1 @@
+"""The predicted step of runs on this machine beside the measured one."""

@@ -1,0 +1,132 @@
+"""Predict and measure steps of two ranks: `python -m experiments.predictions_here.run`.
+
+In each round of a case the model is profiled, its step simulated, and a run measured; the medians
+over rounds and steps count. Writes `results/steps.csv`, which rows of repeated cases replace.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import tyro
+
+from experiments.table import Row, markdown, write_csv
+from jaxpipe.config import Config, config_from
+from jaxpipe.plan.cost import Profile, write_profile
+from jaxpipe.profile.kept_profile import measured_profile
+from jaxpipe.profile.profile_task import ProfileTask
+from jaxpipe.run.forecast import simulate_step
+from jaxpipe.runtime.data import Source, prepare
+from jaxpipe.runtime.metrics.records import read_metrics
+from jaxpipe.simulate.plan_step import end_s
+from jaxpipe.topo.toml_text import toml_pair
+
+_HERE = Path(__file__).parent
+_FIRST_STEPS = 6
+"""Not counted: connections open, caches fill."""
+_TIMEOUT_S = 900.0
+
+
+def main(*, rounds: int = 2, only: str = "") -> None:
+    """Run all cases, or those whose name has the text `only`, and print the table."""
+    cases = tomllib.loads((_HERE / "cases.toml").read_text())
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        prepare(Source(), folder / "data")
+        for case in cases["case"]:
+            if only in case["name"]:
+                rows.append(_row(case, cases["base"], folder, rounds=rounds))
+                print(rows[-1], flush=True)
+    write_csv(rows, _HERE / "results" / "steps.csv")
+    print(markdown(rows))
+    for tuned in ("yes", "no"):
+        errors = [abs(float(row["ratio"]) - 1) for row in rows if row["tuned"] == tuned]
+        if errors:
+            print(f"tuned: {tuned}; error {median(errors):.1%}, worst {max(errors):.1%}")
+
+
+def _row(case: Mapping[str, Any], base: Mapping[str, Any], folder: Path, *, rounds: int) -> Row:
+    predicted_s: list[float] = []
+    measured_s: list[float] = []
+    for number in range(rounds):
+        tree = _tree(case, base, folder, number=number)
+        config = config_from(tree)
+        profile = measured_profile(_task(config), keep=False)
+        predicted_s.append(_predicted_s(tree, profile, folder))
+        measured_s += _measured_s(tree, folder)
+    ordered = sorted(measured_s)
+    tenth = len(ordered) // 10
+    return {
+        "case": case["name"],
+        "tuned": "yes" if case.get("tuned") else "no",
+        "predicted ms": 1e3 * median(predicted_s),
+        "measured ms": 1e3 * median(measured_s),
+        "p10 ms": 1e3 * ordered[tenth],
+        "p90 ms": 1e3 * ordered[-1 - tenth],
+        "ratio": median(predicted_s) / median(measured_s),
+        "load": os.getloadavg()[0],
+    }
+
+
+def _tree(
+    case: Mapping[str, Any], base: Mapping[str, Any], folder: Path, *, number: int
+) -> dict[str, Any]:
+    """Return the configuration of a case, with its own fields over those of the base."""
+    sections = {name for name in (*base, *case) if name not in ("name", "tuned")}
+    tree = {name: {**base.get(name, {}), **case.get(name, {})} for name in sections}
+    own = Path(tempfile.mkdtemp(dir=folder)) / f"run-{number}"
+    tree["run"] = {**tree["run"], "folder": str(own)}
+    tree["data"] = {"folder": str(folder / "data")}
+    return tree
+
+
+def _task(config: Config) -> ProfileTask:
+    sequence = config.train.sequence or config.model.sequence
+    return ProfileTask(
+        model=replace(config.model, sequence=sequence),
+        microbatches=(config.plan.microbatch,),
+        remat=config.train.remat,
+        loop=config.train.loop,
+        lora=config.lora,
+        frozen=config.train.frozen,
+        optimizer=config.optimizer,
+    )
+
+
+def _predicted_s(tree: Mapping[str, Any], profile: Profile, folder: Path) -> float:
+    path = folder / "profile.json"
+    write_profile(profile, path)
+    # Ideal: overheads that were fitted to other systems' links do not count inside a host.
+    return end_s(
+        simulate_step(config_from({**tree, "paced": {"profile": str(path), "ideal": True}}))
+    )
+
+
+def _measured_s(tree: Mapping[str, Any], folder: Path) -> list[float]:
+    """Return the seconds of the steps of a run, without the first ones."""
+    file = folder / "config.toml"
+    file.write_text("\n".join(_toml(tree)))
+    command = (sys.executable, "-P", "-m", "jaxpipe", "train", str(file))
+    subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT_S)
+    metrics = read_metrics(Path(tree["run"]["folder"]) / "metrics.jsonl")
+    return [step.step_s for step in metrics[_FIRST_STEPS:]]
+
+
+def _toml(tree: Mapping[str, Any]) -> list[str]:
+    return [
+        line
+        for name, section in tree.items()
+        for line in (f"[{name}]", *(toml_pair(key, value) for key, value in section.items()))
+    ]
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,200 @@
+"""A brief measurement of a model: three stages with few layers, of which few functions compile.
+
+::
+
+    first     embedding + 1 block          embedding = first - block
+    middle    1 to 4 blocks                block     = middle / blocks
+    last      1 block + head, loss         head      = last - block
+
+They are stages of the runtime, so that adapters, frozen parameters and dtypes count. Their forwards
+and backwards are called in turn, as a rank calls them; the optimizer is that of the blocks, and
+takes as long for each trained parameter of the ends.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import ceil
+from statistics import median
+
+import jax
+
+from jaxpipe.finetune.trained_parameters import all_parameters, trained_parameters
+from jaxpipe.finetune.tuned_model import tuned
+from jaxpipe.models import (
+    activation_bytes,
+    layer_backward_flops,
+    layer_forward_flops,
+    num_parameters,
+)
+from jaxpipe.models.build_model import build_model
+from jaxpipe.plan.cost import Part, Profile, Software
+from jaxpipe.profile.brief_stage import BriefStage, copy_seconds
+from jaxpipe.profile.profile_task import ProfileTask
+from jaxpipe.profile.timing import Clock
+from jaxpipe.runtime.stage.functions import StageFunctions, Work
+from jaxpipe.runtime.stage.model import Model
+from jaxpipe.runtime.stage.stage import Stage
+from jaxpipe.schedule import Op
+
+_ROUNDS, _LEAST_ROUNDS = 15, 3
+_BUDGET_S = 1.5
+"""Of the calls for one size of microbatch, without the first of each."""
+_MOST_BLOCKS, _CACHED_BYTES = 4, 2**24
+"""Blocks are measured in a row until their parameters exceed a core's caches, as in a stage."""
+_COPIED_BYTES = 2**22
+_CALLS_OF_UPDATE = 5
+_INSTRUCTION_S, _LOSS_S, _MESSAGE_S, _STEP_S = 100e-6, 200e-6, 120e-6, 4e-3
+"""The interpreter's own work for a compute, for a loss, for either end of a message, and for a step
+with its scalars and samples: medians in traces of runs of two ranks on an AMD EPYC, November 2026.
+"""
+
+
+def measure_briefly(task: ProfileTask, *, clock: Clock, observe: Callable[[str], None]) -> Profile:
+    """Return the profile of a task; its `sizes` are those of the other microbatches.
+
+    `observe` is called before each step with its number, the number of steps, and what it does.
+    """
+    model = tuned(build_model(task.model), lora=task.lora, frozen=task.frozen)
+    steps = _Steps(observe, total=2 * len(task.microbatches) + 1)
+    with jax.default_matmul_precision(task.matmul_precision.jax_name):
+        first, *others = (
+            _measured(task, model, microbatch, clock=clock, steps=steps)
+            for microbatch in task.microbatches
+        )
+        steps.begin("optimizer, and the work of a rank beside its layers")
+        stage = BriefStage(_functions(task, model, 1, microbatch=min(task.microbatches)))
+        update_s, call_s = stage.update_seconds(clock), stage.call_seconds(clock)
+    profile = replace(first, sizes=tuple(others))
+    software = Software(
+        call_s=_INSTRUCTION_S + call_s,
+        message_s=_MESSAGE_S,
+        byte_s=copy_seconds(_COPIED_BYTES, clock) / _COPIED_BYTES,
+        step_s=_STEP_S + _CALLS_OF_UPDATE * call_s,
+    )
+    # That of the blocks of the stage, without its calls.
+    own_s = max(0.0, update_s - _CALLS_OF_UPDATE * call_s) / _num_blocks(task)
+    return _with_rest(profile, model, update_s=own_s, software=software)
+
+
+class _Steps:
+    """The steps of the measurement, said before each."""
+
+    def __init__(self, observe: Callable[[str], None], *, total: int) -> None:
+        self._observe, self._total, self._number = observe, total, 0
+
+    def begin(self, detail: str) -> None:
+        self._number += 1
+        self._observe(f"{self._number} of {self._total}: {detail}")
+
+
+def _measured(
+    task: ProfileTask, model: Model, microbatch: int, *, clock: Clock, steps: _Steps
+) -> Profile:
+    """Return the seconds of forwards and backwards of a size of microbatches."""
+    steps.begin(f"compiling, microbatch {microbatch}")
+    stages = [
+        BriefStage(_functions(task, model, index, microbatch=microbatch)) for index in range(3)
+    ]
+    steps.begin(f"forward and backward, microbatch {microbatch}")
+    rounds: list[list[Mapping[Op, float]]] = []
+    start_s = clock()
+    for stage in stages:
+        stage.seconds(clock)  # the first calls are slower
+    while len(rounds) < _ROUNDS and (len(rounds) < _LEAST_ROUNDS or clock() - start_s < _BUDGET_S):
+        rounds.append([stage.seconds(clock) for stage in stages])
+    overhead_s = stages[1].call_seconds(clock)
+    ops = rounds[0][0]
+    embed, blocks, head = (
+        {op: median(seconds[n][op] for seconds in rounds) - overhead_s for op in ops}
+        for n in range(3)
+    )
+    num_blocks = _num_blocks(task)
+    block = {op: seconds / num_blocks for op, seconds in blocks.items()}
+    sizes = {"batch": microbatch, "sequence": task.model.sequence}
+    flops = layer_forward_flops(task.model, **sizes) + getattr(
+        layer_backward_flops(task.model, **sizes), task.remat
+    )
+    return Profile(
+        device="this machine",
+        flops_per_s=flops / (block[Op.FORWARD] + block[Op.BACKWARD]),
+        microbatch=microbatch,
+        activation_bytes=activation_bytes(task.model, **sizes),
+        embed=_part(_beyond(embed, block)),
+        layers=(_part(block, kept_bytes=stages[1].kept_bytes // num_blocks),)
+        * task.model.num_layers,
+        head=_part(_with_loss(_beyond(head, block))),
+    )
+
+
+def _beyond(whole: Mapping[Op, float], block: Mapping[Op, float]) -> dict[Op, float]:
+    """Return the seconds that an end adds to a block; noise may make them less than 0."""
+    return {op: max(0.0, seconds - block[op]) for op, seconds in whole.items()}
+
+
+def _with_loss(head: Mapping[Op, float]) -> dict[Op, float]:
+    return {**head, Op.FORWARD: head[Op.FORWARD] + _LOSS_S}
+
+
+def _part(seconds: Mapping[Op, float], *, kept_bytes: int = 0) -> Part:
+    backward_s = seconds[Op.BACKWARD]
+    return Part(
+        forward_s=seconds[Op.FORWARD],
+        backward_s=backward_s,
+        backward_input_s=seconds[Op.BACKWARD_INPUT],
+        backward_weight_s=min(seconds[Op.BACKWARD_WEIGHT], backward_s),
+        kept_bytes=kept_bytes,
+    )
+
+
+def _with_rest(profile: Profile, model: Model, *, update_s: float, software: Software) -> Profile:
+    """Return the profile, and those of its sizes, with parameters, updates and software."""
+    every, trained = all_parameters(model), trained_parameters(model)
+    each_s = update_s / max(1, trained.layer)
+
+    def part(of: Part, name: str) -> Part:
+        parameters, num_trained = getattr(every, name), getattr(trained, name)
+        return replace(
+            of,
+            parameters=parameters,
+            trained=None if num_trained == parameters else num_trained,
+            update_s=each_s * num_trained,
+        )
+
+    return replace(
+        profile,
+        embed=part(profile.embed, "embed"),
+        layers=tuple(part(layer, "layer") for layer in profile.layers),
+        head=part(profile.head, "head"),
+        software=software,
+        sizes=tuple(
+            _with_rest(size, model, update_s=update_s, software=software) for size in profile.sizes
+        ),
+    )
+
+
+def _num_blocks(task: ProfileTask) -> int:
+    block_bytes = 4 * num_parameters(task.model, layers=1, embed=False, head=False)
+    return min(_MOST_BLOCKS, task.model.num_layers, ceil(_CACHED_BYTES / block_bytes))
+
+
+def _functions(task: ProfileTask, model: Model, index: int, *, microbatch: int) -> StageFunctions:
+    last = task.model.num_layers - 1
+    layers = (range(1), range(_num_blocks(task)), range(last, last + 1))[index]
+    return StageFunctions(
+        stage=Stage(
+            model=model,
+            index=index,
+            num_stages=3,
+            layers=layers,
+            remat=task.remat,
+            loop=task.loop,
+        ),
+        work=Work(
+            microbatch=microbatch,
+            sequence=task.model.sequence,
+            batch=microbatch,
+            num_steps=1,
+            seed=0,
+        ),
+        optimizer=task.optimizer,
+    )
