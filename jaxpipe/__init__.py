@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jaxpipe.comm import run_ranks
-    from jaxpipe.config import Config, config_from, load_config, plan_from
+    from jaxpipe.config import Config, config_from, load_config
     from jaxpipe.errors import ConfigError, JaxpipeError, PlanError, RunError, UserError
     from jaxpipe.plan import Plan, draw_plan, read_plan
+    from jaxpipe.propose.resolve import plan_from
     from jaxpipe.run.forecast import simulate_step
     from jaxpipe.run.threads import train
     from jaxpipe.topo import Cluster
@@ -66,7 +67,7 @@ _HOMES = MappingProxyType(
         "draw_plan": "jaxpipe.plan:draw_plan",
         "load_cluster": "jaxpipe.topo:load",
         "load_config": "jaxpipe.config:load_config",
-        "plan_from": "jaxpipe.config:plan_from",
+        "plan_from": "jaxpipe.propose.resolve:plan_from",
         "read_chrome": "jaxpipe.trace:read_chrome",
         "read_plan": "jaxpipe.plan:read_plan",
         "run_ranks": "jaxpipe.comm:run_ranks",

@@ -9,7 +9,8 @@ from typing import Any
 
 from experiments.table import Row, read_csv, write_csv
 from jaxpipe.comm import run_ranks
-from jaxpipe.config import job_from, load_config, plan_from
+from jaxpipe.config import job_from, load_config
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.runtime.train import train
 

@@ -21,7 +21,7 @@ from jaxpipe.baselines.published.workload import Workload
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import BytesPerParameter, flop_profile
 from jaxpipe.propose.device_speeds import with_speeds
-from jaxpipe.propose.proposal import CHUNK_BYTES
+from jaxpipe.propose.searched_plan import SIMULATED_CHUNK_BYTES
 from jaxpipe.search import Effort, Task, search
 from jaxpipe.simulate import (
     Conditions,
@@ -132,13 +132,13 @@ def planner_input(
         profile=profile,
         batch=workload.batch,
         bytes_each=BytesPerParameter(parameter=each, gradient=each, optimizer=0),
-        chunk_bytes=CHUNK_BYTES,
+        chunk_bytes=SIMULATED_CHUNK_BYTES,
     )
     overheads = Overheads(
         messages=network.messages(),
         gradients=network.gradients(),
         nic_efficiency=network.nic_efficiency,
-        chunk_bytes=CHUNK_BYTES,
+        chunk_bytes=SIMULATED_CHUNK_BYTES,
         local_factor=speeds.remote_fraction / speeds.local_fraction,
     )
     return task, Conditions(

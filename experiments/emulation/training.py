@@ -14,11 +14,12 @@ import numpy as np
 
 from experiments.emulation.commands import emulate, run, train
 from jaxpipe import topo
-from jaxpipe.config import Config, load_config, plan_from
+from jaxpipe.config import Config, load_config
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import Profile
 from jaxpipe.plan.partition import layers_of
 from jaxpipe.propose.gpt_profile import gpt_profile
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.simulate import Conditions, plan_step_s
 from jaxpipe.topo import with_slower_links

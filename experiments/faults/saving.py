@@ -12,7 +12,8 @@ import msgspec
 from experiments.faults.saving_blocks import Block, Task
 from experiments.table import markdown, write_csv
 from jaxpipe.chaos.harness.tiny_run import write_dataset
-from jaxpipe.config import config_from, plan_from
+from jaxpipe.config import config_from
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.process.mpirun import launch
 
 INTERVALS = (1, 5, 20, 50)

@@ -9,7 +9,8 @@ from typing import Any
 
 from jaxpipe.comm import BARRIER_TAG, barrier
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
-from jaxpipe.config import config_from, job_from, plan_from
+from jaxpipe.config import config_from, job_from
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.checkpoint.async_saver import Saver
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.worker import Worker, start

@@ -16,7 +16,7 @@ from jaxpipe.models.load_presets import presets
 from jaxpipe.plan import Plan, PlanConfig, default_plan
 from jaxpipe.plan.cost import stage_memory
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
-from jaxpipe.runtime.config import Remat
+from jaxpipe.schedule import Remat
 from jaxpipe.topo import Cluster
 
 _GIB = 2**30

@@ -20,10 +20,11 @@ from experiments.hidup.learn_spmd import SpmdProgram, wait_for_late_devices
 from jaxpipe.baselines.autoshard.spmd import initial_state, unstacked
 from jaxpipe.baselines.compare.routed_job import config_of
 from jaxpipe.baselines.compare.whole_step import optimizer_of, whole_batch, whole_step
-from jaxpipe.config import config_from, job_from, plan_from, restored_model
+from jaxpipe.config import config_from, job_from, restored_model
 from jaxpipe.models.gpt import Gpt
 from jaxpipe.models.moe import mixture
 from jaxpipe.models.moe.router import Routed
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.checkpoint import open_checkpoint
 from jaxpipe.runtime.job import Job
 

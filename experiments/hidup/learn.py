@@ -62,6 +62,7 @@ def tree_of(name: str, case: dict[str, Any], *, every: int, folder: Path) -> dic
             "stages": 2,
             "replicas": 1,
             "microbatch": case["batch"] // 4,
+            "schedule": "1f1b",
         },
         "train": {
             "steps": case["steps"],

@@ -23,7 +23,8 @@ from jaxpipe.baselines.compare.routed_job import config_of
 from jaxpipe.baselines.compare.whole_step import optimizer_of, whole_batch, whole_step
 from jaxpipe.baselines.gpt.model_names import model_names
 from jaxpipe.baselines.gpt.model_sizes import duplex_graph
-from jaxpipe.config import config_from, job_from, plan_from
+from jaxpipe.config import config_from, job_from
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.job import Job
 
 DEVICES: Final = 2

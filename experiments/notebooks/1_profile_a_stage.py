@@ -30,7 +30,7 @@ from jaxpipe.pictures.palette import SERIES
 from jaxpipe.profile.gpt_parts import as_profile, measure_gpt
 from jaxpipe.profile.measure_config import MeasureConfig
 from jaxpipe.profile.part import TIMED
-from jaxpipe.runtime.config import Remat
+from jaxpipe.schedule import Remat
 from jaxpipe.models import GptConfig, load_preset
 
 config = replace(GptConfig(**load_preset("gpt-xl-24")), sequence=64, vocabulary=512)

@@ -42,7 +42,13 @@ config = jaxpipe.config_from(
         "run": {"folder": str(folder / "run")},
         "data": {"folder": str(folder / "data")},
         "model": {"preset": "tiny", "num_layers": 2, "sequence": 64},
-        "plan": {"cluster": "two-region", "stages": 2, "replicas": 2, "schedule": "gpipe"},
+        "plan": {
+            "cluster": "two-region",
+            "stages": 2,
+            "replicas": 2,
+            "microbatch": 1,
+            "schedule": "gpipe",
+        },
         "train": {"steps": 6, "batch": 16, "eval_batches": 1},
     }
 )

@@ -109,7 +109,13 @@ def losses(stages: int, replicas: int) -> list[float]:
             "run": {"folder": str(folder / f"{stages}x{replicas}")},
             "data": {"folder": str(folder / "data")},
             "model": {"preset": "tiny", "sequence": 32, "tied": False},
-            "plan": {"cluster": "laptop", "stages": stages, "replicas": replicas},
+            "plan": {
+                "cluster": "laptop",
+                "stages": stages,
+                "replicas": replicas,
+                "microbatch": 1,
+                "schedule": "1f1b",
+            },
             "train": {"steps": 8, "batch": 8, "eval_batches": 1},
             "optimizer": {"learning_rate": 1e-2, "warmup_steps": 2},
         }

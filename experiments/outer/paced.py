@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from experiments.table import markdown, read_csv, read_values
-from jaxpipe.config import Config, config_from, plan_from
+from jaxpipe.config import Config, config_from
 from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import Plan
-from jaxpipe.run.forecast import conditions_from
+from jaxpipe.propose.conditions import conditions_of
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 from jaxpipe.simulate import Conditions, plan_step_s
 from jaxpipe.simulate.outer_step import outer_times
@@ -107,7 +108,7 @@ def _case(config: Config, loop: dict[str, Any], *, islands: int, every: int) -> 
         cluster=str(config.plan.cluster),
         batch=config.train.batch,
         plan=plan_from(config),
-        conditions=conditions_from(config),
+        conditions=conditions_of(config),
     )
 
 

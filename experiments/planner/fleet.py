@@ -26,12 +26,10 @@ import numpy as np
 
 from experiments.planner.fleet_cluster import fleet_toml
 from experiments.table import Row, markdown, write_csv
-from jaxpipe.models import load_preset
-from jaxpipe.models.gpt_config import GptConfig
+from jaxpipe.config import cluster_from, config_of_settings
 from jaxpipe.propose.fleet_proposal import fleet_costs
-from jaxpipe.propose.proposal import task_and_conditions
-from jaxpipe.propose.request import PlanRequest
-from jaxpipe.schedule import ScheduleKind
+from jaxpipe.propose.searched_plan import Query
+from jaxpipe.schedule import Remat, ScheduleKind
 from jaxpipe.search import balanced_cut
 from jaxpipe.search.fleet import Fits, FleetCosts, Team, search_fleet
 from jaxpipe.simulate import Conditions, plan_step_s
@@ -50,9 +48,10 @@ def conditions_of(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "fleet.toml"
         file.write_text(fleet_toml(setup, devices=devices))
-        request = PlanRequest(cluster=str(file), model=setup["model"], batch=batch)
-        model = GptConfig(**load_preset(setup["model"]))
-        task, conditions = task_and_conditions(request, model)
+        config = config_of_settings(
+            [f"model.preset={setup['model']}", f"plan.cluster={file}", f"train.batch={batch}"]
+        )
+        task, conditions = Query(config=config, cluster=cluster_from(config)).task(Remat.FULL)
     return fleet_costs(task, conditions), conditions
 
 

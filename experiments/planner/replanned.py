@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 from experiments.table import Row, markdown, write_csv
-from jaxpipe.config import Config, cluster_from, config_from, plan_from
+from jaxpipe.config import Config, cluster_from, config_from
 from jaxpipe.plan import Plan
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.smaller_plan import replanned
 
 _RESULTS = Path(__file__).parent / "results"
@@ -29,6 +30,8 @@ def config_of(stages: int, replicas: int) -> Config:
                 "cluster": f"homogeneous:hosts={stages * replicas}",
                 "stages": stages,
                 "replicas": replicas,
+                "microbatch": 1,
+                "schedule": "1f1b",
             },
             "train": {"batch": 512, "remat": "full"},
         }

@@ -12,8 +12,9 @@ from scipy.optimize import root_scalar
 
 from experiments.spmd_links.links import NUM_RANKS, cluster_name, cluster_of
 from jaxpipe.baselines.compare.measured import Measured
-from jaxpipe.config import load_config, plan_from
+from jaxpipe.config import load_config
 from jaxpipe.propose.gpt_profile import gpt_profile
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.simulate.plan_step import Conditions, plan_step_s
 
 _GRADIENT_BYTES = 4

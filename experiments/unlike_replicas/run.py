@@ -24,10 +24,11 @@ import numpy as np
 from experiments.emulation.commands import run, train
 from experiments.table import Row, markdown, percent, write_csv
 from experiments.unlike_replicas.throttle import SHARES_FILE, Share, groups, join
-from jaxpipe.config import Config, config_from, plan_from
+from jaxpipe.config import Config, config_from
 from jaxpipe.plan.cost import Profile, read_profile
 from jaxpipe.profile.gpt_parts import measure_gpt, write_costs
 from jaxpipe.profile.measure_config import MeasureConfig
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.data import Source, prepare
 from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.simulate import Conditions, plan_step_s
@@ -142,6 +143,8 @@ def _tree(cases: Mapping[str, Any], case: Mapping[str, Any], folder: Path) -> di
             "devices": [devices[number].name for number in case["devices"]],
             "cuts": case["cuts"],
             "shares": case["shares"],
+            "microbatch": 1,
+            "schedule": "1f1b",
         },
         "train": cases["train"],
     }

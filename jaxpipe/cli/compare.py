@@ -63,9 +63,10 @@ def compare(
 
 def _be_rank(name: str, config: "Config", out: Path, executor: "Executor") -> int:
     from jaxpipe.baselines.compare.system import System
-    from jaxpipe.config import cluster_from, plan_from
+    from jaxpipe.config import cluster_from
     from jaxpipe.errors import ConfigError
     from jaxpipe.plan import ResolvedPlan, read_resolved_plan
+    from jaxpipe.propose.resolve import plan_from
     from jaxpipe.run.prepare_run import PLAN_FILE
     from jaxpipe.runtime.process.affinity import pin
     from jaxpipe.runtime.process.compile_cache import use_compile_cache
@@ -143,10 +144,11 @@ def _compare(
     from jaxpipe.baselines.compare.measured import read_measured
     from jaxpipe.baselines.compare.system import System
     from jaxpipe.baselines.compare.table import markdown, write_table
-    from jaxpipe.config import cluster_from, plan_from
+    from jaxpipe.config import cluster_from
     from jaxpipe.config.build_job import describe
     from jaxpipe.errors import ConfigError, RunError
     from jaxpipe.plan import ResolvedPlan
+    from jaxpipe.propose.resolve import plan_from
     from jaxpipe.run.console import console
     from jaxpipe.run.prepare_run import write_resolved_plan
     from jaxpipe.run.rank_progress import shown_ranks

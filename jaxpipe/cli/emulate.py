@@ -134,8 +134,9 @@ def _placement(name: str, command: Sequence[str], plan: Path | None) -> tuple[in
     if plan is None and typed is None:
         return None
     # Slow; `--help` can do without.
-    from jaxpipe.config import load_config, plan_from
+    from jaxpipe.config import load_config
     from jaxpipe.plan import read_plan
+    from jaxpipe.propose.resolve import plan_from
 
     if plan is not None:
         placed = read_plan(plan, topo.load(name))

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxpipe.config import Config, cluster_from, load_config, plan_from
+from jaxpipe.config import Config, cluster_from, load_config
 from jaxpipe.errors import ConfigError
 from jaxpipe.launch import Launch
 from jaxpipe.plan import Plan
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.config import ComputeKind, Survival
 from jaxpipe.runtime.rank_mesh import rank_mesh
 

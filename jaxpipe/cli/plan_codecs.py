@@ -1,18 +1,17 @@
-"""What `jaxpipe plan --codecs` prints of the chosen codecs."""
+"""What `jaxpipe plan` prints of the codecs that `plan.codecs` lets it choose."""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
-    from jaxpipe.collective import Codecs
+    from jaxpipe.collective import CodecLimit, Codecs
     from jaxpipe.propose.codec_choice import CodecChoice
-    from jaxpipe.propose.request import PlanRequest
 
 _FEW = 6
 
 
 def codec_lines(
-    request: "PlanRequest", choice: "CodecChoice | None", *, configured: "Codecs"
+    limit: "CodecLimit", choice: "CodecChoice | None", *, configured: "Codecs"
 ) -> list[str]:
     """Return the step with the chosen codecs, without them, and with the fastest other ones."""
     if choice is None:
@@ -31,7 +30,7 @@ def codec_lines(
     if choice.other_plain_s != choice.plain_s:
         rows.append(("no codecs", choice.other_plain_s, "the plan found without codecs"))
     return [
-        f"codecs of this plan, at most {request.codecs} (simulated, a long step by its first "
+        f"codecs of this plan, at most {limit} (simulated, a long step by its first "
         "microbatches; encoded by one core of each host)",
         *(f"  {name:<40}{seconds:10.4g} s   {note}".rstrip() for name, seconds, note in rows),
         *_own_codecs(choice),

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # this imports numpy, which `--help` can do without
+    from jaxpipe.config import Config
     from jaxpipe.propose.fleet_proposal import FleetProposal
-    from jaxpipe.propose.request import PlanRequest
+    from jaxpipe.propose.options import SearchOptions
 
 _FEW = 12
 
@@ -56,15 +57,16 @@ def _gpu(proposal: "FleetProposal", device: int) -> str:
     return "devices without a `gpu`" if gpu is None else gpu.name
 
 
-def fleet_json(request: "PlanRequest", proposal: "FleetProposal", out: Path) -> dict[str, Any]:
+def fleet_json(
+    config: "Config", options: "SearchOptions", proposal: "FleetProposal", out: Path
+) -> dict[str, Any]:
     """Return the plan as one JSON object; devices are in the plan file."""
     plan, step = proposal.plan, proposal.step
     return {
         "truth": "closed form",
         "cluster": proposal.cluster.name,
-        "model": request.model,
-        "batch": request.batch,
-        "objective": request.objective.value,
+        "batch": config.train.batch,
+        "objective": options.objective.value,
         "seconds": step.step_s,
         "breakdown": {
             "pipelines": step.pipeline_s,

@@ -4,14 +4,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.propose.request import PlanRequest
+from jaxpipe.propose.options import SearchOptions
 
 if TYPE_CHECKING:  # this imports numpy, which `--help` can do without
     from jaxpipe.propose.proposal import Proposal
     from jaxpipe.propose.worth import Worth
 
 
-def check_pareto(request: PlanRequest, path: Path) -> None:
+def check_pareto(options: SearchOptions, path: Path) -> None:
     """Check that a search keeps a front, and that it can be drawn into this file.
 
     Raises:
@@ -21,25 +21,25 @@ def check_pareto(request: PlanRequest, path: Path) -> None:
     from jaxpipe.pictures import check_format
     from jaxpipe.run.output_files import check_output
 
-    if not request.has_front:
+    if not options.has_front:
         raise ConfigError(
             f"a front is of seconds and dollars, or energy: `--pareto` is {path}, and "
-            f"`--objective` {request.objective}; set it to `dollars` or `energy`, or give a limit "
+            f"`--objective` {options.objective}; set it to `dollars` or `energy`, or give a limit "
             "such as `--max-step-dollars`"
         )
     check_format(path, name="--pareto")
     check_output("--pareto", path)
 
 
-def draw_pareto(request: PlanRequest, proposal: "Proposal", path: Path) -> None:
+def draw_pareto(options: SearchOptions, proposal: "Proposal", path: Path) -> None:
     """Draw the front of a proposal, and its plan."""
     from jaxpipe.pictures.pareto_picture import Point, draw_front
 
-    unit = "dollars" if request.counts_dollars else "watt-hours"
+    unit = "dollars" if options.counts_dollars else "watt-hours"
 
     def other(worth: "Worth | Proposal") -> float:
-        value = worth.dollars if request.counts_dollars else worth.watt_hours
-        assert value is not None, request
+        value = worth.dollars if options.counts_dollars else worth.watt_hours
+        assert value is not None, options
         return value
 
     front = [
@@ -47,5 +47,5 @@ def draw_pareto(request: PlanRequest, proposal: "Proposal", path: Path) -> None:
         for each in proposal.front
     ]
     chosen = Point(proposal.split.step_s, other(proposal), "")
-    title = f"{request.model}, batch {request.batch}, on {proposal.cluster.name}"
+    title = f"batch {proposal.plan.batch}, on {proposal.cluster.name}"
     draw_front(front, chosen, path, title=title, unit=unit)

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxpipe.cli.plan_codecs import codec_json, codec_lines
-from jaxpipe.propose.request import OuterQuestion, PlanRequest
+from jaxpipe.propose.options import OuterQuestion, SearchOptions
 
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from collections.abc import Iterable
 
-    from jaxpipe.baselines.autoshard.inter_op import AlpaPlan
-    from jaxpipe.collective import Codecs
+    from jaxpipe.config import Config
     from jaxpipe.plan import Plan
     from jaxpipe.propose.outer_advice import OuterAdvice
     from jaxpipe.propose.proposal import Proposal
@@ -22,16 +21,16 @@ _FEW_RANKS = 16
 """Up to this many ranks are drawn one by one."""
 
 
-def plan_lines(request: PlanRequest, proposal: "Proposal", *, codecs: "Codecs") -> list[str]:
-    """Return the drawing of a plan, the parts of its step, and what it is compared with.
-
-    `codecs` are the configured ones, which count unless the request asks to choose others.
-    """
+def plan_lines(config: "Config", options: SearchOptions, proposal: "Proposal") -> list[str]:
+    """Return the drawing of a plan, the parts of its step, and what it is compared with."""
     from jaxpipe.plan import draw_plan
+    from jaxpipe.propose.conditions import codecs_of, counted_profile
+    from jaxpipe.propose.reasons import reason_lines
 
     plan, split = proposal.plan, proposal.split
     if plan.num_ranks <= _FEW_RANKS:
-        drawn = draw_plan(plan, proposal.cluster).splitlines()
+        profile = counted_profile(config, plan.remat)
+        drawn = draw_plan(plan, proposal.cluster, profile=profile).splitlines()
     else:
         drawn = _summary(proposal)
     parts = {
@@ -42,14 +41,17 @@ def plan_lines(request: PlanRequest, proposal: "Proposal", *, codecs: "Codecs") 
         "gradients": split.gradients_s,
     }
     identity, chance = proposal.identity_s / split.step_s, proposal.random_median_s / split.step_s
+    reasons = reason_lines(proposal.reasons)
     return [
+        *proposal.notices,
         *drawn,
         "",
         f"a step takes {split.step_s:.4g} s (simulated)",
         *(f"  {n:<14}{s:10.4g} s {s / split.step_s:7.1%}" for n, s in parts.items()),
         *_bound(proposal),
-        *_front(request, proposal),
+        *_front(options, proposal),
         "",
+        *((*reasons, "") if reasons else ()),
         "the same plan with other placements (simulated)",
         f"  {'as listed':<14}{proposal.identity_s:10.4g} s {identity:7.2f}x",
         f"  {'random':<14}{proposal.random_median_s:10.4g} s {chance:7.2f}x   median of "
@@ -60,10 +62,9 @@ def plan_lines(request: PlanRequest, proposal: "Proposal", *, codecs: "Codecs") 
             else (f"DT-FM's published cost of this placement: {proposal.dtfm_s:.4f}",)
         ),
         "",
-        *(() if proposal.alpa is None else (*_alpa_stages(proposal.alpa, proposal), "")),
-        *_outer_lines(request, proposal),
-        *codec_lines(request, proposal.codecs, configured=codecs),
-        *_left_out(request, proposal),
+        *_outer_lines(options, proposal),
+        *codec_lines(config.plan.codecs, proposal.codecs, configured=codecs_of(config)),
+        *_left_out(config, options, proposal),
         *_assumed(proposal),
         f"{proposal.num_valued} plans simulated",
     ]
@@ -77,7 +78,7 @@ def _bound(proposal: "Proposal") -> list[str]:
     return [f"{line}: at most {step_s / bound.seconds - 1:.0%} to gain"] if bound.seconds else []
 
 
-def _front(request: PlanRequest, proposal: "Proposal") -> list[str]:
+def _front(options: SearchOptions, proposal: "Proposal") -> list[str]:
     """Return what a step costs in dollars and energy, and the plans that trade them for seconds."""
     million = proposal.tokens / 1e6
     lines = []
@@ -86,7 +87,7 @@ def _front(request: PlanRequest, proposal: "Proposal") -> list[str]:
             f"a step costs {proposal.dollars:.4g} dollars, a million tokens "
             f"{proposal.dollars / million:.4g} (simulated)"
         )
-    if proposal.watt_hours is not None and request.has_front:
+    if proposal.watt_hours is not None and options.has_front:
         lines.append(
             f"a step takes {proposal.watt_hours:.4g} watt-hours, a million tokens "
             f"{proposal.watt_hours / million:.4g} (simulated, at the devices' thermal design power)"
@@ -149,49 +150,27 @@ def _each(texts: "Iterable[str]") -> str:
     return found[0] if len(set(found)) == 1 else " | ".join(found)
 
 
-def _alpa_stages(alpa: "AlpaPlan", proposal: "Proposal") -> list[str]:
-    """Draw the stages of Alpa's inter-operator pass, and what equal submeshes cost."""
-    staged, devices = alpa.staged, proposal.cluster.devices
-    lines = [f"Alpa's inter-operator pass: {staged.step_s:.4g} s a step (predicted)"]
-    for number, stage in enumerate(staged.stages):
-        names = [devices[device].name for device in stage.devices]
-        shown = _few(names)
-        layers = f"{stage.layers.start}-{stage.layers.stop - 1}"
-        lines.append(
-            f"  stage {number:<4}layers {layers:<8}{stage.cost.seconds:10.4g} s a microbatch   "
-            f"{len(names)} devices: {shown}"
-        )
-    if alpa.uneven is not None:
-        sizes = " ".join(str(len(stage.devices)) for stage in alpa.uneven.stages)
-        lines.append(
-            f"  submeshes of different sizes, which the runtime cannot execute: "
-            f"{alpa.uneven.step_s:.4g} s a step (predicted), layers "
-            f"{' '.join(map(str, alpa.uneven.cut))} on {sizes} devices"
-        )
-    return lines
-
-
-def _outer_lines(request: PlanRequest, proposal: "Proposal") -> list[str]:
+def _outer_lines(options: SearchOptions, proposal: "Proposal") -> list[str]:
     from jaxpipe.propose.outer_advice import advice_lines
 
-    if request.outer is OuterQuestion.NONE:
+    if options.outer is OuterQuestion.NONE:
         return []
     return [*advice_lines(proposal.advice, batch=proposal.plan.batch), ""]
 
 
-def _left_out(request: PlanRequest, proposal: "Proposal") -> list[str]:
+def _left_out(config: "Config", options: SearchOptions, proposal: "Proposal") -> list[str]:
     """Return the line about devices without a rank, with the reason found by the search."""
     names = [proposal.cluster.devices[device].name for device in proposal.left_out]
     if not names:
         return ["all devices are used"]
     shown = _few(names)
-    if request.has_front:
-        worth = "dollars" if request.counts_dollars else "watt-hours"
+    if options.has_front:
+        worth = "dollars" if options.counts_dollars else "watt-hours"
         reason = f"no plan found with more of them is worth its {worth}"
     elif proposal.larger is None:
         reason = (
-            f"no larger plan divides batch {request.batch}, has a layer for each stage and fits "
-            "into memory, or none was among the most promising"
+            f"no larger plan divides batch {config.train.batch}, has a layer for each stage and "
+            "fits into memory, or none was among the most promising"
         )
     else:
         larger = proposal.larger
@@ -229,16 +208,17 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:4]) + (" ..." if len(names) > 4 else "")
 
 
-def plan_json(request: PlanRequest, proposal: "Proposal", out: Path) -> dict[str, Any]:
+def plan_json(
+    config: "Config", options: SearchOptions, proposal: "Proposal", out: Path
+) -> dict[str, Any]:
     """Return the object that `--json` prints."""
     plan, split = proposal.plan, proposal.split
     return {
         "truth": "simulated",
         "cluster": proposal.cluster.name,
-        "model": request.model,
-        "batch": request.batch,
-        "objective": request.objective.value,
-        "seed": request.seed,
+        "batch": config.train.batch,
+        "objective": options.objective.value,
+        "seed": options.seed,
         "seconds": split.step_s,
         "breakdown": {
             "compute": split.compute_s,
@@ -250,7 +230,6 @@ def plan_json(request: PlanRequest, proposal: "Proposal", out: Path) -> dict[str
         "identity_seconds": proposal.identity_s,
         "random_seconds": proposal.random_s,
         "dtfm_cost": proposal.dtfm_s,
-        **_alpa_json(proposal.alpa),
         **_outer_json(proposal.advice),
         **codec_json(proposal.codecs),
         "bound_seconds": proposal.bound.seconds,
@@ -272,6 +251,8 @@ def plan_json(request: PlanRequest, proposal: "Proposal", out: Path) -> dict[str
         "schedule": plan.schedule_name,
         "warmup": _value(plan, "warmup"),
         "all_reduce": plan.all_reduce.value,
+        "remat": None if plan.remat is None else plan.remat.value,
+        "chunks": plan.num_chunks,
         "microbatch": _value(plan, "microbatch"),
         "num_microbatches": _value(plan, "num_microbatches"),
         "placement": [each.groups for each in plan.pipelines]
@@ -281,6 +262,10 @@ def plan_json(request: PlanRequest, proposal: "Proposal", out: Path) -> dict[str
         "precision": proposal.precision.value,
         "memory_unchecked": [proposal.cluster.devices[each].name for each in proposal.unchecked],
         "plans_simulated": proposal.num_valued,
+        "alternatives": [
+            {"choice": reason.choice, "name": reason.name, "seconds": reason.step_s}
+            for reason in proposal.reasons
+        ],
         "plan_file": str(out),
     }
 
@@ -313,19 +298,3 @@ def _value(plan: "Plan", name: str) -> Any:
     """Return the value that all replicas have, or a list with that of each."""
     values = [getattr(pipeline, name) for pipeline in plan.pipelines]
     return values[0] if all(each == values[0] for each in values) else values
-
-
-def _alpa_json(alpa: "AlpaPlan | None") -> dict[str, Any]:
-    if alpa is None:
-        return {}
-    uneven = alpa.uneven
-    return {
-        "alpa_seconds": alpa.staged.step_s,
-        "alpa_uneven": None
-        if uneven is None
-        else {
-            "seconds": uneven.step_s,
-            "cut": uneven.cut,
-            "submeshes": [[stage.devices.start, stage.devices.stop] for stage in uneven.stages],
-        },
-    }

@@ -11,7 +11,8 @@ from jaxpipe.models import preset_config
 from jaxpipe.run.console import console, print_table
 from jaxpipe.run.output_files import check_output
 from jaxpipe.run.progress import Progress, showing_progress
-from jaxpipe.runtime.config import MatmulPrecision, Remat
+from jaxpipe.runtime.config import MatmulPrecision
+from jaxpipe.schedule import Remat
 
 
 def profile(  # noqa: PLR0913  each is an option of the command line

@@ -14,7 +14,9 @@ def show(
 ) -> int:
     """Draw the plan of a run: placement, schedule, all-reduce, and the memory of each rank.
 
-    A plan whose stages do not fit into the memory of their devices is drawn, and refused.
+    Fields of `[plan]` that are not set are searched, as `jaxpipe train` does; the alternatives of
+    each choice follow with their simulated seconds. A plan whose stages do not fit into the memory
+    of their devices is drawn, and refused.
 
     Args:
         config: a TOML file.
@@ -22,8 +24,11 @@ def show(
         schedule_csv: a file to write with the schedule, for you to edit: `plan.schedule_file`
             reads it.
     """
-    from jaxpipe.config import cluster_from, load_config, plan_from
+    from jaxpipe.config import cluster_from, load_config
     from jaxpipe.plan import draw_plan
+    from jaxpipe.propose.conditions import counted_profile
+    from jaxpipe.propose.reasons import reason_lines
+    from jaxpipe.propose.resolve import resolve
     from jaxpipe.run.console import train_command
     from jaxpipe.run.output_files import check_output
     from jaxpipe.run.plan_memory import check_memory, memory_lines, plan_memory
@@ -31,13 +36,19 @@ def show(
 
     read = load_config(config, settings, notice=_print)
     cluster = cluster_from(read)
-    plan = plan_from(read, cluster)
+    resolution = resolve(read, cluster)
+    plan = resolution.plan
     schedule = plan.compute_schedule(replica=None if plan.is_even else 0)
-    _print(f"{draw_plan(plan, cluster)}\n\n{legend(schedule)}\n")
+    drawn = draw_plan(plan, cluster, profile=counted_profile(read, plan.remat))
+    if resolution.lines:
+        _print("\n".join((*resolution.lines, "")))
+    _print(f"{drawn}\n\n{legend(schedule)}\n")
     memory = plan_memory(read, plan, cluster)
     _print("\n".join(memory_lines(memory)))
     # Drawn first: the error names one rank, the table all of them.
     check_memory(memory)
+    if lines := reason_lines(resolution.reasons):
+        _print("\n".join(("", *lines)))
     changes = settings
     if schedule_csv is not None:
         check_output("--schedule-csv", schedule_csv)

@@ -5,8 +5,15 @@ from jaxpipe.config.check_data import check_data
 from jaxpipe.config.check_run import check_paced, check_run
 from jaxpipe.config.checkpoint_place import check_place, place_in, place_of
 from jaxpipe.config.kept_inputs import config_in, keep_inputs, keep_tokenizer, tokenizer_of
-from jaxpipe.config.read import Config, choices_of, config_from, load_config, to_tree
-from jaxpipe.config.resolve import check_plan_fits, cluster_from, plan_from
+from jaxpipe.config.read import (
+    Config,
+    choices_of,
+    config_from,
+    config_of_settings,
+    load_config,
+    to_tree,
+)
+from jaxpipe.config.resolve import check_plan_fits, cluster_from
 from jaxpipe.config.saved_config import read_merged, saved_config, saved_lora, saved_model
 from jaxpipe.config.tuning import is_tuned, tuned_model_from
 
@@ -21,6 +28,7 @@ __all__ = [
     "cluster_from",
     "config_from",
     "config_in",
+    "config_of_settings",
     "describe",
     "is_tuned",
     "job_from",
@@ -30,7 +38,6 @@ __all__ = [
     "model_from",
     "place_in",
     "place_of",
-    "plan_from",
     "read_merged",
     "restored_model",
     "saved_config",

@@ -84,14 +84,29 @@ def load_config(
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
-    for setting in settings:  # in order: a later one wins
-        _apply(tree, setting)
-    config = config_from(tree)
+    config = _config(tree, settings)
     overridden = _overridden(tree.get("plan", {}))
     if overridden and notice is not None:
         given = ", ".join(f"`plan.{key}` = {value!r:.80}" for key, value in overridden.items())
         notice(f"`plan.file` {config.plan.file} has the whole plan: it overrides {given}")
     return config
+
+
+def config_of_settings(settings: Sequence[str]) -> Config:
+    """Return the configuration of settings alone, to plan a run that has no file yet.
+
+    Its folders are placeholders.
+
+    Raises:
+        ConfigError: a key or a value is wrong, or no setting names a model.
+    """
+    return _config({"run": {"folder": "run"}, "data": {"folder": "data"}}, settings)
+
+
+def _config(tree: dict[str, Any], settings: Sequence[str]) -> Config:
+    for setting in settings:  # in order: a later one wins
+        _apply(tree, setting)
+    return config_from(tree)
 
 
 def config_from(tree: Mapping[str, Any]) -> Config:

@@ -1,9 +1,11 @@
-"""The default plan: devices in the order of `plan.devices`, or of the cluster."""
+"""The plan that a section `[plan]` decides, on the devices of `devices` or of the cluster."""
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
+from typing import TypeAlias
 
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import PlanError
@@ -16,34 +18,50 @@ from jaxpipe.plan.sync import with_island_trees
 from jaxpipe.schedule import Schedule, ScheduleKind, read_schedule
 from jaxpipe.topo import Cluster
 
+Partition: TypeAlias = Callable[[int, Sequence[tuple[int, ...]]], Cut]
+"""Divides the layers among stages, from their number and the devices of each stage's ranks."""
+
 
 def default_plan(
-    config: PlanConfig, cluster: Cluster, *, num_layers: int, batch: int, tied: bool
+    config: PlanConfig,
+    cluster: Cluster,
+    *,
+    num_layers: int,
+    batch: int,
+    tied: bool,
+    partition: Partition | None = None,
 ) -> Plan:
     """Return the plan in which rank r runs on the r-th device; the default all-reduce is a tree.
 
+    `partition` divides the layers where the section does not; as evenly as possible by default.
+
     Raises:
-        PlanError: the devices, the layers, the batch or the warm-up do not fit the stages and
-            replicas, or a named device does not exist or is named twice.
+        PlanError: the section leaves stages, replicas, microbatch or schedule free; the devices,
+            the layers, the batch or the warm-up do not fit the stages and replicas; or a named
+            device does not exist or is named twice.
     """
-    cuts = _cuts(config, num_layers=num_layers)
-    sizes = [_pipeline_ranks(len(cut), config) for cut in cuts]
-    used = iter(_used(config, cluster, num_ranks=sum(sizes)))
+    if not config.is_decided or config.microbatch is None:
+        free = [name for name in _DECISIONS if getattr(config, name) is None]
+        raise PlanError(f"`plan.{free[0]}` is not set: set it, or let `jaxpipe plan` search it")
+    sizes = [_pipeline_ranks(size, config) for size in _num_stages(config)]
+    used = iter(devices_used(config, cluster, num_ranks=sum(sizes)))
+    rows = [tuple(islice(used, size)) for size in sizes]
+    cuts = _cuts(config, rows, num_layers=num_layers, partition=partition)
     counts = _num_microbatches(config, batch=batch, num_replicas=len(cuts))
     plan = Plan(
         pipelines=tuple(
             Pipeline(
-                devices=tuple(islice(used, size)),
+                devices=row,
                 cut=cut,
                 num_microbatches=count,
                 microbatch=config.microbatch,
                 warmup=config.warmup,
             )
-            for size, cut, count in zip(sizes, cuts, counts, strict=True)
+            for row, cut, count in zip(rows, cuts, counts, strict=True)
         ),
         schedule=_schedule(config),
         all_reduce=config.all_reduce or AllReduceKind.TREE,
-        num_chunks=config.chunks,
+        num_chunks=config.chunks or 1,
         tied=tied,
     )
     plan = with_island_trees(plan, cluster.devices)
@@ -51,27 +69,53 @@ def default_plan(
     return plan
 
 
-def _cuts(config: PlanConfig, *, num_layers: int) -> tuple[Cut, ...]:
-    """Return the partition of each replica."""
+_DECISIONS = ("stages", "replicas", "microbatch", "schedule")
+
+
+def _num_stages(config: PlanConfig) -> tuple[int, ...]:
+    """Return the stages of each replica."""
+    if config.cuts is not None:
+        return tuple(map(len, config.cuts))
+    assert config.stages is not None, config
+    assert config.replicas is not None, config
+    return (config.stages,) * config.replicas
+
+
+def _cuts(
+    config: PlanConfig,
+    rows: Sequence[tuple[int, ...]],
+    *,
+    num_layers: int,
+    partition: Partition | None,
+) -> tuple[Cut, ...]:
+    """Return the partition of each replica, whose ranks have the devices of a row."""
     if config.cuts is not None and config.cut is not None:
         raise PlanError(
-            "one partition holds for all replicas, or each has its own: `plan.cut` and `plan.cuts` "
-            "are both given; remove one of them"
+            "`plan.cut` and `plan.cuts` are both set: the one is for all replicas, the other for "
+            "each; remove one of them"
         )
+    sizes = _num_stages(config)
     if config.cuts is not None:
         for cut in config.cuts:
             check_partition(cut, num_layers=num_layers, num_stages=len(cut), field="plan.cuts")
         return config.cuts
-    cut = config.cut or even_partition(num_layers=num_layers, num_stages=config.stages)
-    check_partition(cut, num_layers=num_layers, num_stages=config.stages)
-    return (cut,) * config.replicas
+    if config.cut is not None or partition is None or sizes[0] > num_layers:
+        cut = config.cut or even_partition(num_layers=num_layers, num_stages=sizes[0])
+    else:
+        cut = partition(sizes[0], rows)
+    check_partition(cut, num_layers=num_layers, num_stages=sizes[0])
+    return (cut,) * len(sizes)
 
 
-def _used(config: PlanConfig, cluster: Cluster, *, num_ranks: int) -> tuple[int, ...]:
-    """Return the device of each rank."""
-    used = _devices(config, cluster)
+def devices_used(config: PlanConfig, cluster: Cluster, *, num_ranks: int) -> tuple[int, ...]:
+    """Return the device of each rank.
+
+    Raises:
+        PlanError: a named device does not exist or is named twice, or there are too few.
+    """
+    used = devices_of(config, cluster)
     if num_ranks > len(used):
-        chunks = f" / {config.chunks} chunks" if config.chunks > 1 else ""
+        chunks = f" / {config.chunks} chunks" if (config.chunks or 1) > 1 else ""
         named = "`plan.devices` names" if config.devices else f"cluster {cluster.name!r} has"
         product = (
             f"`plan.stages` x `plan.replicas` = {config.stages}{chunks} x {config.replicas}"
@@ -79,14 +123,18 @@ def _used(config: PlanConfig, cluster: Cluster, *, num_ranks: int) -> tuple[int,
             else f"the stages of `plan.cuts`{chunks}"
         )
         raise PlanError(
-            f"each rank needs a device: {product} = {num_ranks}, but {named} {len(used)}; use "
+            f"{product} = {num_ranks} ranks need as many devices, but {named} {len(used)}; use "
             "fewer, or a larger `plan.cluster`"
         )
     return used[:num_ranks]
 
 
-def _devices(config: PlanConfig, cluster: Cluster) -> tuple[int, ...]:
-    """Return the devices for ranks, in the order of ranks."""
+def devices_of(config: PlanConfig, cluster: Cluster) -> tuple[int, ...]:
+    """Return the devices for ranks, in the order of ranks.
+
+    Raises:
+        PlanError: a named device does not exist or is named twice.
+    """
     index = {device.name: number for number, device in enumerate(cluster.devices)}
     for name, count in Counter(config.devices).items():
         if count > 1:
@@ -104,19 +152,21 @@ def _devices(config: PlanConfig, cluster: Cluster) -> tuple[int, ...]:
 
 
 def _pipeline_ranks(num_stages: int, config: PlanConfig) -> int:
-    if num_stages % config.chunks:
+    chunks = config.chunks or 1
+    if num_stages % chunks:
         field = "plan.stages" if config.cuts is None else "plan.cuts"
         raise PlanError(
-            f"every rank holds the same number of chunks: `{field}` is {num_stages} and "
-            f"`plan.chunks` is {config.chunks}; make the one a multiple of the other"
+            f"`{field}` ({num_stages}) must be a multiple of `plan.chunks` ({chunks}): every rank "
+            "holds as many stages"
         )
-    return num_stages // config.chunks
+    return num_stages // chunks
 
 
 def _schedule(config: PlanConfig) -> ScheduleKind | Schedule:
     if config.schedule_file is None:
+        assert config.schedule is not None, config
         return config.schedule
-    return read_schedule(Path(config.schedule_file), num_stages=config.stages)
+    return read_schedule(Path(config.schedule_file), num_stages=_num_stages(config)[0])
 
 
 def _num_microbatches(config: PlanConfig, *, batch: int, num_replicas: int) -> tuple[int, ...]:
@@ -135,6 +185,7 @@ def _num_microbatches(config: PlanConfig, *, batch: int, num_replicas: int) -> t
 
 
 def _equal_num_microbatches(config: PlanConfig, *, batch: int, num_replicas: int) -> int:
+    assert config.microbatch is not None, config
     each = num_replicas * config.microbatch
     if batch % each:
         # Rounded down and up; 0 is no batch.
@@ -150,14 +201,20 @@ def _equal_num_microbatches(config: PlanConfig, *, batch: int, num_replicas: int
 def _num_microbatches_of(
     shares: tuple[int, ...], config: PlanConfig, *, batch: int, num_replicas: int
 ) -> tuple[int, ...]:
-    if len(shares) != num_replicas or sum(shares) != batch or min(shares) < 1:
+    assert config.microbatch is not None, config
+    given = f"`plan.shares` is {list(shares)}"
+    if len(shares) != num_replicas:
+        raise PlanError(f"{given}: give a share to each of the {num_replicas} replicas")
+    if min(shares) < 1:
+        empty = shares.index(min(shares))
         raise PlanError(
-            f"the shares of all replicas add up to the batch: `plan.shares` is {list(shares)} for "
-            f"{num_replicas} replicas and `train.batch` {batch}; give each replica its samples"
+            f"{given}: replica {empty} has {shares[empty]} samples; give it at least 1, or leave "
+            "the replica out"
         )
+    if sum(shares) != batch:
+        raise PlanError(f"{given}, which adds up to {sum(shares)}: `train.batch` is {batch}")
     if any(share % config.microbatch for share in shares):
         raise PlanError(
-            f"a share is a number of whole microbatches: `plan.shares` is {list(shares)}, "
-            f"`plan.microbatch` {config.microbatch}; make each a multiple of it"
+            f"{given}: each share must be a multiple of `plan.microbatch`, {config.microbatch}"
         )
     return tuple(share // config.microbatch for share in shares)

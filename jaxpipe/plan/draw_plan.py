@@ -5,16 +5,23 @@ from itertools import pairwise
 
 from jaxpipe.collective import CodecKind, SyncTree
 from jaxpipe.collective.sync_tree import folded
+from jaxpipe.plan.cost.layer_profile import Profile
 from jaxpipe.plan.group import Sharing
 from jaxpipe.plan.partition import Cut, layers_of
+from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import peak_live, render, timetable
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.units import gbps_from_bytes_per_s, ms_from_seconds
 
 
-def draw_plan(plan: Plan, cluster: Cluster, *, num_columns: int = 100) -> str:
-    """Return the drawing: placement, partition, links, sync tree and schedule."""
+def draw_plan(
+    plan: Plan, cluster: Cluster, *, profile: Profile | None = None, num_columns: int = 100
+) -> str:
+    """Return the drawing: placement, partition, links, sync tree and schedule.
+
+    The theoretical bubble counts what `profile` says of each stage; by default layers alone.
+    """
     return "\n".join(
         (
             f"{plan.num_ranks} ranks, {plan.shape}, on cluster {cluster.name}{_chunks(plan)}",
@@ -26,7 +33,7 @@ def draw_plan(plan: Plan, cluster: Cluster, *, num_columns: int = 100) -> str:
             *_codecs(plan),
             *_gradients(plan),
             "",
-            *_schedules(plan, num_columns=num_columns),
+            *_schedules(plan, profile, num_columns=num_columns),
         )
     )
 
@@ -40,39 +47,55 @@ def draw_tree(tree: SyncTree) -> str:
     return folded(tree, at_rank=str, at_island=lambda members: f"({' '.join(members)})")
 
 
-def ideal_bubble(plan: Plan, *, replica: int | None = None) -> float:
-    """Return the bubble for equal layers, backwards of two forwards, and instant messages.
+def ideal_bubble(
+    plan: Plan, profile: Profile | None = None, *, replica: int | None = None
+) -> float:
+    """Return the bubble of a plan on equal devices with instant messages.
 
-    It is that of one replica, or of all of them together.
+    Stages take the seconds of `profile`, with the embedding and the head; by default, layers are
+    equal, and a backward takes as long as two forwards. The bubble is that of one replica, or of
+    all of them together.
     """
     if replica is None and not plan.is_even:
-        return _bubble_of_all(plan)
-    # A second per layer: a bubble depends on ratios alone.
-    forward_s = tuple(map(float, plan.pipelines[replica or 0].cut))
-    backward_s = tuple(2 * seconds for seconds in forward_s)
+        return _bubble_of_all(plan, profile)
+    pipeline = plan.pipelines[replica or 0]
+    forward_s, backward_s = _stage_seconds(pipeline, profile)
     schedule = plan.compute_schedule(replica=replica)
     return timetable(schedule, forward_s=forward_s, backward_s=backward_s).bubble_fraction
 
 
-def _bubble_of_all(plan: Plan) -> float:
+def _stage_seconds(
+    pipeline: Pipeline, profile: Profile | None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the seconds of the forward and of the backward of each stage."""
+    if profile is None:
+        # A second per layer: a bubble depends on ratios alone.
+        forward_s = tuple(map(float, pipeline.cut))
+        return forward_s, tuple(2 * seconds for seconds in forward_s)
+    parts = [profile.stage(pipeline.cut, stage) for stage in range(pipeline.num_stages)]
+    return tuple(part.forward_s for part in parts), tuple(part.backward_s for part in parts)
+
+
+def _bubble_of_all(plan: Plan, profile: Profile | None) -> float:
     # All replicas have all layers: samples are in the ratio of their computes.
     computes = [float(pipeline.num_samples) for pipeline in plan.pipelines]
-    bubbles = [ideal_bubble(plan, replica=replica) for replica in range(plan.num_replicas)]
-    phases = (each / (1 - bubble) for each, bubble in zip(computes, bubbles, strict=True))
+    bubbles = [ideal_bubble(plan, profile, replica=n) for n in range(plan.num_replicas)]
+    phases = (compute / (1 - bubble) for compute, bubble in zip(computes, bubbles, strict=True))
     return 1 - sum(computes) / sum(phases)
 
 
-def _schedules(plan: Plan, *, num_columns: int) -> Iterator[str]:
+def _schedules(plan: Plan, profile: Profile | None, *, num_columns: int) -> Iterator[str]:
     """Yield the schedule of all replicas, or that of each."""
+    assumed = "backward = 2 forwards, equal layers" if profile is None else "stages by cost"
     for replica in (None,) if plan.is_even else range(plan.num_replicas):
         pipeline, schedule = plan.pipelines[replica or 0], plan.compute_schedule(replica=replica)
         of_replica = "" if replica is None else f" of replica {replica}"
         size = "" if replica is None else f" of {pipeline.microbatch}"
         yield (
             f"schedule {plan.schedule_name}{of_replica}, {pipeline.num_microbatches} microbatches"
-            f"{size}: theoretical bubble {ideal_bubble(plan, replica=replica):.1%} (backward = 2 "
-            "forwards, equal layers, no network), "
-            f"at most {', '.join(map(str, peak_live(schedule)))} microbatches live"
+            f"{size}: theoretical bubble {ideal_bubble(plan, profile, replica=replica):.1%} "
+            f"({assumed}, no network), at most {', '.join(map(str, peak_live(schedule)))} "
+            "microbatches live"
         )
         yield ""
         yield render(schedule, num_columns=num_columns)

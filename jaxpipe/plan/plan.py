@@ -31,6 +31,7 @@ from jaxpipe.schedule import (
     holder,
     lower,
 )
+from jaxpipe.schedule.remat import Remat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,8 @@ class Plan:
     those that hold a tied embedding, `sync_all` over all ranks. `all_reduce` is the algorithm along
     these trees, which follow from the rest (`jaxpipe.plan.sync.with_trees`): a plan without them is
     not complete. `schedule` is the name of a generator, or a custom schedule of compute
-    instructions. `sharing` is how ranks of several devices use them.
+    instructions. `sharing` is how ranks of several devices use them. `remat` is the
+    rematerialisation of all stages; None until the plan is resolved.
     """
 
     pipelines: tuple[Pipeline, ...]
@@ -55,6 +57,7 @@ class Plan:
     num_chunks: int = 1
     all_reduce: AllReduceKind = AllReduceKind.TREE
     sharing: Sharing = Sharing.TENSOR
+    remat: Remat | None = None
     first_ranks: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """The rank of each replica's first stage."""
 

@@ -6,6 +6,7 @@ from math import inf
 
 from jaxpipe.collective import AllReduceKind, CodecLimit
 from jaxpipe.schedule import ScheduleKind
+from jaxpipe.topo.this_machine import THIS_MACHINE
 
 
 class Replan(StrEnum):
@@ -22,25 +23,31 @@ class Replan(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanConfig:
-    """The section `[plan]`: a plan file, or what its user decides of a plan."""
+    """The section `[plan]`: a plan file, or the decisions of its user.
+
+    A field that is not set is free: the planner searches it (`jaxpipe.propose`).
+    """
 
     file: str | None = None
     """Plan file written by `jaxpipe plan`. It overrides all other fields but `cluster`, `codecs`,
     `replan` and those of drift. An empty name is none: so a setting can override that of a file."""
-    cluster: str = "two-region"
-    """Name in the catalogue (`jaxpipe topo list`), or path of a cluster file."""
+    cluster: str = THIS_MACHINE
+    """Name in the catalogue (`jaxpipe topo list`), or path of a cluster file. Default: the cores or
+    GPUs of this machine."""
     devices: tuple[str, ...] = ()
-    """Names of the devices that ranks 0, 1, ... use. Default: all, in the order of the cluster."""
-    stages: int = 2
-    """Stages of the pipeline [stages]."""
-    replicas: int = 2
-    """Replicas of the pipeline: the degree of data parallelism [replicas]."""
-    microbatch: int = 1
-    """Size of a microbatch [samples]."""
-    schedule: ScheduleKind = ScheduleKind.ONE_F_ONE_B
-    """Pipeline schedule."""
+    """Names of the devices that ranks 0, 1, ... use. Default: chosen by the planner; where `stages`
+    and `replicas` are set, those of the cluster, in its order."""
+    stages: int | None = None
+    """Stages of the pipeline [stages]. Default: searched."""
+    replicas: int | None = None
+    """Replicas of the pipeline: the degree of data parallelism [replicas]. Default: searched."""
+    microbatch: int | None = None
+    """Size of a microbatch [samples]. Default: searched."""
+    schedule: ScheduleKind | None = None
+    """Pipeline schedule. Default: searched."""
     cut: tuple[int, ...] | None = None
-    """Partition of the model: layers of each stage [layers]. Default: as even as possible."""
+    """Partition of the model: layers of each stage [layers]. Default: the one whose slowest stage
+    is fastest, with the embedding and the head."""
     cuts: tuple[tuple[int, ...], ...] | None = None
     """Partition of each replica, where they differ: layers of each of its stages [layers]. It takes
     the place of `stages`, `replicas` and `cut`."""
@@ -49,13 +56,17 @@ class PlanConfig:
     warmup: tuple[int, ...] | None = None
     """Forwards of each stage before its first backward [microbatches]; for `eager-1f1b`. Default:
     chosen by the schedule."""
-    chunks: int = 1
-    """Virtual stages per rank, for `interleaved-1f1b` [stages]; divides `stages`."""
+    chunks: int | None = None
+    """Virtual stages per rank, for `interleaved-1f1b` [stages]; divides `stages`. Default: searched
+    with the schedule; 1 where `schedule` is set."""
     schedule_file: str | None = None
     """CSV file with one row of instructions per rank; takes the place of `schedule`."""
     all_reduce: AllReduceKind | None = None
     """Algorithm of the gradient all-reduce. Default: the fastest over the cluster's links,
     simulated."""
+    search_s: float = 2.0
+    """Seconds of the search for the fields that are not set, which `jaxpipe train` makes before it
+    starts [s]. `jaxpipe plan` searches longer."""
     codecs: CodecLimit = CodecLimit.NONE
     """Codecs among which planning chooses: `jaxpipe plan --config` without `--codecs`, and a new
     plan for links that have become slow (`replan`), for its boundaries between stages."""
@@ -70,8 +81,14 @@ class PlanConfig:
         if self.file == "":
             object.__setattr__(self, "file", None)
         for field in ("stages", "replicas", "microbatch", "chunks", "drift_steps"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"`{field}` must be at least 1, is {getattr(self, field)}")
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise ValueError(f"`{field}` must be at least 1, is {value}")
+        for field in ("cut", "cuts", "shares", "warmup"):
+            if getattr(self, field) == ():
+                raise ValueError(f"`{field}` must not be empty; leave it out to have it searched")
+        if not 0 < self.search_s < inf:
+            raise ValueError(f"`search_s` must be above 0 and finite, is {self.search_s}")
         if not 1 < self.drift_factor < inf:
             raise ValueError(
                 f"`drift_factor` must be above 1 and finite, is {self.drift_factor}; or set "
@@ -84,9 +101,22 @@ class PlanConfig:
         return self.cuts is not None or self.shares is not None
 
     @property
+    def is_decided(self) -> bool:
+        """Whether shape, microbatch and schedule are set, so that nothing is left to search."""
+        has_schedule = self.schedule is not None or self.schedule_file is not None
+        return self.has_shape and self.microbatch is not None and has_schedule
+
+    @property
+    def has_shape(self) -> bool:
+        """Whether the stages of all replicas are set."""
+        return self.cuts is not None or (self.stages is not None and self.replicas is not None)
+
+    @property
     def num_ranks(self) -> int | None:
         """The number of ranks, if the section alone decides it; else None."""
-        sizes = [len(cut) for cut in self.cuts or ()] or [self.stages] * self.replicas
-        if self.file is not None or any(size % self.chunks for size in sizes):
+        if self.file is not None or not self.is_decided:
             return None
-        return sum(size // self.chunks for size in sizes)
+        sizes = [len(cut) for cut in self.cuts or ()]
+        sizes = sizes or [self.stages or 1] * (self.replicas or 1)
+        chunks = self.chunks or 1
+        return None if any(size % chunks for size in sizes) else sum(sizes) // chunks

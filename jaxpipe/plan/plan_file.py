@@ -41,9 +41,10 @@ parts its devices divide samples before they share stages by tensor parallelism.
 
 The segments of `sync` are the stages, or the parts of them that the same ranks hold
 (`jaxpipe.plan.segments`). Optional keys: `num_chunks`, `sharing`, `warmup`, `codecs`, `data_parts`,
-and `devices`, which files of older versions lack. A custom schedule is an array of the rows of a
-schedule file (`jaxpipe.schedule.csv_file`). Sync trees are ranks, or arrays of trees. Files of
-formats 1 to 5 are read as well (`jaxpipe.plan.older_plan_files`).
+`remat` (the rematerialisation of all stages), and `devices`, which files of older versions lack. A
+custom schedule is an array of the rows of a schedule file (`jaxpipe.schedule.csv_file`). Sync trees
+are ranks, or arrays of trees. Files of formats 1 to 5 are read as well
+(`jaxpipe.plan.older_plan_files`).
 
 `jaxpipe plan` writes this file for `plan.file`. `jaxpipe train` writes it as `plan.toml` into the
 folder of each run: the launcher resolves the plan once, and its ranks read it. A run that continues
@@ -66,6 +67,7 @@ from jaxpipe.plan.partition import Cut
 from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import Schedule, ScheduleKind, parse_schedule, schedule_rows
+from jaxpipe.schedule.remat import Remat
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.names import check_cluster, check_device
 from jaxpipe.topo.regular_file import read_regular
@@ -133,6 +135,7 @@ class _File(_OfReplica):
     sharing: Sharing = Sharing.TENSOR
     num_chunks: int = 1
     all_reduce: AllReduceKind = AllReduceKind.TREE
+    remat: Remat | None = None
 
 
 def write_plan(plan: Plan, cluster: Cluster, path: Path, *, about: str = "") -> None:
@@ -156,6 +159,7 @@ def resolved_plan_text(resolved: ResolvedPlan, *, about: str = "") -> str:
         toml_pair("cluster", resolved.cluster),
         *_schedule_lines(plan),
         toml_pair("all_reduce", plan.all_reduce.value),
+        *([] if plan.remat is None else [toml_pair("remat", plan.remat.value)]),
         *([] if plan.num_chunks == 1 else [toml_pair("num_chunks", plan.num_chunks)]),
         *([toml_pair("sharing", plan.sharing.value)] if plan.has_groups else []),
         toml_pair("tied", plan.tied),
@@ -278,6 +282,7 @@ def _plan(file: _File, *, source: str, num_devices: int) -> Plan:
         sync_shared=_tree(file.sync_shared),
         sync_all=_tree(file.sync_all),
         sharing=file.sharing,
+        remat=file.remat,
     )
     check_plan(plan, num_devices=num_devices)
     return plan

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.config import Loop, MatmulPrecision, Remat
+from jaxpipe.runtime.config import Loop, MatmulPrecision
+from jaxpipe.schedule import Remat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,6 @@ Source of the limits: `experiments/codecs`, a small model over 120 steps.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TypeVar
 
 from jaxpipe.collective import AllReduceKind, CodecKind, CodecLimit, Codecs, codecs_within, ranks
 from jaxpipe.collective.sync_tree import flat
@@ -31,10 +30,8 @@ from jaxpipe.propose.boundary_codecs import (
     ENOUGH,
     with_gentler_boundaries,
 )
-from jaxpipe.propose.request import Goal, PlanRequest
+from jaxpipe.search import Found
 from jaxpipe.simulate import Conditions, extrapolated_step_s
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,30 +117,26 @@ def _enough_s(trials: Sequence[CodecTrial]) -> float:
 
 
 def with_codecs(
-    request: PlanRequest,
+    limit: CodecLimit,
     conditions: Conditions,
-    search: Callable[[PlanRequest, Conditions], _T],
+    find: Callable[[Conditions, float], Found],
     *,
-    plan_of: Callable[[_T], Plan],
-) -> tuple[_T, CodecChoice]:
-    """Return what a search finds, and the codecs of its plan, within the limit of the request.
+    seconds: float,
+) -> tuple[Found, CodecChoice]:
+    """Return what a search finds, and the codecs of its plan within the limit.
 
-    Half of the seconds search without codecs, half with the strongest ones: with fewer bytes other
-    plans are the fastest. A plan that is not searched for has its codecs chosen alone.
+    Half of the `seconds` search without codecs, half with the strongest ones: with fewer bytes
+    other plans are the fastest.
 
     Raises:
         PlanError: no plan fits.
     """
-    is_searched = request.layout is None and request.objective is Goal.TIME
-    settings = [conditions]
-    if is_searched:
-        settings.append(replace(conditions, codecs=strongest(request.codecs)))
-    part = replace(request, budget=request.budget / len(settings))
-    found = [search(part, each) for each in settings]
-    choices = [choose_codecs(plan_of(each), conditions, request.codecs) for each in found]
+    settings = (conditions, replace(conditions, codecs=strongest(limit)))
+    results = [find(setting, seconds / len(settings)) for setting in settings]
+    choices = [choose_codecs(result.plan, conditions, limit) for result in results]
     # Of equal steps the plan that was found without codecs.
-    best = min(range(len(found)), key=lambda index: choices[index].step_s)
-    return found[best], replace(choices[best], other_plain_s=choices[0].plain_s)
+    best = min(range(len(results)), key=lambda index: choices[index].step_s)
+    return results[best], replace(choices[best], other_plain_s=choices[0].plain_s)
 
 
 def _compressible(plan: Plan) -> tuple[Plan, ...]:

@@ -68,7 +68,7 @@ def with_speeds(
         if unknown_flops_per_s is None:
             raise ConfigError(
                 f"device {device.name!r} of cluster {cluster.name!r} must state `gpu`, "
-                "`tflops` or `effective_tflops`: add one to its file, or give `--tflops`"
+                "`tflops` or `effective_tflops`: add one to its file, or set `paced.tflops`"
             )
         return replace(device, effective_flops_per_s=unknown_flops_per_s)
 

@@ -1,13 +1,16 @@
 """Proposal for a fleet: a cluster of more devices than a search can simulate."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from jaxpipe.collective import CodecKind, CodecLimit, Codecs
+from jaxpipe.collective import CodecKind, CodecLimit
+from jaxpipe.config import Config
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import LowerBound, lower_bound
-from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
+from jaxpipe.propose.options import Goal, OuterQuestion, SearchOptions
+from jaxpipe.propose.searched_plan import Query
+from jaxpipe.schedule import Remat
 from jaxpipe.search import Task
 from jaxpipe.search.fleet import FleetCosts, FleetStep, search_fleet
 from jaxpipe.simulate import Conditions
@@ -35,19 +38,27 @@ class FleetProposal:
 
 
 def propose_fleet(
-    request: PlanRequest, task: Task, conditions: Conditions, *, observe: Callable[[int], None]
+    config: Config,
+    options: SearchOptions,
+    cluster: Cluster,
+    *,
+    observe: Callable[[int], None],
 ) -> FleetProposal:
-    """Return the best plan found in the seconds of the request.
+    """Return the best plan found in the seconds of the options.
 
     Raises:
-        ConfigError: the request has an option that needs simulations.
+        ConfigError: the configuration or the options need simulations.
         PlanError: no plan fits.
     """
-    _check(request, task, conditions.codecs)
-    found = search_fleet(fleet_costs(task, conditions), limit_s=request.budget, observe=observe)
+    query = Query(config=config, cluster=cluster)
+    remat = config.train.remat or Remat.FULL
+    task, conditions = query.task(remat)
+    _check(config, options, task)
+    seconds = options.seconds(len(cluster))
+    found = search_fleet(fleet_costs(task, conditions), limit_s=seconds, observe=observe)
     used = {device for row in found.plan.placement for device in row}
     return FleetProposal(
-        plan=found.plan,
+        plan=replace(found.plan, remat=remat),
         cluster=task.cluster,
         precision=task.precision,
         step=found.step,
@@ -76,26 +87,30 @@ def fleet_costs(task: Task, conditions: Conditions) -> FleetCosts:
     )
 
 
-def _check(request: PlanRequest, task: Task, codecs: Codecs) -> None:
+def _check(config: Config, options: SearchOptions, task: Task) -> None:
+    plan, comm = config.plan, config.comm
     given = (
-        ("--objective", request.objective, Goal.TIME),
-        ("--max-step-dollars", request.max_step_dollars, None),
-        ("--max-dollars-per-million-tokens", request.max_dollars_per_million_tokens, None),
-        ("--max-step-watt-hours", request.max_step_watt_hours, None),
-        ("--layout", request.layout, None),
-        ("--max-tensor", request.max_tensor, 1),
-        ("--measure", request.measure, False),
-        ("--outer", request.outer, OuterQuestion.NONE),
-        ("--replicas", request.replicas, None),
-        ("--codecs", request.codecs, CodecLimit.NONE),
-        ("comm.boundary", codecs.boundary, CodecKind.NONE),
-        ("comm.gradients", codecs.gradients, CodecKind.NONE),
-        ("--sharded-optimizer", request.sharded_optimizer, False),
+        ("--objective", options.objective, Goal.TIME),
+        ("--max-step-dollars", options.max_step_dollars, None),
+        ("--max-dollars-per-million-tokens", options.max_dollars_per_million_tokens, None),
+        ("--max-step-watt-hours", options.max_step_watt_hours, None),
+        ("--max-tensor", options.max_tensor, 1),
+        ("--outer", options.outer, OuterQuestion.NONE),
+        ("plan.stages", plan.stages, None),
+        ("plan.replicas", plan.replicas, None),
+        ("plan.cut", plan.cut, None),
+        ("plan.microbatch", plan.microbatch, None),
+        ("plan.schedule", plan.schedule, None),
+        ("plan.all_reduce", plan.all_reduce, None),
+        ("plan.codecs", plan.codecs, CodecLimit.NONE),
+        ("comm.boundary", comm.boundary, CodecKind.NONE),
+        ("comm.gradients", comm.gradients, CodecKind.NONE),
+        ("optimizer.sharded", config.optimizer.sharded, False),
     )
     for option, value, default in given:
         if value != default:
             raise ConfigError(
-                f"plans for more than {MOST_SIMULATED:,} devices are valued in closed form, which "
-                f"has no `{option}`: it is {value}, and cluster {task.cluster.name!r} has "
-                f"{len(task.cluster):,} devices; leave it out, or take fewer devices"
+                f"`{option}` is {value}, but plans for more than {MOST_SIMULATED:,} devices are "
+                f"valued in closed form, which has none: cluster {task.cluster.name!r} has "
+                f"{len(task.cluster):,}; leave it out, or take fewer devices"
             )

@@ -3,7 +3,8 @@
 from jaxpipe.models import ModelConfig, costs
 from jaxpipe.models.gpt_config import DTYPE_BYTES
 from jaxpipe.plan.cost import BytesPerParameter, Part, Profile
-from jaxpipe.runtime.config import OptimizerName, Remat
+from jaxpipe.runtime.config import OptimizerName
+from jaxpipe.schedule import Remat
 
 
 def gpt_profile(config: ModelConfig, *, remat: Remat, flops_per_s: float) -> Profile:

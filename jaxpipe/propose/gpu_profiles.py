@@ -23,7 +23,7 @@ def read_gpu_profiles(given: Sequence[str], cluster: Cluster) -> dict[str, Profi
         name, is_named, file = word.partition("=")
         if not is_named or name not in kinds:
             raise ConfigError(
-                f"`--profile-of` must be a GPU of cluster {cluster.name!r} and its profile, "
+                f"`paced.profile_of` must be a GPU of cluster {cluster.name!r} and its profile, "
                 f"`GPU=FILE`, not {word!r}; its GPUs are {', '.join(sorted(kinds)) or 'not named'}"
             )
         found[name] = read_profile(Path(file))
@@ -71,7 +71,7 @@ def _check_alike(profiles: Mapping[str, Profile]) -> None:
     for name in names[1:]:
         if shape(profiles[name]) != shape(profiles[names[0]]):
             raise ConfigError(
-                f"profiles are of one model: that of `--profile-of` {name} has "
+                f"profiles are of one model: that of `paced.profile_of` {name} has "
                 f"{len(profiles[name].layers)} layers, other parameters or other activations than "
                 f"that of {names[0]}, with {len(profiles[names[0]].layers)} layers; measure both "
                 "with the same configuration"

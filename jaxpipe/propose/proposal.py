@@ -1,37 +1,33 @@
-"""Proposal: the best plan found, the breakdown of its step, and the plans to compare it with."""
+"""Proposal: the best plan found for a configuration, its step, and what it is compared with."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 from statistics import median
 
 import numpy as np
 
-from jaxpipe import topo
-from jaxpipe.baselines.autoshard.inter_op import AlpaPlan, alpa_plan
-from jaxpipe.baselines.published.named_layout import named_plan
 from jaxpipe.collective import NO_CODECS, CodecLimit, Codecs
+from jaxpipe.config import Config, cluster_from
 from jaxpipe.errors import ConfigError, PlanError
-from jaxpipe.models import DTYPE_BYTES, ModelConfig, preset_config
-from jaxpipe.plan import Plan, Sharing
-from jaxpipe.plan.cost import LowerBound, live_limits, lower_bound, overfull
+from jaxpipe.plan import Plan
+from jaxpipe.plan.cost import LowerBound, lower_bound
 from jaxpipe.propose.codec_choice import CodecChoice, strongest, suited_to_codecs, with_codecs
-from jaxpipe.propose.costed import costed
-from jaxpipe.propose.gpt_profile import bytes_each
+from jaxpipe.propose.conditions import trained_model
+from jaxpipe.propose.machine_speed import with_machine_speed
+from jaxpipe.propose.options import Goal, OuterQuestion, SearchOptions
 from jaxpipe.propose.outer_advice import OuterAdvice, outer_advice
-from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
+from jaxpipe.propose.reasons import Reason
+from jaxpipe.propose.searched_plan import Query, executable, generators_of, reasons_of
 from jaxpipe.propose.side_by_side import SideBySide, side_by_side
-from jaxpipe.propose.trained_part import TrainedPart
 from jaxpipe.propose.worth import Appraisal, Worth, worth_of
-from jaxpipe.runtime.config import MatmulPrecision, OptimizerName, Remat
-from jaxpipe.search import Candidate, Effort, Fixed, Task, dtfm_plan, search, with_suited_trees
+from jaxpipe.schedule import Remat
+from jaxpipe.search import Effort, Found, Task, build, dtfm_plan, search, with_suited_trees
 from jaxpipe.search.dtfm import dtfm_cost
 from jaxpipe.simulate import (
     Conditions,
-    Search,
     StepBreakdown,
-    auto_schedule,
-    plan_step,
     plan_step_s,
     step_breakdown,
     step_objective,
@@ -44,13 +40,14 @@ class Proposal:
     """A plan and its evaluation; times are simulated seconds of a step.
 
     `identity_s` and `random_s` are the same plan with devices in their order and at random;
-    `larger` is the best plan found with more devices, if some are left out. `alpa` has the stages
-    of the objective `alpa`, `advice` the comparison with outer loops, if it was asked for. All
-    times are those with the chosen `codecs`, if any were to be chosen. `precision` is that of
-    matrix products. `dtfm_s` is None if replicas are unlike. `bound` holds for every plan for these
-    devices. A step has `tokens`, and costs `dollars` and `watt_hours`, None without prices or
-    powers; of a search that weighs these, `front` has the plans that no other beats. Where the
-    cluster file states no NIC, `unlimited` is the host that sends most at once.
+    `larger` is the shape of the best plan found with more devices, and its seconds, if some are
+    left out. `advice` has the comparison with outer loops, if it was asked for. All times are those
+    with the chosen `codecs`, if any were to be chosen. `precision` is that of matrix products.
+    `dtfm_s` is None if replicas are unlike. `bound` holds for every plan for these devices. A step
+    has `tokens`, and costs `dollars` and `watt_hours`, None without prices or powers; of a search
+    that weighs these, `front` has the plans that no other beats. Where the cluster file states no
+    NIC, `unlimited` is the host that sends most at once. `reasons` are the alternatives of each
+    choice, `notices` what was assumed of the cluster.
     """
 
     plan: Plan
@@ -61,17 +58,18 @@ class Proposal:
     identity_s: float
     random_s: tuple[float, ...]
     left_out: tuple[int, ...]
-    larger: Candidate | None
+    larger: tuple[str, float] | None
     num_valued: int
     bound: LowerBound
     dollars: float | None
     watt_hours: float | None
     tokens: int
     front: tuple[Worth, ...] = ()
-    alpa: AlpaPlan | None = None
     advice: OuterAdvice | None = None
     codecs: CodecChoice | None = None
     unlimited: SideBySide | None = None
+    reasons: tuple[Reason, ...] = ()
+    notices: tuple[str, ...] = ()
 
     @property
     def random_median_s(self) -> float:
@@ -94,111 +92,184 @@ class Proposal:
 NUM_RANDOM = 5
 _NUM_AFTERWARDS = NUM_RANDOM + 4
 """Simulations of the best plan after a search: at random, in order, and for its breakdown."""
-CHUNK_BYTES = 4 * 2**20
-"""Chunk of gradients in simulations: larger than the runtime's, so that there are fewer events."""
 
 
 def propose(
-    request: PlanRequest, *, observe: Callable[[int], None], model: ModelConfig | None = None
+    config: Config,
+    options: SearchOptions | None = None,
+    *,
+    observe: Callable[[int], None] = lambda _: None,
 ) -> Proposal:
     """Return the best plan found; `observe` is called with the number of plans simulated so far.
 
-    `model` is by default the preset that the request names.
+    What the section `[plan]` sets is kept. Where `train.remat` is free and plans lack memory, each
+    rematerialisation is searched for as long.
 
     Raises:
-        ConfigError: cluster, model or batch is missing or wrong, or the speed of a device is
-            unknown.
+        ConfigError: there is no such cluster, or the speed of a device is unknown.
         PlanError: no plan fits into memory.
     """
-    model = model or preset_model(request)
-    return propose_for(request, model, *task_and_conditions(request, model), observe=observe)
-
-
-def propose_for(
-    request: PlanRequest,
-    model: ModelConfig,
-    task: Task,
-    conditions: Conditions,
-    *,
-    observe: Callable[[int], None],
-) -> Proposal:
-    """Return the best plan found for a task; see `propose`.
-
-    Messages have the codecs of the conditions, unless the request asks to choose others.
-    """
-    fewest = conditions.codecs
-    if request.codecs is not CodecLimit.NONE:
-        fewest, conditions = strongest(request.codecs), replace(conditions, codecs=NO_CODECS)
-    appraisal = None
-    clock = _EndingClock(most_s=request.budget / 2)
-    tokens = task.batch * model.sequence
-    if request.has_front:
-        appraisal = Appraisal(request=request, conditions=conditions, tokens=tokens)
-    valued = 0
-
-    def search(request: PlanRequest, conditions: Conditions) -> _Start:
-        objective = appraisal or step_objective(conditions, exact=clock.plan_step_s)
-
-        def seconds(plan: Plan) -> float:
-            nonlocal valued
-            valued += 1
-            observe(valued)
-            return objective(plan)
-
-        found = _start(request, model, task, conditions, seconds, clock=clock.now)
-        if appraisal is not None and request.layout is None:
-            appraisal.check_limits(found.plan)
-        return found
-
-    def exact_s(plan: Plan) -> float:
-        return plan_step_s(plan, conditions)
-
-    choice: CodecChoice | None = None
-    if request.codecs is CodecLimit.NONE:
-        start = search(request, conditions)
-    else:
-        start, choice = with_codecs(request, conditions, search, plan_of=lambda each: each.plan)
-        conditions = replace(conditions, codecs=choice.codecs)
-    plan = suited_to_codecs(start.plan, conditions) if choice is None else choice.plan
-    if request.measure and plan.is_even and plan.num_chunks == 1:
-        # After the search: a schedule is made for one plan, too slowly to be made for each.
-        plan = _made_to_measure(plan, task, conditions)
-    used = {device for group in plan.groups for device in group}
-    random = np.random.default_rng(request.seed)
-    split = step_breakdown(plan, conditions)
-    worth = worth_of(plan, conditions, step_s=split.step_s)
-    return Proposal(
-        plan=plan,
-        cluster=task.cluster,
-        precision=task.precision,
-        split=split,
-        bound=_bound(task, conditions, fewest),
-        dollars=worth.dollars,
-        watt_hours=worth.watt_hours,
-        tokens=tokens,
-        front=() if appraisal is None else tuple(appraisal.front),
-        # Placements below share plan, schedule and partition: they differ in devices alone.
-        dtfm_s=_dtfm_cost_s(plan, task.cluster),
-        identity_s=exact_s(_placed(task, plan, np.arange(len(task.cluster)))),
-        random_s=tuple(
-            exact_s(_placed(task, plan, random.permutation(len(task.cluster))))
-            for _ in range(NUM_RANDOM)
-        ),
-        left_out=tuple(device for device in range(len(task.cluster)) if device not in used),
-        # By predicted time, best first: the first larger one is the best larger one.
-        larger=next((each for each in start.shapes if _num_ranks(each) > plan.num_ranks), None),
-        num_valued=valued,
-        alpa=start.alpa,
-        advice=None if request.outer is OuterQuestion.NONE else outer_advice(plan, conditions),
-        codecs=choice,
-        unlimited=side_by_side(plan, conditions),
+    options = options or SearchOptions()
+    _check_codecs(config, options)
+    cluster = cluster_from(config)
+    config, notices = with_machine_speed(config, cluster)
+    query = Query(config=config, cluster=cluster)
+    proposals: list[Proposal] = []
+    refusal: PlanError | None = None
+    for remat in query.remats:
+        try:
+            proposal = _Study(query=query, options=options, remat=remat).proposal(observe)
+        except PlanError as error:
+            refusal = refusal or error
+            continue
+        proposals.append(proposal)
+        if all(reason.step_s is not None for reason in proposal.reasons):
+            break  # memory does not bind: less of it gains nothing
+    if not proposals:
+        assert refusal is not None, query.remats
+        raise refusal
+    # Of equal costs the one that computes least again: element-wise work is not counted.
+    best = min(proposals, key=lambda proposal: proposal.cost(options.objective))
+    return replace(
+        best,
+        num_valued=sum(proposal.num_valued for proposal in proposals),
+        reasons=(*best.reasons, *_remat_reasons(query, proposals)),
+        notices=notices,
     )
+
+
+def _check_codecs(config: Config, options: SearchOptions) -> None:
+    limit = config.plan.codecs
+    if limit is CodecLimit.NONE:
+        return
+    if options.has_front:
+        raise ConfigError(
+            f"`plan.codecs` ({limit}) is chosen by seconds, but dollars or energy matter: "
+            "set it to none, or leave out the objective and the limits of these"
+        )
+    if options.outer is not OuterQuestion.NONE:
+        raise ConfigError(
+            f"`--outer` ({options.outer}) compares codecs of its own: set `plan.codecs` ({limit}) "
+            "to none, or leave it out"
+        )
+
+
+def _remat_reasons(query: Query, proposals: list[Proposal]) -> list[Reason]:
+    """Return the seconds of each rematerialisation, if more than the first was tried."""
+    seconds = {proposal.plan.remat: proposal.split.step_s for proposal in proposals}
+    if not seconds.keys() - {query.remats[0]}:
+        return []
+    return [
+        Reason(choice="remat", name=remat.value, step_s=seconds.get(remat))
+        for remat in query.remats
+    ]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Study:
+    """The search of a plan with one rematerialisation, and the evaluation of the best."""
+
+    query: Query
+    options: SearchOptions
+    remat: Remat
+    num_valued: int = 0
+    appraisal: Appraisal | None = None
+
+    def proposal(self, observe: Callable[[int], None]) -> Proposal:
+        """Return the best plan found, evaluated.
+
+        Messages have the configured codecs, unless `plan.codecs` asks to choose others.
+        """
+        options, config = self.options, self.query.config
+        task, conditions = self.query.task(self.remat, max_tensor=options.max_tensor)
+        limit, fewest = config.plan.codecs, conditions.codecs
+        tokens = task.batch * trained_model(config).sequence
+        if options.has_front:
+            task = replace(task, any_size=True)
+            self.appraisal = Appraisal(options=options, conditions=conditions, tokens=tokens)
+
+        def find(conditions: Conditions, seconds: float) -> Found:
+            return self._found(task, conditions, seconds, observe)
+
+        budget = options.seconds(len(task.cluster))
+        choice: CodecChoice | None = None
+        if limit is CodecLimit.NONE:
+            found = find(conditions, budget)
+            plan = suited_to_codecs(found.plan, conditions)
+        else:
+            fewest, conditions = strongest(limit), replace(conditions, codecs=NO_CODECS)
+            found, choice = with_codecs(limit, conditions, find, seconds=budget)
+            conditions, plan = replace(conditions, codecs=choice.codecs), choice.plan
+        plan = replace(plan, remat=self.remat)
+        used = {device for group in plan.groups for device in group}
+        split = step_breakdown(plan, conditions)
+        worth = worth_of(plan, conditions, step_s=split.step_s)
+        identity_s, random_s = _elsewhere_s(task, plan, conditions, seed=options.seed)
+        is_asked = options.outer is not OuterQuestion.NONE
+        return Proposal(
+            plan=plan,
+            cluster=task.cluster,
+            precision=task.precision,
+            split=split,
+            bound=_bound(task, conditions, fewest),
+            dollars=worth.dollars,
+            watt_hours=worth.watt_hours,
+            tokens=tokens,
+            front=() if self.appraisal is None else tuple(self.appraisal.front),
+            dtfm_s=_dtfm_cost_s(plan, task.cluster),
+            identity_s=identity_s,
+            random_s=random_s,
+            left_out=tuple(device for device in range(len(task.cluster)) if device not in used),
+            larger=_larger(found, plan),
+            num_valued=self.num_valued,
+            advice=outer_advice(plan, conditions) if is_asked else None,
+            codecs=choice,
+            unlimited=side_by_side(plan, conditions),
+            reasons=reasons_of(found),
+        )
+
+    def _found(
+        self, task: Task, conditions: Conditions, seconds: float, observe: Callable[[int], None]
+    ) -> Found:
+        """Return what a search finds for the objective of the options."""
+        options, before = self.options, self.num_valued
+        clock = _EndingClock(most_s=seconds / 2)
+        objective = self.appraisal or step_objective(conditions, exact=clock.plan_step_s)
+
+        def count(number: int) -> None:
+            self.num_valued = before + number
+            observe(self.num_valued)
+
+        if options.objective is Goal.DTFM:
+            plan = dtfm_plan(task, seed=options.seed, seconds=seconds)
+            self.num_valued = before + 1
+            return Found(
+                plan=plan,
+                value=plan_step_s(plan, conditions),
+                bound=0.0,
+                num_valued=1,
+                left_out=(),
+                candidates=(),
+            )
+        found = search(
+            task,
+            executable(self.query.config, objective),
+            generators=generators_of(self.query),
+            effort=Effort(seconds=seconds),
+            seed=options.seed,
+            clock=clock.now,
+            observe=count,
+        )
+        if self.appraisal is not None:
+            self.appraisal.check_limits(found.plan)
+        return found
 
 
 @dataclass(slots=True, kw_only=True)
 class _EndingClock:
     """A clock that is ahead by the time for what follows a search: simulations of its best plan.
 
+    Seconds are those of the processor: other processes on the machine make no plan worse.
     Without that, a search of plans that are slow to simulate would exceed its seconds by minutes.
     It is ahead by `most_s` at most, for plans have to be found as well.
     """
@@ -207,53 +278,26 @@ class _EndingClock:
     ahead_s: float = 0.0
 
     def now(self) -> float:
-        """Return the time in seconds, ahead of the real one."""
-        return time.perf_counter() + self.ahead_s
+        """Return the seconds of the processor, ahead of the real ones."""
+        return time.process_time() + self.ahead_s
 
     def plan_step_s(self, plan: Plan, conditions: Conditions) -> float:
         """Simulate a whole step, and remember how long that takes."""
-        start_s = time.perf_counter()
+        start_s = time.process_time()
         step_s = plan_step_s(plan, conditions)
-        took_s = time.perf_counter() - start_s
+        took_s = time.process_time() - start_s
         self.ahead_s = min(self.most_s, max(self.ahead_s, _NUM_AFTERWARDS * took_s))
         return step_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Start:
-    """A plan for named schedules, as searched or as named, and what else its search found."""
-
-    plan: Plan
-    shapes: tuple[Candidate, ...] = ()
-    alpa: AlpaPlan | None = None
-
-
-def _start(
-    request: PlanRequest,
-    model: ModelConfig,
-    task: Task,
-    conditions: Conditions,
-    seconds: Callable[[Plan], float],
-    *,
-    clock: Callable[[], float],
-) -> _Start:
-    """Return the plan that the request names, or the best that is found by its objective."""
-    if request.layout is not None:
-        plan = named_plan(request.layout, task, seed=request.seed)
-        _check_heads(plan, model)
-        return _Start(plan=plan)
-    if request.objective is Goal.DTFM:
-        return _Start(plan=dtfm_plan(task, seed=request.seed, seconds=request.budget))
-    if request.objective is Goal.ALPA:
-        alpa = alpa_plan(task)
-        return _Start(plan=alpa.plan, alpa=alpa)
-    # The time decides: a million changes are never reached.
-    effort = Effort(seconds=request.budget, num_changes=10**6)
-    found = search(task, seconds, effort=effort, seed=request.seed, clock=clock)
-    plan = found.plan
-    if not request.has_front and plan.is_even and not plan.has_groups:
-        plan = _as_listed_if_faster(plan, task, conditions)
-    return _Start(plan=plan, shapes=found.of_choice("shape"))
+def _larger(found: Found, plan: Plan) -> tuple[str, float] | None:
+    """Return the best shape of more ranks than the plan has, and its seconds."""
+    # Best first: the first larger one is the best larger one.
+    for candidate in found.of_choice("shape"):
+        larger = candidate.plan
+        if larger is not None and candidate.value < inf and larger.num_ranks > plan.num_ranks:
+            return candidate.name, candidate.value
+    return None
 
 
 def _bound(task: Task, conditions: Conditions, codecs: Codecs) -> LowerBound:
@@ -270,145 +314,47 @@ def _bound(task: Task, conditions: Conditions, codecs: Codecs) -> LowerBound:
     )
 
 
-def _as_listed_if_faster(plan: Plan, task: Task, conditions: Conditions) -> Plan:
-    """Return the plan on the first devices in their order if that is faster and fits."""
-    # With other devices, stages may not fit that fitted before.
-    as_listed = _placed(task, plan, np.arange(len(task.cluster)))
-    if overfull(as_listed, task.profile, task.cluster, each=task.bytes_each):
-        return plan
-    return min(plan, as_listed, key=lambda each: plan_step_s(each, conditions))
+def _elsewhere_s(
+    task: Task, plan: Plan, conditions: Conditions, *, seed: int
+) -> tuple[float, tuple[float, ...]]:
+    """Return the seconds of the plan on devices in their order, and at random.
 
-
-def _made_to_measure(plan: Plan, task: Task, conditions: Conditions) -> Plan:
-    """Return the plan with the fastest schedule found for its ranks, links and memory."""
-    search = Search(
-        job=plan_step(plan, conditions),
-        num_microbatches=plan.num_microbatches,
-        max_live=live_limits(plan, task.profile, task.cluster, each=task.bytes_each),
-        tied=plan.tied,
-    )
-    found = auto_schedule(search)
-    # A named schedule is stored by its name; one that fits no name as its instructions.
-    if found.kind is None:
-        better = replace(plan, schedule=found.compute).of_each(warmup=None)
-    else:
-        better = replace(plan, schedule=found.kind).of_each(warmup=found.warmup)
-    # The search may end with a schedule that is no better: plans do not get worse.
-    faster = found.step_s < plan_step_s(plan, conditions)
-    return better if faster else plan
-
-
-def task_and_conditions(request: PlanRequest, model: ModelConfig) -> tuple[Task, Conditions]:
-    """Return the task of the search, and the conditions of its simulations.
-
-    Raises:
-        ConfigError: cluster or batch is missing or wrong, or the speed of a device is unknown.
+    These placements share plan, schedule and partition: they differ in devices alone.
     """
-    known = costed(
-        model,
-        _cluster(request),
-        remat=request.remat or Remat.FULL,
-        profile=request.profile,
-        tflops=request.tflops,
-        matmul_precision=request.matmul_precision or MatmulPrecision.TF32,
-        profiles_of=request.profile_of,
+    random = np.random.default_rng(seed)
+
+    def seconds(devices: np.ndarray) -> float:
+        return plan_step_s(_placed(task, plan, devices), conditions)
+
+    identity_s = seconds(np.arange(len(task.cluster)))
+    return identity_s, tuple(
+        seconds(random.permutation(len(task.cluster))) for _ in range(NUM_RANDOM)
     )
-    if request.batch is None:
-        raise _missing("batch")
-    part = TrainedPart(lora=request.lora, frozen=request.frozen)
-    task = Task(
-        cluster=known.cluster,
-        profile=part.profile(known.profile, model),
-        batch=request.batch,
-        tied=model.tied,
-        precision=known.precision,
-        bytes_each=part.bytes_each(
-            bytes_each(
-                model,
-                shards_optimizer=request.sharded_optimizer,
-                optimizer=request.optimizer or OptimizerName.ADAMW,
-            ),
-            model,
-        ),
-        chunk_bytes=CHUNK_BYTES,
-        num_heads=model.num_heads,
-        max_tensor=request.max_tensor,
-        recomputes=(request.remat or Remat.FULL) is Remat.FULL,
-        any_size=request.has_front,
-        fixed=Fixed(stages=request.stages, replicas=request.replicas),
-    )
-    return task, Conditions(
-        cluster=known.cluster,
-        profile=task.profile,
-        slow=task.slow,
-        gradient_bytes=task.bytes_each.gradient,
-        overheads=known.overheads(
-            chunk_bytes=CHUNK_BYTES, ideal=request.ideal, keep_warm=not request.cold_connections
-        ),
-        recomputes=task.recomputes,
-        profiles={name: part.profile(each, model) for name, each in known.profiles.items()},
-        activation_value_bytes=DTYPE_BYTES[model.compute_dtype],
-        gathered_bytes=DTYPE_BYTES[model.param_dtype] if request.sharded_optimizer else 0.0,
-    )
-
-
-def _check_heads(plan: Plan, model: ModelConfig) -> None:
-    divides_heads = plan.sharing in (Sharing.TENSOR, Sharing.SEQUENCE)
-    parts = {size for pipeline in plan.pipelines for size in pipeline.tensor_parts}
-    sizes = parts if divides_heads else set()
-    if wrong := [size for size in sorted(sizes) if model.num_heads % size]:
-        raise PlanError(
-            f"the devices of a rank have equal parts of {model.num_heads} heads: ranks have "
-            f"{wrong[0]} devices; choose a layout, or a model, in which the one divides the other"
-        )
-
-
-def _missing(name: str) -> ConfigError:
-    return ConfigError(
-        f"a plan is for one cluster, model and batch: `--{name}` is missing; give it, or `--config`"
-    )
-
-
-def preset_model(request: PlanRequest) -> ModelConfig:
-    """Return the preset that a request names.
-
-    Raises:
-        ConfigError: it names none, or there is no such preset.
-    """
-    if request.model is None:
-        raise _missing("model")
-    try:
-        return preset_config(request.model)
-    except ValueError as error:
-        raise ConfigError(f"`--model`: {error}") from error
-
-
-def _cluster(request: PlanRequest) -> Cluster:
-    if request.cluster is None:
-        raise _missing("cluster")
-    try:
-        return topo.load(request.cluster)
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"`--cluster`: {error}") from error
 
 
 def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:
     """Return the plan on other devices, with sync trees for them; of groups, in another order."""
-    order = [int(device) for device in devices]
-    alone = [(device,) for device in order]
-    # A group stays together: it is on one host.
-    groups = [plan.group(rank) for rank in order if rank < plan.num_ranks]
-    left = iter(groups if plan.has_groups else alone)
-    rows = [[next(left) for _ in row] for row in plan.placement]
-    return with_suited_trees(task, plan.on_groups(rows))
-
-
-def _num_ranks(candidate: Candidate) -> int:
-    return 0 if candidate.plan is None or not candidate.fits else candidate.plan.num_ranks
+    if plan.has_groups or not plan.is_even or plan.num_chunks > 1:
+        order = [int(device) for device in devices]
+        alone = [(device,) for device in order]
+        # A group stays together: it is on one host.
+        groups = [plan.group(rank) for rank in order if rank < plan.num_ranks]
+        left = iter(groups if plan.has_groups else alone)
+        rows = [[next(left) for _ in row] for row in plan.placement]
+        return with_suited_trees(task, plan.on_groups(rows))
+    return build(
+        task,
+        devices[: plan.num_ranks].reshape(plan.num_replicas, plan.num_stages),
+        microbatch=plan.microbatch,
+        schedule=plan.schedule,
+        cut=plan.cut,
+        warmup=plan.warmup,
+        all_reduce=plan.all_reduce,
+    )
 
 
 def _dtfm_cost_s(plan: Plan, cluster: Cluster) -> float | None:
-    if not plan.is_even:
+    if not plan.is_even or plan.num_chunks > 1:
         return None  # it is one of equal groups
     # DT-FM's groups are stages: the transposed placement.
     groups = np.array(plan.placement).T.tolist()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan
-from jaxpipe.propose.request import Goal, PlanRequest
+from jaxpipe.propose.options import Goal, SearchOptions
 from jaxpipe.simulate import (
     Conditions,
     check_power,
@@ -57,20 +57,20 @@ class Appraisal:
     A step has `tokens`.
     """
 
-    request: PlanRequest
+    options: SearchOptions
     conditions: Conditions
     tokens: int
     front: list[Worth] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Check that prices and powers are known as far as the request needs them.
+        """Check that prices and powers are known as far as the options need them.
 
         Raises:
             PlanError: they are not.
         """
-        if self.request.counts_dollars:
+        if self.options.counts_dollars:
             check_prices(self.conditions.cluster)
-        if self.request.counts_energy:
+        if self.options.counts_energy:
             check_power(self.conditions.cluster)
 
     def __call__(self, plan: Plan) -> float:
@@ -82,7 +82,7 @@ class Appraisal:
         return self._objective(worth)
 
     def check_limits(self, plan: Plan) -> None:
-        """Check that a plan keeps within the limits of the request.
+        """Check that a plan keeps within the limits of the options.
 
         Raises:
             PlanError: it does not, so no plan that was found does.
@@ -101,8 +101,8 @@ class Appraisal:
         if (excess := self._excess(worth)) > 1:
             return _FORBIDDEN * excess
         values = {Goal.DOLLARS: worth.dollars, Goal.ENERGY: worth.watt_hours}
-        value = values.get(self.request.objective, worth.seconds)
-        assert value is not None, self.request
+        value = values.get(self.options.objective, worth.seconds)
+        assert value is not None, self.options
         return value
 
     def _excess(self, worth: Worth) -> float:
@@ -110,15 +110,15 @@ class Appraisal:
         return max((used / most for used, most in self._used(worth)), default=0.0)
 
     def _used(self, worth: Worth) -> Iterator[tuple[float, float]]:
-        request, million = self.request, self.tokens / 1e6
+        options, million = self.options, self.tokens / 1e6
         limits = (
-            (worth.seconds, request.max_step_s),
-            (worth.dollars, request.max_step_dollars),
-            (worth.watt_hours, request.max_step_watt_hours),
+            (worth.seconds, options.max_step_s),
+            (worth.dollars, options.max_step_dollars),
+            (worth.watt_hours, options.max_step_watt_hours),
         )
         yield from ((used, most) for used, most in limits if used is not None and most is not None)
-        if worth.dollars is not None and request.max_dollars_per_million_tokens is not None:
-            yield worth.dollars / million, request.max_dollars_per_million_tokens
+        if worth.dollars is not None and options.max_dollars_per_million_tokens is not None:
+            yield worth.dollars / million, options.max_dollars_per_million_tokens
 
     def _options(self) -> list[str]:
         names = (
@@ -127,7 +127,7 @@ class Appraisal:
             "max_dollars_per_million_tokens",
             "max_step_watt_hours",
         )
-        given = [name for name in names if getattr(self.request, name) is not None]
+        given = [name for name in names if getattr(self.options, name) is not None]
         return [f"`--{name.replace('_', '-')}`" for name in given]
 
 

@@ -1,21 +1,17 @@
 """Simulation of a configured run: how long one step of its plan takes on its cluster."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
-from jaxpipe.collective import Codecs
-from jaxpipe.config import Config, cluster_from, plan_from
-from jaxpipe.errors import ConfigError
+from jaxpipe.config import Config, cluster_from
 from jaxpipe.models import DTYPE_BYTES, activation_bytes
 from jaxpipe.network import MessageCosts
 from jaxpipe.plan import Plan, check_islands, islands_of
-from jaxpipe.plan.cost import slowness
-from jaxpipe.propose.costed import costed
-from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
-from jaxpipe.propose.trained_part import TrainedPart
-from jaxpipe.runtime.config import Remat
+from jaxpipe.propose.conditions import codecs_of, conditions_of
+from jaxpipe.propose.gpt_profile import gpt_profile
+from jaxpipe.propose.resolve import plan_from
+from jaxpipe.schedule import Remat
 from jaxpipe.simulate import Conditions, Overheads, plan_step, replay_step, simulate
 from jaxpipe.topo import Cluster
 from jaxpipe.trace import Trace, of_ranks, side_by_side
@@ -37,7 +33,13 @@ def simulate_step(
     ...     "run": {"folder": "runs/xl"},
     ...     "data": {"folder": "data/text"},
     ...     "model": {"preset": "gpt-xl-24", "compute_dtype": "float16"},
-    ...     "plan": {"cluster": "case5-worldwide", "stages": 8, "replicas": 8},
+    ...     "plan": {
+    ...         "cluster": "case5-worldwide",
+    ...         "stages": 8,
+    ...         "replicas": 8,
+    ...         "microbatch": 1,
+    ...         "schedule": "1f1b",
+    ...     },
     ...     "train": {"batch": 512, "remat": "full"},
     ... })
     >>> step = simulate_step(config)
@@ -51,9 +53,9 @@ def simulate_step(
     """
     plan = plan_from(config)
     if measured is None:
-        conditions = conditions_from(config, cluster)
+        conditions = conditions_of(config, cluster, remat=plan.remat)
     else:
-        conditions = _sizes(config, cluster or cluster_from(config))
+        conditions = _sizes(config, plan, cluster or cluster_from(config))
     if config.outer.islands <= 1:
         return _simulated(plan, conditions, measured)
     check_islands(plan, num_islands=config.outer.islands)
@@ -70,59 +72,7 @@ def _simulated(plan: Plan, conditions: Conditions, measured: Trace | None) -> Tr
     return simulate(replay_step(plan, conditions, measured))
 
 
-def conditions_from(config: Config, cluster: Cluster | None = None) -> Conditions:
-    """Return how long the computes of a plan take, and how links carry its messages.
-
-    Raises:
-        ConfigError: the speed of a device is unknown.
-    """
-    sequence = config.train.sequence or config.model.sequence
-    model, paced = replace(config.model, sequence=sequence), config.paced
-    try:
-        known = costed(
-            model,
-            cluster or cluster_from(config),
-            remat=config.train.remat,
-            profile=None if paced.profile is None else Path(paced.profile),
-            tflops=paced.tflops,
-            matmul_precision=config.run.matmul_precision,
-        )
-    except ConfigError as error:
-        # Commands share this error: here the option is a field of the configuration.
-        words = str(error).replace("`--tflops`", "`paced.tflops`")
-        raise ConfigError(words) from error
-    part = TrainedPart(lora=config.lora, frozen=config.train.frozen)
-    return Conditions(
-        cluster=known.cluster,
-        profile=part.profile(known.profile, model),
-        slow=slowness(known.cluster, known.profile, known.precision),
-        gradient_bytes=bytes_each(model).gradient,
-        overheads=known.overheads(
-            chunk_bytes=config.comm.chunk_bytes,
-            ideal=paced.ideal,
-            keep_warm=config.run.keep_warm,
-        ),
-        recomputes=config.train.remat is Remat.FULL,
-        codecs=codecs_from(config),
-        activation_value_bytes=DTYPE_BYTES[model.compute_dtype],
-        gathered_bytes=_gathered_bytes(config),
-    )
-
-
-def _gathered_bytes(config: Config) -> float:
-    """Return the bytes of a parameter that replicas gather after the update; 0 if they do not."""
-    return DTYPE_BYTES[config.model.param_dtype] if config.optimizer.sharded else 0.0
-
-
-def codecs_from(config: Config) -> Codecs:
-    """Return the configured codecs of messages."""
-    comm = config.comm
-    return Codecs(
-        boundary=comm.boundary, gradients=comm.gradients, top_k_fraction=comm.top_k_fraction
-    )
-
-
-def _sizes(config: Config, cluster: Cluster) -> Conditions:
+def _sizes(config: Config, plan: Plan, cluster: Cluster) -> Conditions:
     """Return the conditions of a replay, in which only the bytes of the profile count."""
     model = config.model
     restart_bytes = None if config.run.keep_warm else cluster.restart_bytes
@@ -130,7 +80,7 @@ def _sizes(config: Config, cluster: Cluster) -> Conditions:
     sequence = config.train.sequence or model.sequence
     profile = replace(
         # Any speed: no seconds are used.
-        gpt_profile(model, remat=config.train.remat, flops_per_s=1.0),
+        gpt_profile(model, remat=plan.remat or Remat.NONE, flops_per_s=1.0),
         activation_bytes=activation_bytes(model, batch=1, sequence=sequence),
     )
     return Conditions(
@@ -139,7 +89,7 @@ def _sizes(config: Config, cluster: Cluster) -> Conditions:
         slow=np.ones(len(cluster)),
         gradient_bytes=DTYPE_BYTES[model.param_dtype],
         overheads=Overheads(messages=messages, gradients=messages),
-        codecs=codecs_from(config),
+        codecs=codecs_of(config),
         activation_value_bytes=DTYPE_BYTES[model.compute_dtype],
-        gathered_bytes=_gathered_bytes(config),
+        gathered_bytes=DTYPE_BYTES[model.param_dtype] if config.optimizer.sharded else 0.0,
     )

@@ -9,10 +9,11 @@ from jaxpipe.comm import Transport
 from jaxpipe.config import Config, describe
 from jaxpipe.models import train_flops_per_token
 from jaxpipe.paced import Outcome, Scale, execute, planned_all_reduces, planned_outer
-from jaxpipe.plan import Plan, draw_plan, ideal_bubble
+from jaxpipe.plan import Plan, draw_plan
+from jaxpipe.propose.conditions import conditions_of
 from jaxpipe.run.console import console
-from jaxpipe.run.forecast import conditions_from
 from jaxpipe.run.progress import Progress
+from jaxpipe.run.report import theory_of
 from jaxpipe.runtime.metrics.records import (
     METRICS_FILE,
     PICTURE_FILE,
@@ -41,7 +42,9 @@ def run_paced(
     The `cluster` is the configured one, which is loaded by default; `say` shows how far it is.
     """
     try:
-        steps = tuple(_steps(config, plan, transport, conditions_from(config, cluster), say))
+        steps = tuple(
+            _steps(config, plan, transport, conditions_of(config, cluster, remat=plan.remat), say)
+        )
     # Ctrl-C as well: the other ranks would wait for this one until their timeout.
     except BaseException as error:
         transport.close(error=error)
@@ -63,7 +66,8 @@ def _steps(
     folder = Path(config.run.folder)
     is_first, file = transport.rank == 0, None
     if is_first:
-        console.print(f"{draw_plan(plan, conditions.cluster)}\n\n{_notice(config)}\n", markup=False)
+        drawn = draw_plan(plan, conditions.cluster, profile=conditions.profile)
+        console.print(f"{drawn}\n\n{_notice(config)}\n", markup=False)
         file = MetricsFile(folder / METRICS_FILE, describe(config), first_step=0, truth=_TRUTH)
     outcomes = _outcomes(config, plan, transport, conditions, say)
     for step, (outcome, step_s, bubble) in enumerate(outcomes, 1):
@@ -159,7 +163,7 @@ def _line(config: Config, metrics: PacedMetrics) -> str:
 
 def _report(config: Config, plan: Plan, steps: Sequence[PacedMetrics]) -> None:
     step_s = median(each.step_s for each in steps)
-    bubble, ideal = median(each.bubble for each in steps), ideal_bubble(plan)
+    bubble, ideal = median(each.bubble for each in steps), theory_of(config, plan)
     late_ms = 1e3 * max(each.late_s for each in steps)
     network_late_ms = 1e3 * max(each.network_late_s for each in steps)
     folder = Path(config.run.folder)

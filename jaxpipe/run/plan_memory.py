@@ -22,6 +22,7 @@ from jaxpipe.plan.cost import BytesPerParameter, StageMemory, stage_memory
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.runtime.config import MeshConfig
 from jaxpipe.runtime.rank_mesh import rank_mesh
+from jaxpipe.schedule import Remat
 from jaxpipe.topo import Cluster, Device
 
 if TYPE_CHECKING:  # it imports jax, for which the memory of other runs need not wait
@@ -59,7 +60,7 @@ def plan_memory(config: Config, plan: Plan, cluster: Cluster) -> tuple[RankMemor
     optimizer = config.optimizer
     each = bytes_each(model, shards_optimizer=optimizer.sharded, optimizer=optimizer.name)
     # The speed has no part in it.
-    profile = gpt_profile(model, remat=config.train.remat, flops_per_s=1.0)
+    profile = gpt_profile(model, remat=plan.remat or Remat.NONE, flops_per_s=1.0)
     tuned = _tuned(config)
     # Of whole ranks: how their devices share is exact below, where the model is known.
     alone = plan.on_devices(plan.placement)
@@ -69,7 +70,7 @@ def plan_memory(config: Config, plan: Plan, cluster: Cluster) -> tuple[RankMemor
         mesh = rank_mesh(plan, config.mesh, rank=ranks[0])
         whole = needs = stage_memory(alone, profile, each=each, replica=replica)[number]
         if mesh.num_devices > 1:
-            layer = replace(profile.layers[0], kept_bytes=_kept_bytes(config, model, mesh))
+            layer = replace(profile.layers[0], kept_bytes=_kept_bytes(plan, model, mesh))
             part = replace(profile, layers=(layer,) * len(profile.layers))
             needs = stage_memory(alone, part, each=each, replica=replica)[number]
             needs = _with_parameters(needs, _parameters(model, pipeline, number, mesh), each)
@@ -111,7 +112,7 @@ def _smallest(group: tuple[int, ...], cluster: Cluster) -> Device:
     return min((cluster.devices[device] for device in group), key=lambda d: d.memory_bytes or inf)
 
 
-def _kept_bytes(config: Config, model: ModelConfig, mesh: MeshConfig) -> float:
+def _kept_bytes(plan: Plan, model: ModelConfig, mesh: MeshConfig) -> float:
     """Return the bytes that a device of a mesh keeps of a layer's residuals, per sample."""
     kept = layer_residual_bytes_of_part(
         model,
@@ -120,7 +121,7 @@ def _kept_bytes(config: Config, model: ModelConfig, mesh: MeshConfig) -> float:
         tensor=mesh.tensor,
         in_parts=mesh.sequence_parallel,
     )
-    return getattr(kept, config.train.remat) / (mesh.data * mesh.context)
+    return getattr(kept, plan.remat or Remat.NONE) / (mesh.data * mesh.context)
 
 
 def _parameters(model: ModelConfig, pipeline: Pipeline, number: int, mesh: MeshConfig) -> int:

@@ -14,11 +14,12 @@ from jaxpipe.config import (
     cluster_from,
     is_tuned,
     keep_inputs,
-    plan_from,
     tuned_model_from,
 )
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan, ResolvedPlan, draw_plan, resolved_plan_text
+from jaxpipe.propose.conditions import counted_profile
+from jaxpipe.propose.resolve import resolve
 from jaxpipe.run.console import console, next_line
 from jaxpipe.run.drift.adopt import clear_adopted
 from jaxpipe.run.output_files import announce_replaced
@@ -35,12 +36,16 @@ PLAN_FILE = "plan.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A run that may start: `checkpoint` is where it resumes, if it does."""
+    """A run that may start: `checkpoint` is where it resumes, if it does.
+
+    `choices` are lines about what was searched for the plan, if anything was.
+    """
 
     config: Config
     plan: Plan
     cluster: Cluster
     checkpoint: Checkpoint | None
+    choices: tuple[str, ...] = ()
 
     @property
     def resolved(self) -> ResolvedPlan:
@@ -53,16 +58,24 @@ class Prepared:
         return self.checkpoint is not None and self.checkpoint.step >= self.config.train.steps
 
 
-def prepare(config: Config, *, resume: bool, found: Checkpoint | None = None) -> Prepared:
+def prepare(
+    config: Config,
+    *,
+    resume: bool,
+    found: Checkpoint | None = None,
+    num_ranks: int | None = None,
+) -> Prepared:
     """Resolve the plan and check the run; changes nothing.
 
-    A run that resumes looks for its checkpoint in its folder, if none was `found` before.
+    A run that resumes looks for its checkpoint in its folder, if none was `found` before. A
+    launcher of the user may have started `num_ranks`, which a searched plan has to have.
 
     Raises:
         UserError: the input is wrong.
     """
     cluster = cluster_from(config)
-    plan = plan_from(config, cluster)
+    resolution = resolve(config, cluster, num_ranks=num_ranks)
+    plan = resolution.plan
     _check_shrinks(config, plan)
     checkpoint = None
     if config.run.compute is ComputeKind.PACED:
@@ -71,7 +84,13 @@ def prepare(config: Config, *, resume: bool, found: Checkpoint | None = None) ->
         checkpoint = check_run(config, resume=resume, found=found)
         if is_tuned(config):
             tuned_model_from(config)  # refuses patterns that match nothing
-    return Prepared(config=config, plan=plan, cluster=cluster, checkpoint=checkpoint)
+    return Prepared(
+        config=config,
+        plan=plan,
+        cluster=cluster,
+        checkpoint=checkpoint,
+        choices=resolution.lines,
+    )
 
 
 def _check_shrinks(config: Config, plan: Plan) -> None:
@@ -139,11 +158,14 @@ def introduce(config: Config, plan: Plan, cluster: Cluster) -> None:
     """Print the plan of a run that is about to start."""
     if (line := emulation_notice(config.run, cluster)) is not None:
         console.print(f"{line}\n", markup=False)
-    console.print(draw_plan(plan, cluster), markup=False)
+    profile = counted_profile(config, plan.remat)
+    console.print(draw_plan(plan, cluster, profile=profile), markup=False)
 
 
 def introduce_run(prepared: Prepared) -> None:
     """Print the plan of a run that is about to start, and the step from which it resumes."""
+    if prepared.choices:
+        console.print("\n".join((*prepared.choices, "")), markup=False)
     introduce(prepared.config, prepared.plan, prepared.cluster)
     if prepared.checkpoint is not None:
         console.print(f"\n{resume_notice(prepared.checkpoint, prepared.config)}", markup=False)

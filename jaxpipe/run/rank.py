@@ -204,7 +204,7 @@ def _prepared(start: Start, held: ExitStack, *, num_started: int) -> Start:
     held.enter_context(locked(Path(start.config.run.folder), token=start.lock))
     folder, place = Path(start.config.run.folder), start.place
     found = None if place is None else place.checkpoint(folder)
-    prepared = prepare(start.config, resume=start.resume, found=found)
+    prepared = prepare(start.config, resume=start.resume, found=found, num_ranks=num_started)
     here = LaunchedRank(rank=0, num_ranks=num_started)
     check_launched_rank(here, num_ranks=prepared.plan.num_ranks)
     if prepared.is_complete:

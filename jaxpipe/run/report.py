@@ -14,6 +14,7 @@ from jaxpipe.config import Config
 from jaxpipe.errors import UserError
 from jaxpipe.pictures.loss_picture import LossCurve, draw_losses
 from jaxpipe.plan import Plan, ideal_bubble
+from jaxpipe.propose.conditions import counted_profile
 from jaxpipe.run.console import next_line
 from jaxpipe.run.prepare_run import PLAN_FILE
 from jaxpipe.run.progress import Pace, Progress, duration
@@ -35,21 +36,21 @@ LOSS_PICTURE = "losses.png"
 class StepReport:
     """Callback that prints a line every `log_every` steps and for every evaluation.
 
-    It calls `say` with every step.
+    It calls `say` with every step; `theory` is the bubble of the plan on paper.
     """
 
     def __init__(
         self,
         console: Console,
         train: TrainConfig,
-        plan: Plan,
+        theory: float,
         *,
         say: Callable[[Progress], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console
         self._train = train
-        self._ideal_bubble = ideal_bubble(plan)
+        self._ideal_bubble = theory
         self._say, self._clock = say, clock
         self._pace = Pace()
 
@@ -134,7 +135,7 @@ def report_end(console: Console, config: Config, plan: Plan, outcome: Outcome) -
         f"training loss {metrics[0].loss:.3f} -> {metrics[-1].loss:.3f}",
         f"held-out loss {evals[0]:.3f} -> {evals[-1]:.3f}, in nats per {target}",
         f"{speed:,.0f} tokens/s, median of {len(metrics)} steps ({truth})",
-        f"bubble {bubble:.1%}, median ({truth}); {ideal_bubble(plan):.1%} in theory",
+        f"bubble {bubble:.1%}, median ({truth}); {theory_of(config, plan):.1%} in theory",
     )
     console.print("\n" + "\n".join(lines) + "\n", markup=False)
     if not isfinite(metrics[-1].loss):  # a run of a few steps ends before the third in a row
@@ -164,6 +165,11 @@ def report_end(console: Console, config: Config, plan: Plan, outcome: Outcome) -
     for name, path in files.items():
         console.print(f"{name:<12}{path or 'none'}", markup=False)
     console.print(f"\n{_following(config)}", markup=False)
+
+
+def theory_of(config: Config, plan: Plan) -> float:
+    """Return the bubble of a plan on paper: stages by counted FLOPs, instant messages."""
+    return ideal_bubble(plan, counted_profile(config, plan.remat))
 
 
 def _following(config: Config) -> str:

@@ -11,14 +11,15 @@ from dataclasses import replace
 import numpy as np
 
 from jaxpipe.collective import AllReduceKind, CodecKind
-from jaxpipe.config import Config, cluster_from, plan_from
+from jaxpipe.config import Config, cluster_from
 from jaxpipe.errors import UserError
 from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import Pipeline, Plan, PlanConfig, check_islands, fitting_islands
 from jaxpipe.plan.cost import Profile
 from jaxpipe.plan.partition import even_partition
+from jaxpipe.propose.conditions import conditions_of
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
-from jaxpipe.run.forecast import conditions_from
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.search.remaining import Future, Remaining, Replanned, candidates, choose
 from jaxpipe.topo import Cluster
@@ -255,7 +256,7 @@ def _costs(config: Config, cluster: Cluster) -> tuple[Profile, np.ndarray]:
     If the speed of a device is unknown, all are equal, and so slow that messages do not matter.
     """
     try:
-        conditions = conditions_from(config, cluster)
+        conditions = conditions_of(config, cluster)
     except UserError:
         profile = gpt_profile(config.model, remat=config.train.remat, flops_per_s=1.0)
         return profile, np.ones(len(cluster))

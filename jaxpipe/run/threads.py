@@ -17,10 +17,11 @@ from pathlib import Path
 
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.comm import Transport, run_ranks
-from jaxpipe.config import Config, check_run, cluster_from, job_from, place_of, plan_from
+from jaxpipe.config import Config, check_run, cluster_from, job_from, place_of
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import ModelConfig
 from jaxpipe.plan import Plan
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.folder_lock import locked
 from jaxpipe.run.prepare_run import resume_notice
 from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind

@@ -20,15 +20,16 @@ from jaxpipe.comm import (
     broadcast_bytes,
     first_text,
 )
-from jaxpipe.config import Config, check_place, cluster_from, job_from, plan_from
+from jaxpipe.config import Config, check_place, cluster_from, job_from
 from jaxpipe.errors import ConfigError, RankLostError, one_line
 from jaxpipe.plan import Plan, PlanConfig, ResolvedPlan, resolved_plan_text
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.console import console
 from jaxpipe.run.drift.watch import drift_watch
 from jaxpipe.run.on_hang import OnHang, end_job
 from jaxpipe.run.prepare_run import introduce, write_resolved_plan
 from jaxpipe.run.progress import Progress
-from jaxpipe.run.report import ReportedHooks, StepReport, report_end
+from jaxpipe.run.report import ReportedHooks, StepReport, report_end, theory_of
 from jaxpipe.run.signals import stop_on_signal
 from jaxpipe.run.smaller_plan import within
 from jaxpipe.runtime.checkpoint import Checkpoint
@@ -296,7 +297,7 @@ def _train_on(member: Member, survivor: Survivor) -> Outcome | Stopped | None:
 
 
 def _train(member: Member, job: Job, saved: Saved | None) -> Outcome | Stopped | None:
-    report = StepReport(console, job.train, job.plan, say=member.say)
+    report = StepReport(console, job.train, theory_of(member.config, job.plan), say=member.say)
     drift = drift_watch(
         job,
         member.config.plan,

@@ -11,23 +11,13 @@ from typing import Any
 
 from jaxpipe.collective import CodecKind
 from jaxpipe.runtime.optimizer_kinds import OptimizerName
+from jaxpipe.schedule.remat import Remat
 
 _LONGEST_WAIT_S = 1e9
 """Thirty years; much longer waits overflow the clocks of the system."""
 _LONGEST_PATH = 4000
 _LONGEST_NAME = 255
 """Of a file, in bytes: the limit of most file systems."""
-
-
-class Remat(StrEnum):
-    """What a stage keeps of the forward of each layer; its backward computes the rest again."""
-
-    NONE = "none"
-    """Keeps everything that the backward reads: the most memory, the least work."""
-    DOTS = "dots"
-    """Keeps the results of matrix products with weights, and the attention output."""
-    FULL = "full"
-    """Keeps only the input of the layer: the least memory, one more forward."""
 
 
 class Loop(StrEnum):
@@ -219,6 +209,9 @@ class PacedConfig:
     profile: str | None = None
     """A measured profile from which computes take their duration; by default it follows from their
     FLOPs and the devices of the cluster."""
+    profile_of: tuple[str, ...] = ()
+    """Measured profiles of GPU types of the cluster, as `GPU=FILE`, in place of `profile`. Other
+    types are scaled from the first by their peaks."""
     tflops: float | None = None
     """Throughput of devices for which the cluster states none [TFLOP/s]; by default they are an
     error, if there is no profile."""
@@ -229,6 +222,11 @@ class PacedConfig:
     def __post_init__(self) -> None:
         given = [name for name in ("message_scale", "tflops") if getattr(self, name) is not None]
         _check(self, above_zero=("time_scale", *given))
+        if self.profile is not None and self.profile_of:
+            raise ValueError(
+                f"`profile` is {self.profile}, and `profile_of` {' '.join(self.profile_of)}: a "
+                "model has one profile, or one for each GPU type; remove one of them"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,8 +301,9 @@ class TrainConfig:
     """Samples per step, over all replicas [samples]."""
     sequence: int | None = None
     """Length of a sample [tokens]; by default the maximum of the model."""
-    remat: Remat = Remat.NONE
-    """What each layer keeps of its forward for its backward (rematerialisation)."""
+    remat: Remat | None = None
+    """What a layer keeps of its forward for its backward (rematerialisation). Default: `none`; or
+    searched, where a field of `[plan]` is."""
     loop: Loop = Loop.UNROLLED
     """How a stage iterates over its layers."""
     log_every: int = 10

@@ -29,6 +29,7 @@ from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.runtime.step.parameter_gather import optimizer_shards_of
 from jaxpipe.runtime.storage.object_folder import Folder
+from jaxpipe.schedule import Remat
 from jaxpipe.topo import Cluster
 
 
@@ -121,7 +122,7 @@ class Job:
                 index=stage,
                 num_stages=plan.pipelines[replica].num_stages,
                 layers=plan.layers(stage, replica=replica),
-                remat=self.train.remat,
+                remat=self.plan.remat or self.train.remat or Remat.NONE,
                 loop=self.train.loop,
                 segments=plan.segment_layers(replica=replica, stage=stage),
                 shares_embedding=plan.shares_embedding,

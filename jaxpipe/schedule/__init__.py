@@ -34,6 +34,7 @@ from jaxpipe.schedule.instruction import (
 )
 from jaxpipe.schedule.lower import lower
 from jaxpipe.schedule.peak_live import peak_live, peak_live_of_kind
+from jaxpipe.schedule.remat import Remat
 from jaxpipe.schedule.render import legend, render
 from jaxpipe.schedule.timetable import TimedInstruction, Timetable, timetable
 from jaxpipe.schedule.virtual_stages import check_chunks, count_stages, holder, stages_held
@@ -44,6 +45,7 @@ __all__ = [
     "Instruction",
     "Op",
     "Program",
+    "Remat",
     "Schedule",
     "ScheduleKind",
     "TimedInstruction",

@@ -50,7 +50,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
             "`model.sequence` (16) must be a multiple of 2 x `mesh.con",
         ),
         ("mesh", {"sequence_parallel": True}, "over the axis `tensor`, which is 1; raise it"),
-        ("plan", {"replicas": 9}, "= 2 x 9 = 18, but cluster 'laptop' has 16"),
+        ("plan", {"replicas": 9}, "= 2 x 9 = 18 ranks need as many devices, but cluster"),
         ("train", {"batch": 7}, "= 2 x 1 = 2: it is 7; use 6 or 8"),
         ("train", {"sequence": 17}, "`train.sequence` is 17, `model.sequence` 16"),
         ("model", {"vocabulary": 100}, "`model.vocabulary` is 100, the dataset"),

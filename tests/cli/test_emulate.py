@@ -12,10 +12,11 @@ import pytest
 from jaxpipe import topo
 from jaxpipe.cli.emulate import ended_by_signals
 from jaxpipe.cli.main import main
-from jaxpipe.plan import PlanConfig, default_plan, write_plan
+from jaxpipe.plan import default_plan, write_plan
 from tests.cli.conftest import WriteConfig
 from tests.cli.test_runs import JAXPIPE, REPOSITORY, measured, run
 from tests.helpers import mpi_command
+from tests.plan_section import decided
 from tests.runtime.training import run_tree, tiny_tree
 from tests.topo.emulate.machine import leftovers, needs_namespaces
 
@@ -66,9 +67,7 @@ def test_ranks_run_on_their_hosts_and_their_bytes_cross_the_links(tmp_path: Path
 def test_a_plan_says_where_ranks_run(tmp_path: Path):
     needs_namespaces()
     cluster = topo.load("two-region")
-    plan = default_plan(
-        PlanConfig(stages=2, replicas=1), cluster, num_layers=2, batch=1, tied=False
-    )
+    plan = default_plan(decided(stages=2, replicas=1), cluster, num_layers=2, batch=1, tied=False)
     path = tmp_path / "plan.toml"
     write_plan(plan.on_devices(((3, 0),)), cluster, path)
     job = rank_job(2, tmp_path / "ranks")

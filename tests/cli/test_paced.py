@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from jaxpipe import topo
+from jaxpipe.baselines.published.named_layout import NamedLayout
 from jaxpipe.cli.main import main
 from jaxpipe.config import load_config
 from jaxpipe.plan import write_plan
-from jaxpipe.propose.request import NamedLayout
 from jaxpipe.run.forecast import simulate_step
 from jaxpipe.trace import Truth, read_chrome
 from tests.cli.conftest import WriteConfig

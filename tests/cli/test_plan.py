@@ -8,15 +8,30 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.cli.main import main
-from jaxpipe.config import config_from, load_config, plan_from, to_tree
+from jaxpipe.config import config_from, load_config, to_tree
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.plan import check_plan, read_plan
 from jaxpipe.plan.cost import flop_profile, write_profile
+from jaxpipe.propose.resolve import plan_from
 from tests.cli.conftest import WriteConfig
-from tests.programs.grouped import MODEL
 from tests.runtime.training import run_tree, tiny_tree
 
-_SMALL = ("--cluster", "two-region", "--model", "tiny", "--batch", "8", "--tflops", "0.01")
+
+def changed(*settings: str) -> list[str]:
+    """Return the words of the command line for settings."""
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+_SMALL = (
+    "--cluster",
+    "two-region",
+    "--model",
+    "tiny",
+    "--batch",
+    "8",
+    "--set",
+    "paced.tflops=0.01",
+)
 _QUICK = ("--budget", "1")
 
 
@@ -38,7 +53,9 @@ def test_a_plan_says_what_it_takes_and_why(capsys: pytest.CaptureFixture[str], t
         "as listed",
         "random",
         "DT-FM's published cost",
-        f"plan.file={tmp_path / 'plan.toml'} --set plan.cluster=two-region --set train.batch=8",
+        f"--set plan.file={tmp_path / 'plan.toml'}",
+        "--set plan.cluster=two-region --set train.batch=8",
+        "alternatives (simulated seconds of a step",
     ):
         assert words in told, told
     plan = read_plan(tmp_path / "plan.toml", topo.load("two-region"))
@@ -49,7 +66,15 @@ def test_a_plan_says_what_it_takes_and_why(capsys: pytest.CaptureFixture[str], t
 def test_json_is_one_object_whose_parts_add_up(
     objective: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
-    words = ("--objective", objective, "--stages", "2", "--replicas", "2", "--json")
+    words = (
+        "--objective",
+        objective,
+        "--set",
+        "plan.stages=2",
+        "--set",
+        "plan.replicas=2",
+        "--json",
+    )
     told = json.loads(planned(tmp_path / "plan.toml", *words, capsys=capsys))
     assert told["truth"] == "simulated"
     assert told["seconds"] == pytest.approx(sum(told["breakdown"].values()))
@@ -63,7 +88,18 @@ def test_codecs_are_chosen_when_asked_for(
 ):
     out = tmp_path / "plan.toml"
     # Devices so fast that the links between them take most of a step.
-    words = ("--codecs", limit, "--stages", "2", "--replicas", "2", "--tflops", "100", "--ideal")
+    words = (
+        "--set",
+        f"plan.codecs={limit}",
+        "--set",
+        "plan.stages=2",
+        "--set",
+        "plan.replicas=2",
+        "--set",
+        "paced.tflops=100",
+        "--set",
+        "paced.ideal=true",
+    )
     told = planned(out, *words, capsys=capsys)
     assert f"codecs of this plan, at most {limit} (simulated, " in told
     found = json.loads(planned(out, *words, "--json", capsys=capsys))
@@ -96,7 +132,7 @@ def test_codecs_are_chosen_when_asked_for(
 def test_outer_loops_are_compared_when_asked_for(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
-    words = ("--stages", "1", "--replicas", "4", "--outer", "auto")
+    words = (*changed("plan.stages=1", "plan.replicas=4"), "--outer", "auto")
     told = planned(tmp_path / "plan.toml", *words, capsys=capsys)
     for islands in (2, 4):
         assert f"  {islands} islands, every 30 steps  " in told
@@ -106,35 +142,6 @@ def test_outer_loops_are_compared_when_asked_for(
     sums, *_, last = found["choices"]
     assert (sums["islands"], sums["compute_factor"], last["islands"]) == (0, 1.0, 4)
     assert last["equal_loss_seconds"] == pytest.approx(last["compute_factor"] * last["seconds"])
-
-
-@pytest.mark.parametrize("layout", ["t8", "p4t2", "p2t4", "zero3"])
-def test_a_layout_of_groups_is_planned_and_shown(
-    layout: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, write_config: WriteConfig
-):
-    out, cluster = tmp_path / "plan.toml", "homogeneous:hosts=1,devices=8"
-    sections = {"model": MODEL, "train": {"batch": 16}}
-    model = str(write_config(**sections))
-    words = ["--config", model, "--cluster", cluster, "--layout", layout, "--json"]
-    assert main(["plan", *words, "--out", str(out)]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["left_out"] == []
-    assert told["seconds"] == pytest.approx(sum(told["breakdown"].values()))
-    plan = read_plan(out, topo.load(cluster))
-    assert [len(group) for group in plan.groups] == [8 // plan.num_ranks] * plan.num_ranks
-    config = write_config(**sections, plan={"cluster": cluster, "file": str(out)})
-    assert main(["show", str(config)]) == 0
-    shown = capsys.readouterr().out
-    assert f"of each of the {8 // plan.num_ranks} devices of a rank" in shown
-
-
-def test_a_layout_that_heads_do_not_divide_into_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-):
-    words = ["--cluster", "homogeneous:hosts=1,devices=8", "--model", "tiny", "--batch", "8"]
-    assert main(["plan", *words, "--layout", "t8", "--out", str(tmp_path / "plan.toml")]) == 2
-    assert "parts of 4 heads: ranks have 8 devices" in capsys.readouterr().err
-    assert not (tmp_path / "plan.toml").exists()
 
 
 GPUS = """
@@ -150,7 +157,7 @@ devices = 2
     ("lines", "words", "precision", "unchecked"),
     [
         ('gpu = "A100-40GB"', (), "tf32", []),
-        ('gpu = "A100-40GB"', ("--matmul-precision", "float32"), "fp32", []),
+        ('gpu = "A100-40GB"', tuple(changed("run.matmul_precision=float32")), "fp32", []),
         ('gpu = "RX-9070"\nmemory_gib = 24\ntflops = 82.6', (), "fp32", []),
         ("effective_tflops = 3", (), "fp32", ["lab-0:0", "lab-0:1"]),
     ],
@@ -165,7 +172,7 @@ def test_a_plan_says_its_precision_and_what_memory_it_did_not_check(
 ):
     cluster = tmp_path / "gpus.toml"
     cluster.write_text(GPUS.format(lines=lines))
-    here = ("--cluster", str(cluster), "--stages", "2", "--replicas", "1", *words)
+    here = ("--cluster", str(cluster), *changed("plan.stages=2", "plan.replicas=1"), *words)
     told = json.loads(planned(tmp_path / "plan.toml", *here, "--json", capsys=capsys))
     assert (told["precision"], told["memory_unchecked"]) == (precision, unchecked)
     text = planned(tmp_path / "plan.toml", *here, capsys=capsys)
@@ -183,22 +190,12 @@ def test_a_stage_that_exceeds_a_described_memory_is_refused(
     assert "no plan fits: 4 layers" in capsys.readouterr().err
 
 
-def test_a_schedule_made_to_measure_is_no_slower(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-):
-    words = ("--stages", "4", "--replicas", "1", "--json")
-    seconds = [
-        json.loads(planned(tmp_path / "plan.toml", *words, *more, capsys=capsys))["seconds"]
-        for more in ((), ("--measure",))
-    ]
-    assert seconds[1] <= seconds[0]
-    read_plan(tmp_path / "plan.toml", topo.load("two-region"))
-
-
 def test_a_device_that_is_left_out_is_named_with_the_reason(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
-    told = planned(tmp_path / "plan.toml", "--stages", "3", "--replicas", "1", capsys=capsys)
+    told = planned(
+        tmp_path / "plan.toml", *changed("plan.stages=3", "plan.replicas=1"), capsys=capsys
+    )
     assert "1 devices are not used (" in told
     assert "no larger plan divides batch 8" in told
 
@@ -215,7 +212,14 @@ def test_a_measured_profile_takes_the_place_of_flops(
         flops_per_s=1e10,
     )
     write_profile(profile, tmp_path / "profile.json")
-    words = ("--profile", str(tmp_path / "profile.json"), "--stages", "1", "--replicas", "1")
+    words = (
+        "--set",
+        f"paced.profile={tmp_path / 'profile.json'}",
+        "--set",
+        "plan.stages=1",
+        "--set",
+        "plan.replicas=1",
+    )
     told = json.loads(planned(tmp_path / "plan.toml", *words, "--json", capsys=capsys))
     assert told["breakdown"]["compute"] == pytest.approx(8 * 4 * 3.0)
 
@@ -223,13 +227,15 @@ def test_a_measured_profile_takes_the_place_of_flops(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--model", "huge"), "`--model`: `preset` must be a known name, not 'huge'"),
-        (("--cluster", "case9"), "`--cluster`: no cluster 'case9'"),
-        (("--batch", "0"), "`batch` must be at least 1, not 0"),
+        (("--model", "huge"), "`model.preset`: `preset` must be a known name, not 'huge'"),
+        (("--cluster", "case9"), "`plan.cluster`: no cluster 'case9'"),
+        (("--batch", "0"), "`batch` must be above 0, is 0"),
         (("--budget", "0"), "`--budget` must be above 0, not 0.0"),
-        (("--stages", "9"), "`stages` is 9 and `replicas` None for 4 devices, 4 layers"),
-        (("--objective", "alpa", "--replicas", "3"), "`stages` None, `replicas` 3, `batch` 8, 4"),
-        (("--profile", "none.json"), "cannot read the profile none.json"),
+        (
+            tuple(changed("plan.stages=9")),
+            "`stages` is 9 and `replicas` None for 4 devices, 4 layers",
+        ),
+        (tuple(changed("paced.profile=none.json")), "cannot read the profile none.json"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(
@@ -240,33 +246,11 @@ def test_what_cannot_be_planned_is_refused(
     assert not (tmp_path / "plan.toml").exists()
 
 
-def test_alpas_stages_are_shown_with_their_predicted_time(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-):
-    out = tmp_path / "plan.toml"
-    told = planned(out, "--objective", "alpa", "--stages", "2", "--replicas", "2", capsys=capsys)
-    assert "Alpa's inter-operator pass: " in told
-    assert "s a step (predicted)" in told
-    assert "stage 0   layers 0-1" in told
-    assert "s a microbatch   2 devices: ohio-0:0, ohio-1:0" in told
-    assert read_plan(out, topo.load("two-region")).placement == ((0, 2), (1, 3))
-
-
-def test_alpas_prediction_is_in_the_json(capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    words = ("--objective", "alpa", "--json")
-    told = json.loads(planned(tmp_path / "plan.toml", *words, capsys=capsys))
-    assert told["objective"] == "alpa"
-    assert told["alpa_seconds"] > 0
-    if told["alpa_uneven"] is not None:
-        assert told["alpa_uneven"]["seconds"] < told["alpa_seconds"]
-    assert sum(told["cut"]) == 4
-
-
 def test_a_plan_file_wins_over_the_section_and_says_so(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, write_config: WriteConfig
 ):
     out = tmp_path / "plan.toml"
-    planned(out, "--stages", "4", "--replicas", "1", capsys=capsys)
+    planned(out, *changed("plan.stages=4", "plan.replicas=1"), capsys=capsys)
     notices: list[str] = []
     config = write_config(
         model={"num_layers": 4}, plan={"schedule": "gpipe", "devices": ["here-0:0"], "cut": [4]}
@@ -293,12 +277,12 @@ def test_a_configuration_is_planned_and_trained_without_editing_it(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, write_config: WriteConfig
 ):
     config, out = write_config(model={"num_layers": 4}), tmp_path / "my plan.toml"
-    words = ("--config", str(config), "--set", "train.batch=4", "--tflops", "0.01", *_QUICK)
+    words = (str(config), *changed("train.batch=4", "paced.tflops=0.01"), *_QUICK)
     assert main(["plan", *words, "--cluster", "two-region", "--out", str(out)]) == 0
     told = capsys.readouterr().out
     following = told.partition("next: jaxpipe ")[2].strip()
-    assert f"train {config} --set train.batch=4 --set 'plan.file={out}'" in following
-    assert following.endswith(" --set plan.cluster=two-region")
+    assert f"train {config} --set plan.cluster=two-region --set train.batch=4" in following
+    assert following.endswith(f" --set 'plan.file={out}'")
     assert "CONFIG" not in told
     plan = read_plan(out, topo.load("two-region"))
     assert sum(plan.cut) == 4
@@ -320,9 +304,19 @@ def test_a_configuration_is_planned_with_its_codecs(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, write_config: WriteConfig
 ):
     config, out = write_config(model={"num_layers": 4}), tmp_path / "plan.toml"
-    fixed = ("--tflops", "100", "--ideal", "--stages", "2", "--replicas", "2", *_QUICK)
-    words = ["plan", "--config", str(config), "--cluster", "two-region", *fixed, "-o", str(out)]
-    codecs = ("--set", "comm.boundary=int8", "--set", "comm.gradients=int8")
+    fixed = (
+        "--set",
+        "paced.tflops=100",
+        "--set",
+        "paced.ideal=true",
+        "--set",
+        "plan.stages=2",
+        "--set",
+        "plan.replicas=2",
+        *_QUICK,
+    )
+    words = ["plan", str(config), "--cluster", "two-region", *fixed, "-o", str(out)]
+    codecs = tuple(changed("comm.boundary=int8", "comm.gradients=int8"))
     assert main([*words, "--json"]) == 0
     plain_s = json.loads(capsys.readouterr().out)["seconds"]
     assert main([*words, *codecs, "--json"]) == 0
@@ -336,27 +330,29 @@ def test_a_configuration_is_planned_with_its_codecs(
     assert main([*arguments, "--check"]) == 0
 
 
-def test_options_win_over_the_configuration(
+def test_what_is_set_is_kept_and_shorthands_are_settings(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, write_config: WriteConfig
 ):
     config, out = write_config(train={"remat": "dots"}), tmp_path / "plan.toml"
-    words = ("--config", str(config), "--cluster", "two-region", "--batch", "6", "--remat", "full")
-    assert main(["plan", *words, "--tflops", "1", *_QUICK, "--out", str(out), "--json"]) == 0
+    words = (str(config), "--cluster", "two-region", "--batch", "6", *_QUICK, "--out", str(out))
+    speed = tuple(changed("paced.tflops=1", "train.remat=full"))
+    assert main(["plan", *words, *speed, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["batch"], told["model"], sum(told["cut"])) == (6, str(config), 3)
-    assert main(["plan", *words, "--tflops", "1", *_QUICK, "--out", str(out)]) == 0
-    assert "--set train.batch=6 --set train.remat=full" in capsys.readouterr().out
+    assert (told["stages"], told["replicas"], told["microbatch"]) == (2, 2, 1)
+    assert (told["schedule"], told["remat"]) == ("1f1b", "full")
+    assert main(["plan", *words, *speed]) == 0
+    following = capsys.readouterr().out.partition("next: ")[2]
+    assert "--set plan.cluster=two-region --set train.batch=6" in following
+    assert "--set train.remat=full" in following
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--config", "none.toml"), "cannot read the configuration none.toml"),
-        (("--config", "none.toml", "--model", "tiny"), "leave out one of them"),
-        (("--set", "train.batch=4"), "`--set` changes a configuration: give `--config`"),
-        ((), "`--model` is missing; give it, or `--config`"),
-        (("--model", "tiny"), "`--cluster` is missing"),
-        (("--cluster", "laptop", "--model", "tiny", "--tflops", "1"), "`--batch` is missing"),
+        (("none.toml",), "cannot read the configuration none.toml"),
+        ((), "`--model` is missing: name a preset, or give a configuration file"),
+        (("--cluster", "laptop", "--model", "tiny"), "`--batch` is missing"),
     ],
 )
 def test_what_does_not_say_what_to_plan_is_refused(
@@ -367,12 +363,12 @@ def test_what_does_not_say_what_to_plan_is_refused(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", ["time", "alpa"])
+@pytest.mark.parametrize("objective", ["time", "dtfm"])
 def test_a_plan_file_trains_to_the_losses_of_any_other_plan(
     objective: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, dataset: Path
 ):
     out = tmp_path / "plan.toml"
-    words = ("--objective", objective, "--stages", "2", "--replicas", "1")
+    words = ("--objective", objective, *changed("plan.stages=2", "plan.replicas=1"))
     planned(out, *words, capsys=capsys)
     tree = tiny_tree(tmp_path / "identity", dataset, model={"num_layers": 4, "sequence": 16})
     by_file = {**tree, "run": {**tree["run"], "folder": str(tmp_path / "by-file")}}

@@ -67,10 +67,18 @@ def test_the_plan_is_summed_up_by_kinds_of_replicas(
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--max-tensor", "2"), ("--layout", "p8"), ("--objective", "dollars"), ("--codecs", "safe")],
+    [
+        ("--max-tensor", "2"),
+        ("--objective", "dollars"),
+        ("plan.codecs", "safe"),
+        ("plan.stages", "2"),
+    ],
 )
 def test_what_needs_simulations_is_refused(
     words: list[str], option: str, value: str, capsys: pytest.CaptureFixture[str]
 ):
-    assert main([*words, option, value]) != 0
-    assert f"has no `{option}`: it is {value}" in " ".join(capsys.readouterr().err.split())
+    given = [option, value] if option.startswith("--") else ["--set", f"{option}={value}"]
+    assert main([*words, *given]) != 0
+    assert f"`{option}` is {value}, but plans for more than 8 devices" in " ".join(
+        capsys.readouterr().err.split()
+    )

@@ -12,7 +12,8 @@ from tests.propose.test_worth import CLUSTER
 def planned(tmp_path: Path, *words: str) -> int:
     (tmp_path / "priced.toml").write_text(CLUSTER)
     small = (
-        f"plan --cluster {tmp_path / 'priced.toml'} --model tiny --batch 16 --budget 0.5 --ideal"
+        f"plan --cluster {tmp_path / 'priced.toml'} --model tiny --batch 16 --budget 0.5 "
+        "--set paced.ideal=true"
     )
     return main([*small.split(), "--out", str(tmp_path / "plan.toml"), *words])
 

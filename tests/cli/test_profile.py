@@ -23,7 +23,7 @@ def test_it_measures_and_the_planner_plans_with_it(
         assert words in said
     assert f"next: jaxpipe plan --profile {path} --model tiny --remat full" in said
     where = ["--cluster", "laptop", "--batch", "8", "--budget", "1", "-o", str(plan)]
-    assert main(["plan", "--profile", str(path), "--model", "tiny", *where]) == 0
+    assert main(["plan", "--set", f"paced.profile={path}", "--model", "tiny", *where]) == 0
     assert plan.exists()
 
 
@@ -39,7 +39,7 @@ def test_float32_is_measured_in_the_precision_that_is_asked_for(
         return flops_per_s(**options)
 
     monkeypatch.setattr(gpt_parts, "matrix_peak_flops_per_s", peak)
-    arguments = [*_QUICK, "--matmul-precision", "float32", "-o", str(tmp_path / "p.json")]
+    arguments = [*_QUICK, "--set", "run.matmul_precision=float32", "-o", str(tmp_path / "p.json")]
     assert main(["profile", *arguments]) == 0
     said = capsys.readouterr().out
     assert used == ["float32"]

@@ -10,8 +10,9 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.cli.main import main
-from jaxpipe.plan import PlanConfig, default_plan, write_plan
+from jaxpipe.plan import default_plan, write_plan
 from tests.helpers import mpi_command, mpi_environment
+from tests.plan_section import decided
 
 
 def test_list_names_the_catalogue(capsys: pytest.CaptureFixture[str]):
@@ -76,7 +77,7 @@ def test_hosts_writes_a_placement(tmp_path: Path):
 
 def test_hosts_writes_the_placement_of_a_plan(tmp_path: Path):
     cluster = topo.load("two-region")
-    config = PlanConfig(stages=2, replicas=1)
+    config = decided(stages=2, replicas=1)
     plan = default_plan(config, cluster, num_layers=2, batch=1, tied=False)
     swapped = plan.on_devices(((3, 1),))
     write_plan(swapped, cluster, tmp_path / "plan.toml")

@@ -4,14 +4,15 @@ from typing import Any
 
 import pytest
 
-from jaxpipe.config import config_from, plan_from
+from jaxpipe.config import config_from
 from jaxpipe.errors import ConfigError
+from jaxpipe.propose.resolve import plan_from
 
 LEAST: dict[str, Any] = {
     "run": {"folder": "runs/a"},
     "data": {"folder": "data/a"},
     "model": {"preset": "tiny", "dropout": 0.0},
-    "plan": {"cluster": "laptop", "stages": 2, "replicas": 2},
+    "plan": {"cluster": "laptop", "stages": 2, "replicas": 2, "microbatch": 1, "schedule": "1f1b"},
 }
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from jaxpipe.config import check_plan_fits, config_from, plan_from
+from jaxpipe.config import check_plan_fits, config_from
 from jaxpipe.config.compatibility import EXCLUSIONS, Exclusion, check_compatible
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan
+from jaxpipe.propose.resolve import plan_from
 from tests.runtime.training import Tree, tiny_tree
 
 NOWHERE = Path("nowhere")

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from jaxpipe import topo
-from jaxpipe.config import config_from, config_in, keep_inputs, load_config, plan_from, to_tree
+from jaxpipe.config import config_from, config_in, keep_inputs, load_config, to_tree
 from jaxpipe.config.kept_inputs import CONFIG_FILE, TOKENIZER_FILE, tokenizer_of
 from jaxpipe.plan import write_plan
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, open_checkpoint, write_shard
 from jaxpipe.runtime.data import BytePairs, Bytes, byte_level_definition
 from jaxpipe.topo.write import cluster_toml

@@ -19,7 +19,8 @@ LEAST = {"run": {"folder": "r"}, "data": {"folder": "d"}, "model": {"preset": "t
 
 def test_what_is_left_out_has_a_default():
     config = config_from(LEAST)
-    assert config.plan.schedule is ScheduleKind.ONE_F_ONE_B
+    assert config.plan.cluster == "this-machine"
+    assert not config.plan.is_decided
     assert config.train.sequence is None
 
 

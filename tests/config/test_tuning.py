@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from jaxpipe.config import config_from, describe, plan_from
+from jaxpipe.config import config_from, describe
 from jaxpipe.config.tuning import check_same_tuning
 from jaxpipe.errors import CheckpointError, ConfigError
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.checkpoint import Checkpoint
 from tests.runtime.training import tiny_tree
 

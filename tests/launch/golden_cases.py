@@ -7,7 +7,8 @@ from pathlib import Path
 
 from jaxpipe import topo
 from jaxpipe.launch import Launch, SlurmMpi, mpijob_manifest, mpirun_script, slurm_script
-from jaxpipe.plan import PlanConfig, default_plan
+from jaxpipe.plan import default_plan
+from tests.plan_section import decided
 
 FOLDER = Path(__file__).parent / "golden"
 
@@ -15,7 +16,7 @@ FOLDER = Path(__file__).parent / "golden"
 def launch_on(cluster: str, *, stages: int, replicas: int, survives: bool = False) -> Launch:
     """Return a run of a model of as many layers as stages."""
     where = topo.load(cluster)
-    config = PlanConfig(cluster=cluster, stages=stages, replicas=replicas)
+    config = decided(cluster=cluster, stages=stages, replicas=replicas)
     plan = default_plan(config, where, num_layers=stages, batch=4 * replicas, tied=True)
     return Launch(
         plan=plan,

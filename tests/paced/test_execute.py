@@ -14,7 +14,7 @@ from jaxpipe.collective import AllReduceKind, CodecKind
 from jaxpipe.comm import run_ranks
 from jaxpipe.errors import DeadlineError
 from jaxpipe.paced import Outcome, PlannedAllReduces, Scale, execute, planned_all_reduces
-from jaxpipe.plan import Plan, PlanConfig, default_plan
+from jaxpipe.plan import Plan, default_plan
 from jaxpipe.plan.cost import flop_profile
 from jaxpipe.schedule import Bucket, ScheduleKind
 from jaxpipe.simulate import (
@@ -27,6 +27,7 @@ from jaxpipe.simulate import (
     simulate,
 )
 from jaxpipe.trace import Lane, Span, Trace, Truth
+from tests.plan_section import decided
 
 TIMEOUT_S = 60.0
 CLUSTER = topo.load("two-region")
@@ -70,7 +71,7 @@ def planned_job(
     *, schedule: ScheduleKind, all_reduce: AllReduceKind, tied: bool, num_chunks: int = 1
 ) -> tuple[StepModel, PlannedAllReduces, Plan]:
     """Return a small planned job of 2 stages x 2 replicas, and its sums."""
-    config = PlanConfig(
+    config = decided(
         cluster="two-region", stages=2, replicas=2, chunks=num_chunks, schedule=schedule
     )
     plan = default_plan(config, CLUSTER, num_layers=4, batch=8, tied=tied)
@@ -191,7 +192,7 @@ def test_a_planned_job_runs_with_the_sums_of_the_runtime(
 
 @pytest.mark.parametrize(("num_stages", "num_replicas"), [(2, 2), (3, 1), (4, 1)])
 def test_messages_that_block_take_as_long_as_simulated(num_stages: int, num_replicas: int):
-    config = PlanConfig(cluster="two-region", stages=num_stages, replicas=num_replicas)
+    config = decided(cluster="two-region", stages=num_stages, replicas=num_replicas)
     plan = default_plan(config, CLUSTER, num_layers=4, batch=8, tied=False)
     job = plan_step(plan, conditions_of_plan())
     blocking = replace(job, blocking=True)
@@ -213,7 +214,7 @@ def test_a_blocking_message_that_nobody_receives_is_missed_in_time():
 
 
 def test_unlike_replicas_run_as_simulated():
-    config = PlanConfig(
+    config = decided(
         cluster="two-region", cuts=((3, 1), (4,)), shares=(5, 3), schedule=ScheduleKind.ZB_H1
     )
     plan = default_plan(config, CLUSTER, num_layers=4, batch=8, tied=True)
@@ -236,7 +237,7 @@ def test_unlike_replicas_run_as_simulated():
     ],
 )
 def test_a_sharded_optimizer_gathers_as_simulated(layout: dict[str, Any]):
-    config = PlanConfig(cluster="two-region", **layout)
+    config = decided(cluster="two-region", **layout)
     plan = default_plan(config, CLUSTER, num_layers=4, batch=8, tied=True)
     conditions = replace(conditions_of_plan(), gathered_bytes=4.0)
     job = plan_step(plan, conditions)
@@ -253,7 +254,7 @@ def test_a_sharded_optimizer_gathers_as_simulated(layout: dict[str, Any]):
 
 def test_each_boundary_has_messages_of_its_own_size():
     """The second boundary of three stages has a codec: messages are simulated and sent with it."""
-    config = PlanConfig(cluster="two-region", stages=3, replicas=1, schedule=ScheduleKind.ZB_H1)
+    config = decided(cluster="two-region", stages=3, replicas=1, schedule=ScheduleKind.ZB_H1)
     plan = default_plan(config, CLUSTER, num_layers=4, batch=4, tied=False)
     plan = plan.of_each(codecs=(CodecKind.NONE, CodecKind.BF16))
     conditions = conditions_of_plan()

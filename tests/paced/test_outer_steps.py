@@ -10,13 +10,14 @@ from jaxpipe.comm import run_ranks
 from jaxpipe.outer import OuterConfig
 from jaxpipe.paced import Outcome, PlannedOuter, Scale, execute, planned_outer
 from jaxpipe.paced.outer_steps import OuterBucket
-from jaxpipe.plan import Plan, PlanConfig, default_plan
+from jaxpipe.plan import Plan, default_plan
 from jaxpipe.plan.cost import flop_profile
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.simulate import Conditions, plan_step
 from jaxpipe.simulate.outer_step import outer_times
 from jaxpipe.trace import messages
 from tests.paced.test_execute import CLUSTER, TIMEOUT_S
+from tests.plan_section import decided
 
 EVERY = 3
 LAYER, EMBED = 5_000_000, 1_000_000
@@ -39,7 +40,7 @@ def conditions() -> Conditions:
 
 
 def plan_of(*, stages: int, replicas: int, tied: bool) -> Plan:
-    config = PlanConfig(
+    config = decided(
         cluster="two-region",
         stages=stages,
         replicas=replicas,

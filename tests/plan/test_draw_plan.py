@@ -2,9 +2,10 @@
 
 import pytest
 
-from jaxpipe.plan import PlanConfig, default_plan, draw_plan, ideal_bubble
+from jaxpipe.plan import default_plan, draw_plan, ideal_bubble
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.topo import load
+from tests.plan_section import decided
 
 EXPECTED = """\
 4 ranks, 2 stages x 2 replicas, on cluster two-region
@@ -25,7 +26,7 @@ stage 1  .  0  1 [0][1] ."""
 
 
 def test_a_plan_is_drawn():
-    config = PlanConfig(schedule=ScheduleKind.GPIPE)
+    config = decided(schedule=ScheduleKind.GPIPE)
     cluster = load("two-region")
     plan = default_plan(config, cluster, num_layers=3, batch=4, tied=True)
     assert draw_plan(plan, cluster) == EXPECTED
@@ -42,7 +43,7 @@ replica 1  rank 2 on virginia-0:0   rank 3 on virginia-1:0
 
 
 def test_chunks_are_drawn_with_the_rank_that_holds_them():
-    config = PlanConfig(stages=4, chunks=2, schedule=ScheduleKind.INTERLEAVED)
+    config = decided(stages=4, chunks=2, schedule=ScheduleKind.INTERLEAVED)
     cluster = load("two-region")
     plan = default_plan(config, cluster, num_layers=5, batch=4, tied=True)
     assert draw_plan(plan, cluster).startswith(EXPECTED_CHUNKS)
@@ -56,7 +57,7 @@ def test_chunks_are_drawn_with_the_rank_that_holds_them():
 def test_the_ideal_bubble_of_even_stages_has_its_closed_form(
     kind: ScheduleKind, stages: int, microbatches: int
 ):
-    config = PlanConfig(cluster="laptop", stages=stages, replicas=1, schedule=kind)
+    config = decided(cluster="laptop", stages=stages, replicas=1, schedule=kind)
     plan = default_plan(config, load("laptop"), num_layers=4, batch=microbatches, tied=True)
     expected = (stages - 1) / (microbatches + stages - 1)
     assert ideal_bubble(plan) == pytest.approx(expected)

@@ -7,15 +7,16 @@ from hypothesis import strategies as st
 from jaxpipe.collective import SyncTree, ranks
 from jaxpipe.collective.sync_tree import restricted
 from jaxpipe.errors import PlanError
-from jaxpipe.plan import Plan, PlanConfig, check_islands, check_plan, default_plan, island_of
+from jaxpipe.plan import Plan, check_islands, check_plan, default_plan, island_of
 from jaxpipe.topo import load
 from tests.collective.strategies import sync_trees
+from tests.plan_section import decided
 
 LAPTOP = load("laptop")
 
 
 def plan_of(*, stages: int, replicas: int, tied: bool = True, cluster: str = "laptop"):
-    config = PlanConfig(cluster=cluster, stages=stages, replicas=replicas)
+    config = decided(cluster=cluster, stages=stages, replicas=replicas)
     return default_plan(config, load(cluster), num_layers=4, batch=2 * replicas, tied=tied)
 
 

@@ -14,7 +14,6 @@ from jaxpipe.collective import AllReduceKind, CodecKind
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import (
     Plan,
-    PlanConfig,
     ResolvedPlan,
     check_plan,
     default_plan,
@@ -30,11 +29,12 @@ from jaxpipe.schedule import ScheduleKind, one_f_one_b, write_schedule
 from jaxpipe.search import Task, build
 from jaxpipe.search.generators.changes import neighbour
 from tests.plan.models import cluster_of, profile_of
+from tests.plan_section import decided
 
 
 def test_a_schedule_of_its_own_is_kept(tmp_path: Path):
     cluster = topo.load("two-region")
-    config = PlanConfig(stages=2, replicas=1, schedule=ScheduleKind.ZB_H1)
+    config = decided(stages=2, replicas=1, schedule=ScheduleKind.ZB_H1)
     named = default_plan(config, cluster, num_layers=2, batch=3, tied=False)
     own = replace(named, schedule=named.compute_schedule(), all_reduce=AllReduceKind.RING)
     write_plan(own, cluster, tmp_path / "plan.toml")
@@ -49,7 +49,7 @@ def test_a_schedule_comes_from_a_file(tmp_path: Path):
     cluster = topo.load("two-region")
     path = tmp_path / "schedule.csv"
     write_schedule(one_f_one_b(num_stages=2, num_microbatches=4), path)
-    config = PlanConfig(stages=2, replicas=1, schedule_file=str(path))
+    config = decided(stages=2, replicas=1, schedule_file=str(path))
     plan = default_plan(config, cluster, num_layers=2, batch=4, tied=False)
     assert (
         plan.train_schedule() == replace(plan, schedule=ScheduleKind.ONE_F_ONE_B).train_schedule()
@@ -83,7 +83,7 @@ def test_a_file_gives_back_the_plan(
 
 def test_a_file_gives_back_chunks(tmp_path: Path):
     cluster = topo.load("two-region")
-    config = PlanConfig(stages=4, chunks=2, schedule=ScheduleKind.INTERLEAVED)
+    config = decided(stages=4, chunks=2, schedule=ScheduleKind.INTERLEAVED)
     plan = default_plan(config, cluster, num_layers=5, batch=16, tied=True)
     path = tmp_path / "plan.toml"
     write_plan(plan, cluster, path)
@@ -95,7 +95,7 @@ def test_a_file_gives_back_chunks(tmp_path: Path):
 
 def with_codecs(*codecs: tuple[CodecKind, ...]) -> Plan:
     """Return a plan of two replicas of two stages with their own codecs between the stages."""
-    config = PlanConfig(cluster="two-region", stages=2, replicas=2)
+    config = decided(cluster="two-region", stages=2, replicas=2)
     plan = default_plan(config, topo.load("two-region"), num_layers=5, batch=16, tied=True)
     pairs = zip(plan.pipelines, codecs, strict=True)
     return replace(plan, pipelines=tuple(replace(each, codecs=own) for each, own in pairs))
@@ -141,7 +141,7 @@ def test_wrong_codecs_are_refused(tmp_path: Path, old: str, new: str, words: str
 
 
 def test_several_stages_per_rank_have_one_codec():
-    config = PlanConfig(stages=4, chunks=2, schedule=ScheduleKind.INTERLEAVED)
+    config = decided(stages=4, chunks=2, schedule=ScheduleKind.INTERLEAVED)
     plan = default_plan(config, topo.load("two-region"), num_layers=5, batch=16, tied=True)
     with pytest.raises(PlanError, match=r"`num_chunks` 2; set `comm.boundary` instead"):
         check_plan(plan.of_each(codecs=(CodecKind.INT8,) * 3), num_devices=4)
@@ -149,7 +149,7 @@ def test_several_stages_per_rank_have_one_codec():
 
 def text_of_identity() -> str:
     cluster = topo.load("two-region")
-    config = PlanConfig(cluster="two-region", stages=2, replicas=2)
+    config = decided(cluster="two-region", stages=2, replicas=2)
     plan = default_plan(config, cluster, num_layers=5, batch=16, tied=True)
     return plan_text(plan, cluster)
 

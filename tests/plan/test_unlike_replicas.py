@@ -24,6 +24,7 @@ from jaxpipe.plan import (
     write_plan,
 )
 from jaxpipe.schedule import Bucket, Op, ScheduleKind, check
+from tests.plan_section import decided
 
 NUM_LAYERS = 5
 CLUSTER = topo.load("laptop")
@@ -42,7 +43,7 @@ def plans(draw: st.DrawFn) -> Plan:
     """Return plans of up to three replicas, each with its own partition and share."""
     of_each = draw(st.lists(cuts(), min_size=1, max_size=3))
     shares = [2 * draw(st.integers(1, 3)) for _ in of_each]
-    config = PlanConfig(
+    config = decided(
         cluster="laptop",
         cuts=tuple(of_each),
         shares=tuple(shares),
@@ -59,9 +60,7 @@ def of_config(config: PlanConfig, batch: int) -> Plan:
 
 
 def one_of_each() -> Plan:
-    return of_config(
-        PlanConfig(cluster="laptop", cuts=((3, 2), (5,)), shares=(6, 2), microbatch=2), 8
-    )
+    return of_config(decided(cluster="laptop", cuts=((3, 2), (5,)), shares=(6, 2), microbatch=2), 8)
 
 
 @given(plans())
@@ -139,7 +138,7 @@ def test_the_bubble_of_all_replicas_weighs_their_ranks():
     assert ideal_bubble(plan, replica=1) == 0.0
     first = ideal_bubble(plan, replica=0)
     assert ideal_bubble(plan) == pytest.approx(1 - 4 / (3 / (1 - first) + 1))
-    alike = of_config(PlanConfig(cluster="laptop", cut=(3, 2), shares=(6, 6), microbatch=2), 12)
+    alike = of_config(decided(cluster="laptop", cut=(3, 2), shares=(6, 6), microbatch=2), 12)
     assert ideal_bubble(alike) == ideal_bubble(alike, replica=1)
 
 
@@ -163,15 +162,27 @@ def test_what_is_one_for_all_replicas_is_refused_by_name():
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (PlanConfig(cuts=((3, 2), (4,))), r"`plan.cuts` covers the layers: \[4\] adds up to 4"),
-        (PlanConfig(cuts=((3, 2), ())), r"at least one layer: `plan.cuts` is \[\]"),
-        (PlanConfig(cuts=((5,),), cut=(5,)), "`plan.cut` and `plan.cuts` are both given; remove"),
-        (PlanConfig(cuts=((5,),) * 17), r"stages of `plan.cuts` = 17, but cluster .* has 16"),
-        (PlanConfig(cuts=((3, 2),), chunks=3), "`plan.cuts` is 2 and `plan.chunks` is 3"),
-        (PlanConfig(shares=(8,)), r"`plan.shares` is \[8\] for 2 replicas and `train.batch` 8"),
-        (PlanConfig(shares=(5, 2)), r"`plan.shares` is \[5, 2\] for 2 replicas"),
-        (PlanConfig(shares=(8, 0)), r"`plan.shares` is \[8, 0\] for 2 replicas"),
-        (PlanConfig(shares=(5, 3), microbatch=2), r"is \[5, 3\], `plan.microbatch` 2; make each"),
+        (decided(cuts=((3, 2), (4,))), r"`plan.cuts` covers the layers: \[4\] adds up to 4"),
+        (decided(cuts=((3, 2), ())), r"at least one layer: `plan.cuts` is \[\]"),
+        (decided(cuts=((5,),), cut=(5,)), "`plan.cut` and `plan.cuts` are both set: .*remove"),
+        (
+            decided(cuts=((5,),) * 17),
+            "stages of `plan.cuts` = 17 ranks need as many",
+        ),
+        (
+            decided(cuts=((3, 2),), chunks=3),
+            r"`plan.cuts` \(2\) must be a multiple of `plan.chunks` \(3\)",
+        ),
+        (decided(shares=(8,)), r"`plan.shares` is \[8\]: give a share to each of the 2 replicas"),
+        (
+            decided(shares=(5, 2)),
+            r"is \[5, 2\], which adds up to 7: `train.batch` is 8",
+        ),
+        (decided(shares=(8, 0)), r"`plan.shares` is \[8, 0\]: replica 1 has 0 samples"),
+        (
+            decided(shares=(5, 3), microbatch=2),
+            r"is \[5, 3\]: each share must be a multiple of `plan.microbatch`, 2",
+        ),
     ],
 )
 def test_wrong_replicas_are_refused(config: PlanConfig, words: str):
@@ -206,7 +217,7 @@ def test_a_custom_schedule_is_one_for_all_replicas():
 
 
 def test_an_all_reduce_of_a_library_takes_equal_partitions():
-    config = PlanConfig(
+    config = decided(
         cluster="laptop", shares=(6, 2), microbatch=2, all_reduce=AllReduceKind.LIBRARY
     )
     plan = default_plan(config, CLUSTER, num_layers=NUM_LAYERS, batch=8, tied=True)
@@ -214,7 +225,7 @@ def test_an_all_reduce_of_a_library_takes_equal_partitions():
 
 
 def test_interleaved_replicas_have_as_many_chunks():
-    config = PlanConfig(
+    config = decided(
         cluster="laptop",
         cuts=((1, 2, 1, 1), (3, 2)),
         shares=(4, 3),

@@ -20,8 +20,7 @@ from jaxpipe.profile.measure_config import MeasureConfig
 from jaxpipe.profile.part import TIMED
 from jaxpipe.profile.timing import matrix_peak_flops_per_s, time_calls, time_in_turn
 from jaxpipe.propose.gpt_profile import gpt_profile
-from jaxpipe.runtime.config import Remat
-from jaxpipe.schedule import Op
+from jaxpipe.schedule import Op, Remat
 
 pytestmark = pytest.mark.slow
 

@@ -9,14 +9,14 @@ from typing import Any
 import jax
 
 from jaxpipe import topo
-from jaxpipe.baselines.published.named_layout import named_plan
-from jaxpipe.plan import Plan, PlanConfig, Sharing, default_plan, write_plan
+from jaxpipe.baselines.published.named_layout import NamedLayout, named_plan
+from jaxpipe.plan import Plan, Sharing, default_plan, write_plan
 from jaxpipe.plan.sync import with_island_trees
-from jaxpipe.propose.request import NamedLayout
 from jaxpipe.runtime.config import MeshConfig
 from jaxpipe.schedule import Op
 from jaxpipe.search import Task
 from tests.plan.models import profile_of
+from tests.plan_section import decided
 from tests.programs.meshed import collectives
 from tests.runtime.pipelined import compiled_stage
 from tests.runtime.training import run_tree, tiny_tree, write_dataset
@@ -46,7 +46,7 @@ def unlike_plan() -> Plan:
 
 def _unlike(*, microbatch: int, sharing: Sharing) -> Plan:
     cluster = topo.load("homogeneous:hosts=1,devices=8")
-    config = PlanConfig(cuts=((4,), (3, 1)), shares=(12, 4), microbatch=microbatch)
+    config = decided(cuts=((4,), (3, 1)), shares=(12, 4), microbatch=microbatch)
     plan = default_plan(config, cluster, num_layers=NUM_LAYERS, batch=BATCH, tied=True)
     plan = plan.on_groups((((0, 1, 2, 3),), ((4, 5), (6,))))
     return replace(with_island_trees(plan, cluster.devices), sharing=sharing)

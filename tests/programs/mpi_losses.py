@@ -11,7 +11,8 @@ from jaxpipe.baselines.autoshard.spmd.distributed import join, leave
 from jaxpipe.baselines.compare.sharded_rank import Ranks, run_sharded
 from jaxpipe.baselines.compare.system import Executor, System
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
-from jaxpipe.config import config_from, job_from, plan_from
+from jaxpipe.config import config_from, job_from
+from jaxpipe.propose.resolve import plan_from
 
 SYSTEMS = (System.DDP, System.HOROVOD, System.ZERO3, System.MEGATRON)
 WITH_EXPERTS = (System.GSHARD, System.DEEPSPEED_MOE, System.FASTMOE, System.HIDUP)

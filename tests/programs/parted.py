@@ -21,12 +21,13 @@ from jaxpipe.models.gpt_config import Attention, GptConfig
 from jaxpipe.models.llama.llama import Llama
 from jaxpipe.models.ring_attention import Ring, RingAttention
 from jaxpipe.models.scores import Scores
-from jaxpipe.runtime.config import Loop, MeshConfig, Remat
+from jaxpipe.runtime.config import Loop, MeshConfig
 from jaxpipe.runtime.stage.context import in_order, zigzag
 from jaxpipe.runtime.stage.mesh import layout_over
 from jaxpipe.runtime.stage.placed import PackedTargets
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.runtime.stage.vjp import forward_with_residuals
+from jaxpipe.schedule import Remat
 from tests.oracles.llamas import GEMMA, QWEN3
 
 BATCH, SEQUENCE, VOCABULARY, NUM_LAYERS = 2, 16, 19, 2

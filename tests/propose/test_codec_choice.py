@@ -12,17 +12,20 @@ from jaxpipe.collective import AllReduceKind, CodecKind, CodecLimit, Codecs, all
 from jaxpipe.collective.codec.block_quantized import BLOCK
 from jaxpipe.collective.codec.codecs import codec_of
 from jaxpipe.comm import CountingTransport, Transport, WireFormat, all_reduce, run_ranks
-from jaxpipe.config import config_from, plan_from
+from jaxpipe.config import Config, config_from
 from jaxpipe.errors import ConfigError
-from jaxpipe.models import preset_config
-from jaxpipe.plan import Plan, PlanConfig, default_plan, write_plan
+from jaxpipe.plan import Plan, default_plan, write_plan
 from jaxpipe.propose.boundary_codecs import with_boundary_codecs
 from jaxpipe.propose.codec_choice import choose_codecs, strongest
-from jaxpipe.propose.proposal import propose, task_and_conditions
-from jaxpipe.propose.request import Goal, OuterQuestion, PlanRequest
+from jaxpipe.propose.options import Goal, OuterQuestion, SearchOptions
+from jaxpipe.propose.proposal import propose
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.forecast import simulate_step
+from jaxpipe.schedule import Remat
 from jaxpipe.search import Task
 from jaxpipe.simulate import Conditions, plan_step, plan_step_s
+from tests.plan_section import decided
+from tests.propose.asked import asked, known
 
 SLOW = """
 name = "slow"
@@ -45,17 +48,13 @@ bandwidth_gbps = {gbps}
 """
 
 
-def asked(folder: Path, *, gbps: float = 0.05, **changes: object) -> PlanRequest:
-    """Return the request of a plan for two hosts of two devices, with a slow link between them."""
+def slow(folder: Path, *, gbps: float = 0.05, **plan: object) -> Config:
+    """Return a configuration for two hosts of two devices, with a slow link between them."""
     path = folder / f"slow-{gbps}.toml"
     path.write_text(SLOW.format(gbps=gbps))
-    request = PlanRequest(cluster=str(path), model="tiny", batch=8, budget=0.5, ideal=True)
-    return replace(request, **changes)  # pyright: ignore[reportArgumentType]
-
-
-def known(request: PlanRequest) -> tuple[Task, Conditions]:
-    assert request.model is not None
-    return task_and_conditions(request, preset_config(request.model))
+    return asked(
+        cluster=str(path), batch=8, paced={"ideal": "true"}, train={"remat": "full"}, plan=plan
+    )
 
 
 def plans(task: Task) -> list[Plan]:
@@ -63,7 +62,7 @@ def plans(task: Task) -> list[Plan]:
     found = []
     kinds = (AllReduceKind.HIERARCHICAL, AllReduceKind.RING)
     for (stages, replicas), kind in product(((4, 1), (2, 2), (1, 4)), kinds):
-        config = PlanConfig(
+        config = decided(
             cluster="", stages=stages, replicas=replicas, microbatch=1, all_reduce=kind
         )
         plan = default_plan(
@@ -104,7 +103,7 @@ def fastest_s(plan: Plan, conditions: Conditions, limit: CodecLimit) -> float:
     ("gbps", "limit"), [(0.05, CodecLimit.ANY), (0.05, CodecLimit.SAFE), (2.0, CodecLimit.ANY)]
 )
 def test_no_pair_of_codecs_is_much_faster(tmp_path: Path, gbps: float, limit: CodecLimit):
-    task, conditions = known(asked(tmp_path, gbps=gbps))
+    task, conditions = known(slow(tmp_path, gbps=gbps))
     for plan in plans(task):
         choice = choose_codecs(plan, conditions, limit)
         assert choice.plain_s <= plan_step_s(plan, conditions)
@@ -119,7 +118,7 @@ def test_no_pair_of_codecs_is_much_faster(tmp_path: Path, gbps: float, limit: Co
 
 
 def test_without_codecs_a_plan_stays_as_it_is(tmp_path: Path):
-    task, conditions = known(asked(tmp_path))
+    task, conditions = known(slow(tmp_path))
     for plan in plans(task):
         choice = choose_codecs(plan, conditions, CodecLimit.NONE)
         assert choice.plan is plan
@@ -128,7 +127,7 @@ def test_without_codecs_a_plan_stays_as_it_is(tmp_path: Path):
 
 
 def test_a_chain_gives_way_to_a_flat_tree_whose_messages_are_all_compressed(tmp_path: Path):
-    task, conditions = known(asked(tmp_path, cluster="homogeneous:hosts=4,bandwidth_gbps=0.1"))
+    task, conditions = known(slow(tmp_path, cluster="homogeneous:hosts=4,bandwidth_gbps=0.1"))
     plan = next(each for each in plans(task) if each.num_replicas == 4)
     chained = replace(plan, sync=((0, (1, (2, 3))),), all_reduce=AllReduceKind.HIERARCHICAL)
     coded = Codecs(gradients=CodecKind.INT8)
@@ -140,13 +139,13 @@ def test_a_chain_gives_way_to_a_flat_tree_whose_messages_are_all_compressed(tmp_
 
 
 def test_fast_links_need_no_codecs(tmp_path: Path):
-    task, conditions = known(asked(tmp_path, gbps=1e5))
+    task, conditions = known(slow(tmp_path, gbps=1e5))
     for plan in plans(task):
         assert choose_codecs(plan, conditions, CodecLimit.ANY).codecs == Codecs()
 
 
 def test_activations_in_bfloat16_are_not_rounded_to_it(tmp_path: Path):
-    task, conditions = known(asked(tmp_path))
+    task, conditions = known(slow(tmp_path))
     halved = replace(conditions, activation_value_bytes=2.0)
     (pipeline,) = [plan for plan in plans(task) if plan.num_replicas == 1][:1]
     tried = {
@@ -197,7 +196,7 @@ def test_other_all_reduces_have_no_far_messages():
 
 @pytest.mark.parametrize("kind", [CodecKind.BF16, CodecKind.INT8, CodecKind.FP8])
 def test_messages_between_stages_have_the_bytes_of_their_codec(tmp_path: Path, kind: CodecKind):
-    task, conditions = known(asked(tmp_path))
+    task, conditions = known(slow(tmp_path))
     plan = plans(task)[0]
     values = plan_step(plan, conditions).message_bytes(0, 1) / conditions.activation_value_bytes
     codec = codec_of(kind)
@@ -209,7 +208,7 @@ def test_messages_between_stages_have_the_bytes_of_their_codec(tmp_path: Path, k
 
 def test_only_a_boundary_over_the_slow_link_is_compressed(tmp_path: Path):
     """Four stages over two hosts: the two boundaries inside a host keep their precision."""
-    task, conditions = known(asked(tmp_path))
+    task, conditions = known(slow(tmp_path))
     plan = plans(task)[0]
     choice = choose_codecs(plan, conditions, CodecLimit.SAFE)
     (pipeline,) = choice.plan.pipelines
@@ -224,7 +223,7 @@ def test_only_a_boundary_over_the_slow_link_is_compressed(tmp_path: Path):
 
 def test_boundaries_alone_get_codecs_within_the_limit(tmp_path: Path):
     """Those of a new plan for a running configuration, whose gradients keep their codec."""
-    task, conditions = known(asked(tmp_path))
+    task, conditions = known(slow(tmp_path))
     plan = plans(task)[0]
     configured = replace(conditions, codecs=Codecs(gradients=CodecKind.BF16))
     (safe,) = with_boundary_codecs(plan, configured, CodecLimit.SAFE).pipelines
@@ -241,7 +240,7 @@ def test_boundaries_alone_get_codecs_within_the_limit(tmp_path: Path):
 
 def test_no_codec_is_chosen_for_links_on_which_encoding_takes_longer(tmp_path: Path):
     """Four stages over links of 100 Gbps: fewer bytes would save less than one core needs."""
-    task, conditions = known(asked(tmp_path, gbps=100.0))
+    task, conditions = known(slow(tmp_path, gbps=100.0))
     plan = plans(task)[0]
     choice = choose_codecs(plan, conditions, CodecLimit.ANY)
     assert choice.codecs.boundary is CodecKind.NONE
@@ -252,9 +251,9 @@ def test_no_codec_is_chosen_for_links_on_which_encoding_takes_longer(tmp_path: P
 @pytest.mark.slow
 def test_the_search_is_as_good_as_all_plans_with_all_codecs(tmp_path: Path):
     # Inside a host, links are so fast that encoding takes longer: all devices have to be used.
-    request = asked(tmp_path, codecs=CodecLimit.SAFE, budget=1.5, stages=4, replicas=1)
-    task, conditions = known(request)
-    found = propose(request, observe=lambda _: None)
+    config = slow(tmp_path, codecs="safe", stages=4, replicas=1)
+    task, conditions = known(config)
+    found = propose(config, SearchOptions(budget=1.5))
     assert found.codecs is not None
     shapes = [plan for plan in plans(task) if plan.num_stages == 4]
     best_s = min(fastest_s(plan, conditions, CodecLimit.SAFE) for plan in shapes)
@@ -262,15 +261,14 @@ def test_the_search_is_as_good_as_all_plans_with_all_codecs(tmp_path: Path):
     assert found.split.step_s <= 1.01 * best_s
     assert found.split.step_s < found.codecs.other_plain_s
     assert found.split.step_s >= found.bound.seconds
-    plain = propose(replace(request, codecs=CodecLimit.NONE), observe=lambda _: None)
+    plain = propose(slow(tmp_path, stages=4, replicas=1), SearchOptions(budget=1.5))
     assert plain.codecs is None
     assert plain.split.step_s > found.split.step_s
 
 
 def test_a_run_with_the_chosen_codecs_is_simulated_and_accepted(tmp_path: Path):
-    request = asked(tmp_path)
-    assert request.cluster is not None
-    task, conditions = known(request)
+    asked_for = slow(tmp_path)
+    task, conditions = known(asked_for)
     plan = next(p for p in plans(task) if p.all_reduce is AllReduceKind.RING)
     choice = choose_codecs(
         replace(plan, all_reduce=AllReduceKind.RING), conditions, CodecLimit.SAFE
@@ -281,12 +279,12 @@ def test_a_run_with_the_chosen_codecs_is_simulated_and_accepted(tmp_path: Path):
         "run": {"folder": str(tmp_path / "run")},
         "data": {"folder": "data"},
         "model": {"preset": "tiny"},
-        "plan": {"cluster": request.cluster, "file": str(file)},
+        "plan": {"cluster": asked_for.plan.cluster, "file": str(file)},
         "train": {"batch": 8, "remat": "full"},
         "comm": {"boundary": choice.codecs.boundary, "gradients": choice.codecs.gradients},
     }
     config = config_from(tree)
-    assert plan_from(config) == choice.plan
+    assert plan_from(config) == replace(choice.plan, remat=Remat.FULL)
     none = config_from({**tree, "comm": {}})
     assert _end_s(config) < _end_s(none)
 
@@ -299,15 +297,15 @@ def _end_s(config: object) -> float:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"objective": Goal.ENERGY}, "codecs are chosen by seconds: `--codecs` is safe, and"),
-        ({"max_step_dollars": 1.0}, "codecs are chosen by seconds: `--codecs` is safe, and"),
-        ({"outer": OuterQuestion.AUTO}, "`--outer` is auto, `--codecs` safe; leave out one"),
+        ({"objective": Goal.ENERGY}, r"`plan.codecs` \(safe\) is chosen by seconds, but"),
+        ({"max_step_dollars": 1.0}, r"`plan.codecs` \(safe\) is chosen by seconds, but"),
+        ({"outer": OuterQuestion.AUTO}, r"`--outer` \(auto\) compares codecs of its own"),
     ],
 )
-def test_what_codecs_exclude_is_refused(changes: dict[str, object], words: str):
-    request = PlanRequest(codecs=CodecLimit.SAFE)
+def test_what_codecs_exclude_is_refused(tmp_path: Path, changes: dict[str, object], words: str):
+    options = SearchOptions(**changes)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match=words):
-        replace(request, **changes)  # pyright: ignore[reportArgumentType]
+        propose(slow(tmp_path, codecs="safe"), options)
 
 
 def test_limits_hold_less_and_less():

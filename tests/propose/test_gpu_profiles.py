@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from jaxpipe.config import Config
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import GptConfig, load_preset
 from jaxpipe.plan.cost import Part, Profile, flop_profile, write_profile
-from jaxpipe.propose.proposal import propose, task_and_conditions
-from jaxpipe.propose.request import PlanRequest
+from jaxpipe.propose.options import SearchOptions
+from jaxpipe.propose.proposal import propose
 from jaxpipe.simulate import plan_step
+from tests.propose.asked import asked, known
 
 CLUSTER = """
 name = "mixed"
@@ -46,29 +48,29 @@ def profile(*, layer_s: float, head_s: float, flops_per_s: float) -> Profile:
 
 
 @pytest.fixture
-def request_(tmp_path: Path) -> PlanRequest:
+def config(tmp_path: Path) -> Config:
     (tmp_path / "mixed.toml").write_text(CLUSTER)
     # The head is much of a step on one type, and little on the other.
     write_profile(profile(layer_s=0.01, head_s=0.01, flops_per_s=5e13), tmp_path / "a.json")
     write_profile(profile(layer_s=0.03, head_s=0.09, flops_per_s=1e13), tmp_path / "l.json")
-    return PlanRequest(
+    files = [f"A100-80GB={tmp_path / 'a.json'}", f"L4={tmp_path / 'l.json'}"]
+    return asked(
         cluster=str(tmp_path / "mixed.toml"),
-        model="tiny",
         batch=16,
-        budget=1.0,
-        ideal=True,
-        profile_of=(f"A100-80GB={tmp_path / 'a.json'}", f"L4={tmp_path / 'l.json'}"),
+        paced={"ideal": "true", "profile_of": files},
+        plan={"stages": 2, "replicas": 2},
+        train={"remat": "full"},
     )
 
 
-def test_each_device_takes_the_seconds_of_its_own_profile(request_: PlanRequest):
+def test_each_device_takes_the_seconds_of_its_own_profile(config: Config):
     model = GptConfig(**load_preset("tiny"))
-    task, conditions = task_and_conditions(request_, model)
+    task, conditions = known(config)
     num = model.num_layers
     # Slower by the seconds of the whole model.
     whole = (0.03 * num + 0.09) / (0.01 * num + 0.01)
     assert task.slow.tolist() == pytest.approx([1.0, 1.0, whole, whole])
-    plan = propose(replace(request_, stages=2, replicas=2), observe=lambda _: None).plan
+    plan = propose(config, SearchOptions(budget=1.0)).plan
     step = plan_step(plan, conditions)
     first = 0
     for pipeline in plan.pipelines:
@@ -88,18 +90,18 @@ def test_each_device_takes_the_seconds_of_its_own_profile(request_: PlanRequest)
         ("T4=a.json", "its GPUs are A100-80GB, L4"),
     ],
 )
-def test_what_is_no_gpu_of_the_cluster_is_refused(request_: PlanRequest, word: str, words: str):
+def test_what_is_no_gpu_of_the_cluster_is_refused(config: Config, word: str, words: str):
     with pytest.raises(ConfigError, match=words):
-        propose(replace(request_, profile_of=(word,)), observe=lambda _: None)
+        propose(replace(config, paced=replace(config.paced, profile_of=(word,))))
 
 
-def test_profiles_of_two_models_are_refused(request_: PlanRequest, tmp_path: Path):
+def test_profiles_of_two_models_are_refused(config: Config, tmp_path: Path):
     other = profile(layer_s=0.03, head_s=0.09, flops_per_s=1e13)
     write_profile(replace(other, layers=other.layers[:1]), tmp_path / "l.json")
-    with pytest.raises(ConfigError, match="profiles are of one model: that of `--profile-of` L4"):
-        propose(request_, observe=lambda _: None)
+    with pytest.raises(ConfigError, match=r"that of `paced\.profile_of` L4"):
+        propose(config)
 
 
-def test_one_profile_and_several_exclude_each_other(request_: PlanRequest):
-    with pytest.raises(ConfigError, match="leave out one of them"):
-        replace(request_, profile=Path("a.json"))
+def test_one_profile_and_several_exclude_each_other(config: Config):
+    with pytest.raises(ValueError, match="remove one of them"):
+        replace(config.paced, profile="a.json")

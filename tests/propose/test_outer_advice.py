@@ -5,14 +5,15 @@ import pytest
 from jaxpipe import topo
 from jaxpipe.collective import AllReduceKind, CodecKind
 from jaxpipe.models import GptConfig, load_preset
-from jaxpipe.plan import Plan, PlanConfig, default_plan
+from jaxpipe.plan import Plan, default_plan
 from jaxpipe.plan.cost import slowness
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.outer_advice import OuterAdvice, advice_lines, outer_advice
-from jaxpipe.propose.proposal import CHUNK_BYTES
-from jaxpipe.runtime.config import MatmulPrecision, Remat
-from jaxpipe.schedule import ScheduleKind
+from jaxpipe.propose.searched_plan import SIMULATED_CHUNK_BYTES
+from jaxpipe.runtime.config import MatmulPrecision
+from jaxpipe.schedule import Remat, ScheduleKind
 from jaxpipe.simulate import Conditions
+from tests.plan_section import decided
 
 pytestmark = pytest.mark.slow
 
@@ -35,13 +36,13 @@ def conditions() -> Conditions:
         profile=known.profile,
         slow=slowness(known.cluster, known.profile, known.precision),
         gradient_bytes=2,
-        overheads=known.overheads(chunk_bytes=CHUNK_BYTES, ideal=False, keep_warm=True),
+        overheads=known.overheads(chunk_bytes=SIMULATED_CHUNK_BYTES, ideal=False, keep_warm=True),
     )
 
 
 def plan_of(*, batch: int) -> Plan:
     """Return a pipeline in each of the eight regions, with deep warm-ups."""
-    config = PlanConfig(
+    config = decided(
         cluster="case5-worldwide",
         stages=8,
         replicas=8,
@@ -90,7 +91,7 @@ def test_the_comparison_says_who_wins_and_where(advice: OuterAdvice):
 
 
 def test_a_plan_of_one_replica_has_nothing_to_compare(conditions: Conditions):
-    config = PlanConfig(cluster="case5-worldwide", stages=8, replicas=1)
+    config = decided(cluster="case5-worldwide", stages=8, replicas=1)
     plan = default_plan(config, CASE_5, num_layers=24, batch=8, tied=MODEL.tied)
     assert outer_advice(plan, conditions) is None
     assert "no outer loop was compared" in advice_lines(None, batch=8)[0]

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from jaxpipe.collective import AllReduceKind
-from jaxpipe.plan import PlanConfig, default_plan
+from jaxpipe.plan import default_plan
 from jaxpipe.propose.side_by_side import SideBySide, side_by_side
 from jaxpipe.simulate import Conditions
 from tests.plan.models import profile_of
+from tests.plan_section import decided
 from tests.simulate.uniform import cluster
 
 
@@ -29,7 +30,7 @@ def found(
     )
     profile = profile_of(1)
     plan = default_plan(
-        PlanConfig(stages=1, replicas=replicas), where, num_layers=1, batch=replicas, tied=False
+        decided(stages=1, replicas=replicas), where, num_layers=1, batch=replicas, tied=False
     )
     conditions = Conditions(
         cluster=where, profile=profile, slow=np.ones(replicas), gradient_bytes=4.0

@@ -11,7 +11,7 @@ from jaxpipe.models import DTYPE_BYTES, preset_config
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.propose.trained_part import TrainedPart
 from jaxpipe.run.forecast import simulate_step
-from jaxpipe.runtime.config import Remat
+from jaxpipe.schedule import Remat
 
 MODEL = preset_config("llama-tiny")
 WHOLE = gpt_profile(MODEL, remat=Remat.FULL, flops_per_s=1e12)
@@ -54,7 +54,14 @@ def test_a_step_over_slow_links_is_shorter_with_adapters() -> None:
         "data": {"folder": "data"},
         # A tied embedding without gradients: its all-reduce has nothing to carry.
         "model": {"preset": "gpt-xl-24", "compute_dtype": "float16"},
-        "plan": {"cluster": "case5-worldwide", "stages": 8, "replicas": 8, "all_reduce": "sharded"},
+        "plan": {
+            "cluster": "case5-worldwide",
+            "stages": 8,
+            "replicas": 8,
+            "all_reduce": "sharded",
+            "microbatch": 1,
+            "schedule": "1f1b",
+        },
         "train": {"batch": 64, "remat": "full"},
     }
     whole = simulate_step(config_from(tree))

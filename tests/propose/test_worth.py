@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.models import preset_config
+from jaxpipe.propose.options import Goal, SearchOptions
 from jaxpipe.propose.proposal import Proposal, propose
-from jaxpipe.propose.request import Goal, PlanRequest
 from jaxpipe.propose.worth import Worth, is_beaten, with_worth
 from tests.plan.test_unlike_replicas import one_of_each
+from tests.propose.asked import asked
 
 pytestmark = pytest.mark.slow  # searches are limited by the clock
 PLAN = one_of_each()
@@ -59,8 +60,9 @@ def test_the_front_has_all_plans_that_no_other_beats(pairs: list[tuple[int, int]
 def proposed(tmp_path: Path, **changes: object) -> Proposal:
     path = tmp_path / "priced.toml"
     path.write_text(CLUSTER)
-    request = PlanRequest(cluster=str(path), model="tiny", batch=16, budget=2.0, ideal=True)
-    return propose(replace(request, **changes), observe=lambda _: None)  # pyright: ignore[reportArgumentType]
+    config = asked(cluster=str(path), batch=16, paced={"ideal": "true"}, train={"remat": "full"})
+    options = SearchOptions(budget=2.0)
+    return propose(config, replace(options, **changes))  # pyright: ignore[reportArgumentType]
 
 
 def test_the_cheapest_step_is_not_the_fastest(tmp_path: Path):
@@ -119,19 +121,15 @@ def test_a_plan_that_is_worse_in_everything_is_beaten():
 
 
 def test_energy_needs_powers():
-    request = PlanRequest(
-        cluster="two-region", model="tiny", batch=8, tflops=1.0, objective=Goal.ENERGY
-    )
+    config = asked(cluster="two-region", batch=8, paced={"tflops": 1.0})
     with pytest.raises(PlanError, match="`watts` of device 'ohio-0:0' is missing; add it to"):
-        propose(request, observe=lambda _: None)
+        propose(config, SearchOptions(objective=Goal.ENERGY))
 
 
 def test_dollars_need_prices():
-    request = PlanRequest(
-        cluster="two-region", model="tiny", batch=8, tflops=1.0, objective=Goal.DOLLARS
-    )
+    config = asked(cluster="two-region", batch=8, paced={"tflops": 1.0})
     with pytest.raises(PlanError, match="`dollars_per_hour` of device 'ohio-0:0' is missing; add"):
-        propose(request, observe=lambda _: None)
+        propose(config, SearchOptions(objective=Goal.DOLLARS))
 
 
 @pytest.mark.parametrize(
@@ -153,19 +151,18 @@ def test_dollars_need_prices():
 )
 def test_wrong_limits_are_refused(changes: dict[str, object], words: str):
     with pytest.raises(ConfigError, match=words):
-        PlanRequest(**changes)  # pyright: ignore[reportArgumentType]
+        SearchOptions(**changes)  # pyright: ignore[reportArgumentType]
 
 
-def test_groups_are_tried(tmp_path: Path):
-    request = PlanRequest(
+def test_groups_are_tried():
+    config = asked(
         cluster="homogeneous:hosts=2,devices=4,bandwidth_gbps=0.01",
         model="gpt-xl-24",
         batch=1,
-        budget=3.0,
-        max_tensor=4,
+        train={"remat": "full"},
     )
-    alone = propose(replace(request, max_tensor=1, budget=1.0), observe=lambda _: None)
-    grouped = propose(request, observe=lambda _: None)
+    alone = propose(config, SearchOptions(budget=1.0))
+    grouped = propose(config, SearchOptions(budget=3.0, max_tensor=4))
     # One sample fills no pipeline, and has no replicas: only parts of layers share its work.
     assert grouped.plan.has_groups
     assert grouped.split.step_s < alone.split.step_s
@@ -177,11 +174,11 @@ def test_unlike_replicas_are_tried(tmp_path: Path):
     path.write_text(
         f"name = 'unlike'\n{hosts}[inside_region]\nlatency_ms = 0.1\nbandwidth_gbps = 10\n"
     )
-    request = PlanRequest(
-        cluster=str(path), model="tiny", batch=28, budget=4.0, sharded_optimizer=True
-    )
-    found = propose(request, observe=lambda _: None)
-    even = propose(replace(request, measure=True), observe=lambda _: None)
+    sections = {"optimizer": {"sharded": "true"}, "train": {"remat": "full"}}
+    config = asked(cluster=str(path), batch=28, **sections)
+    found = propose(config, SearchOptions(budget=4.0))
+    shape = {"stages": found.plan.pipelines[0].num_stages, "replicas": 1}
+    even = propose(asked(cluster=str(path), batch=28, plan=shape, **sections), SearchOptions())
     assert even.plan.is_even
     assert not found.plan.is_even
     assert found.dtfm_s is None

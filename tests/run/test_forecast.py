@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
-from jaxpipe.config import Config, cluster_from, config_from, plan_from
+from jaxpipe.config import Config, cluster_from, config_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.outer import OuterConfig
-from jaxpipe.run.forecast import conditions_from, simulate_step
+from jaxpipe.propose.conditions import conditions_of
+from jaxpipe.propose.resolve import plan_from
+from jaxpipe.run.forecast import simulate_step
 from jaxpipe.simulate.outer_step import outer_times
 from jaxpipe.topo import with_slower_links, without_network
 from jaxpipe.trace import Lane, Trace, Truth, messages
@@ -19,7 +21,13 @@ def config_of(**sections: dict[str, Any]) -> Config:
         "run": {"folder": "run"},
         "data": {"folder": "data"},
         "model": {"preset": "gpt2", "compute_dtype": "float16"},
-        "plan": {"cluster": "case3-universities", "stages": 4, "replicas": 2},
+        "plan": {
+            "cluster": "case3-universities",
+            "stages": 4,
+            "replicas": 2,
+            "microbatch": 1,
+            "schedule": "1f1b",
+        },
         "train": {"batch": 16},
     }
     return config_from(
@@ -86,7 +94,7 @@ def test_islands_step_side_by_side() -> None:
     found = {(sent.rank, received.rank) for sent, received in messages(apart)}
     assert found == {(sent.rank, received.rank) for sent, received in messages(whole)}
     times = outer_times(
-        plan_from(config_of()), conditions_from(config_of()), OuterConfig(islands=2, every=2)
+        plan_from(config_of()), conditions_of(config_of()), OuterConfig(islands=2, every=2)
     )
     assert end_s(apart) == pytest.approx(times.inner_s)
     assert end_s(apart) < end_s(whole)

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from jaxpipe import topo
-from jaxpipe.config import Config, config_from, plan_from
+from jaxpipe.config import Config, config_from
 from jaxpipe.errors import PlanError
 from jaxpipe.models import num_parameters
 from jaxpipe.plan import Plan
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.plan_memory import check_memory, memory_lines, plan_memory
 from jaxpipe.schedule import peak_live
 
@@ -17,7 +18,13 @@ LEAST: dict[str, Any] = {
     "run": {"folder": "runs/a"},
     "data": {"folder": "data/a"},
     "model": {"preset": "tiny"},
-    "plan": {"cluster": "two-region", "stages": 2, "replicas": 2},
+    "plan": {
+        "cluster": "two-region",
+        "stages": 2,
+        "replicas": 2,
+        "microbatch": 1,
+        "schedule": "1f1b",
+    },
 }
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from jaxpipe.config import config_from, plan_from
+from jaxpipe.config import config_from
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.report import report_end
 from jaxpipe.run.threads import train
 from tests.runtime.training import tiny_tree

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxpipe.config import cluster_from, config_from, load_config, plan_from
+from jaxpipe.config import cluster_from, config_from, load_config
 from jaxpipe.plan import ResolvedPlan, write_plan
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.drift.adopt import ADOPTED_EXIT_CODE, adopt
 from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned
 from jaxpipe.run.prepare_run import write_resolved_plan

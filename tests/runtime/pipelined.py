@@ -15,7 +15,7 @@ from jaxpipe.comm import (
     Transport,
     WireFormat,
 )
-from jaxpipe.plan import Plan, PlanConfig, default_plan
+from jaxpipe.plan import Plan, default_plan
 from jaxpipe.runtime.checkpoint import flatten
 from jaxpipe.runtime.config import Loop, MeshConfig, OptimizerConfig
 from jaxpipe.runtime.stage.compile import CompiledStage
@@ -32,6 +32,7 @@ from jaxpipe.runtime.watchdog.of_job import no_watchdog
 from jaxpipe.schedule import Op, ScheduleKind
 from jaxpipe.topo import load
 from tests.oracles.one_device import MICROBATCH, NUM_LAYERS, SEED, SEQUENCE, tiny_gpt
+from tests.plan_section import decided
 from tests.runtime.compiled_once import compile_stage_once
 
 NO_MESH = MeshConfig()
@@ -47,7 +48,7 @@ def make_plan(
     num_chunks: int = 1,
 ) -> Plan:
     """Return a plan for the small model on one host."""
-    config = PlanConfig(
+    config = decided(
         cluster="laptop",
         stages=len(cut),
         replicas=num_replicas,
@@ -69,7 +70,7 @@ def make_uneven_plan(
     num_chunks: int = 1,
 ) -> Plan:
     """Return a plan whose replicas have their own partitions and numbers of microbatches."""
-    config = PlanConfig(
+    config = decided(
         cluster="laptop",
         cuts=cuts,
         shares=tuple(MICROBATCH * number for number in num_microbatches),

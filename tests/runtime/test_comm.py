@@ -8,9 +8,10 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.collective import CodecKind
-from jaxpipe.config import config_from, plan_from
+from jaxpipe.config import config_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import write_plan
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.config import CommConfig
 from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.runtime.step.worker import boundary_codecs

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from jaxpipe.baselines.published.named_layout import NamedLayout
 from jaxpipe.config import check_plan_fits, config_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Sharing
-from jaxpipe.propose.request import NamedLayout
 from jaxpipe.runtime.config import MeshConfig
 from jaxpipe.runtime.rank_mesh import first_device, rank_mesh
 from tests.programs.grouped import BATCH, MODEL, layout_plan, unlike_plan

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from jaxpipe.comm import Transport, run_ranks
-from jaxpipe.config import config_from, job_from, plan_from
+from jaxpipe.config import config_from, job_from
 from jaxpipe.plan import Plan
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.hooks import Hooks, SavePhase
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
 from jaxpipe.runtime.train import train

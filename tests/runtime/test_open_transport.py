@@ -11,7 +11,7 @@ import pytest
 from jaxpipe import topo
 from jaxpipe.comm import LocalTransport, ShapedTransport, Transport, run_ranks
 from jaxpipe.comm.nccl import NcclBinding, NcclTransport
-from jaxpipe.plan import Plan, PlanConfig, default_plan
+from jaxpipe.plan import Plan, default_plan
 from jaxpipe.runtime.config import RunConfig, TransportKind
 from jaxpipe.runtime.open_transport import (
     choose_transport,
@@ -20,13 +20,14 @@ from jaxpipe.runtime.open_transport import (
 )
 from jaxpipe.schedule import ScheduleKind
 from tests.comm.nccl.fake import FakeBinding, World
+from tests.plan_section import decided
 
 CLUSTER = topo.load("two-region")
 RUN = RunConfig(folder="runs/x", timeout_s=20.0)
 
 
 def plan_of(*, stages: int, replicas: int) -> Plan:
-    config = PlanConfig(cluster="two-region", stages=stages, replicas=replicas)
+    config = decided(cluster="two-region", stages=stages, replicas=replicas)
     return default_plan(config, CLUSTER, num_layers=4, batch=8, tied=False)
 
 

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxpipe.comm import Transport, run_ranks
-from jaxpipe.config import cluster_from, config_from, job_from, plan_from
+from jaxpipe.config import cluster_from, config_from, job_from
 from jaxpipe.errors import ConfigError
-from jaxpipe.run.forecast import conditions_from
+from jaxpipe.propose.conditions import conditions_of
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.plan_memory import plan_memory
 from jaxpipe.runtime.checkpoint import open_checkpoint
 from jaxpipe.runtime.metrics.records import read_metrics
@@ -145,7 +146,7 @@ def test_it_changes_roundings_alone(
     # count learned positions with the token table, which is left out where it is tied.
     shape, planned = config.model, plan_from(config)
     positions = 4 * shape.sequence * shape.dim * planned.shares_embedding
-    num_bytes = positions + sum(gathered_bytes(planned, conditions_from(config)))
+    num_bytes = positions + sum(gathered_bytes(planned, conditions_of(config)))
     for step in {span.step for span in gathers}:
         assert sum(span.num_bytes for span in gathers if span.step == step) == num_bytes
 

@@ -12,7 +12,8 @@ from unittest.mock import patch
 import pytest
 
 from jaxpipe.comm import Transport, run_ranks
-from jaxpipe.config import config_from, job_from, plan_from
+from jaxpipe.config import config_from, job_from
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.checkpoint.folders import committed_folders
 from jaxpipe.runtime.checkpoint.own_disks.available import newest_available
 from jaxpipe.runtime.checkpoint.own_disks.disks import Disks

@@ -9,10 +9,11 @@ from unittest.mock import patch
 import pytest
 
 from jaxpipe.comm import Transport, run_ranks
-from jaxpipe.config import config_from, job_from, plan_from
+from jaxpipe.config import config_from, job_from
 from jaxpipe.config.check_run import check_run
 from jaxpipe.config.kept_inputs import TOKENIZER_FILE, keep_inputs
 from jaxpipe.errors import CheckpointError, DataError
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.checkpoint import committed, newest_valid
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
 from jaxpipe.runtime.resume_stored import stored_checkpoint

@@ -6,7 +6,8 @@ from typing import Any
 from unittest.mock import patch
 
 from jaxpipe.comm import run_ranks
-from jaxpipe.config import config_from, job_from, plan_from
+from jaxpipe.config import config_from, job_from
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.data import Source, prepare
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
@@ -38,7 +39,13 @@ def tiny_tree(run: Path, dataset: Path, /, **sections: dict[str, Any]) -> Tree:
             "sequence": 16,
             "vocabulary": 256,
         },
-        "plan": {"cluster": "laptop", "stages": 2, "replicas": 2, "microbatch": 1},
+        "plan": {
+            "cluster": "laptop",
+            "stages": 2,
+            "replicas": 2,
+            "microbatch": 1,
+            "schedule": "1f1b",
+        },
         "train": {"steps": 4, "batch": 8, "eval_every": 2, "eval_batches": 1},
         "optimizer": {"learning_rate": 1e-2, "warmup_steps": 1},
         "checkpoint": {"every": 2, "keep": 3},

@@ -9,17 +9,18 @@ from hypothesis import strategies as st
 
 from jaxpipe import topo
 from jaxpipe.collective import AllReduceKind
-from jaxpipe.plan import Plan, PlanConfig, default_plan
+from jaxpipe.plan import Plan, default_plan
 from jaxpipe.plan.cost import links_between, ring_s, uniform_links
 from jaxpipe.plan.cost.collective_cost import all_reduce_s
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.simulate import fastest_all_reduce, gradient_sync_s
 from jaxpipe.topo import Cluster
+from tests.plan_section import decided
 from tests.simulate.uniform import cluster
 
 
 def plan_on(where: Cluster, *, stages: int, replicas: int, chunks: int = 1) -> Plan:
-    config = PlanConfig(
+    config = decided(
         stages=stages * chunks,
         replicas=replicas,
         chunks=chunks,
@@ -57,7 +58,7 @@ def test_a_ring_takes_its_closed_form(replicas: int):
 def test_an_empty_all_reduce_takes_the_latency_of_its_messages(kind: AllReduceKind):
     # A frozen tied embedding. The last stage joins before the first, and its messages are there.
     where = cluster(4, latency_s=0.5, bytes_per_s=4.0)
-    config = PlanConfig(stages=4, replicas=1, schedule=ScheduleKind.ONE_F_ONE_B)
+    config = decided(stages=4, replicas=1, schedule=ScheduleKind.ONE_F_ONE_B)
     plan = default_plan(config, where, num_layers=4, batch=4, tied=True)
     plan = replace(plan, all_reduce=kind)
     seconds = [

@@ -6,9 +6,10 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.errors import PlanError
-from jaxpipe.plan import PlanConfig, default_plan
+from jaxpipe.plan import default_plan
 from jaxpipe.simulate import check_prices, plan_step, step_dollars
 from jaxpipe.topo import Cluster
+from tests.plan_section import decided
 from tests.simulate.test_plan_step import conditions_of
 
 
@@ -25,7 +26,7 @@ def priced(*, hour: float | None = 3.6, egress: float | None = 1e9) -> Cluster:
 
 
 def dollars_of(cluster: Cluster, *, stages: int, replicas: int, step_s: float) -> float:
-    config = PlanConfig(cluster="two-region", stages=stages, replicas=replicas)
+    config = decided(cluster="two-region", stages=stages, replicas=replicas)
     plan = default_plan(config, cluster, num_layers=4, batch=2 * replicas, tied=False)
     conditions = replace(conditions_of(4, layers=4, network=False), cluster=cluster)
     return step_dollars(plan, plan_step(plan, conditions), step_s=step_s)

@@ -6,14 +6,15 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.errors import PlanError
-from jaxpipe.plan import PlanConfig, default_plan
+from jaxpipe.plan import default_plan
 from jaxpipe.simulate import check_power, step_watt_hours
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.gpu import gpu, gpu_names
+from tests.plan_section import decided
 
 
 def watt_hours(cluster: Cluster, *, replicas: int, step_s: float) -> float:
-    config = PlanConfig(cluster=cluster.name, stages=2, replicas=replicas)
+    config = decided(cluster=cluster.name, stages=2, replicas=replicas)
     plan = default_plan(config, cluster, num_layers=4, batch=replicas, tied=False)
     return step_watt_hours(plan, cluster, step_s=step_s)
 

@@ -6,11 +6,12 @@ import pytest
 from jaxpipe.collective import CodecKind
 from jaxpipe.collective.codec.codecs import bytes_per_value, codec_of
 from jaxpipe.outer import OuterConfig
-from jaxpipe.plan import PlanConfig, default_plan
+from jaxpipe.plan import default_plan
 from jaxpipe.plan.cost import Part, Profile
 from jaxpipe.simulate import Conditions, plan_step_s
 from jaxpipe.simulate.outer_step import OuterTimes, outer_times
 from jaxpipe.topo import Cluster, Device
+from tests.plan_section import decided
 
 LATENCY_S, BYTES_PER_S = 0.25, 1e6
 LAYER = Part(forward_s=0.01, backward_s=0.02, parameters=500_000)
@@ -50,7 +51,7 @@ def conditions(num_devices: int) -> Conditions:
 
 def plan_of(*, stages: int, replicas: int):
     even = cluster(stages * replicas)
-    config = PlanConfig(cluster="even", stages=stages, replicas=replicas)
+    config = decided(cluster="even", stages=stages, replicas=replicas)
     return default_plan(config, even, num_layers=2, batch=replicas, tied=False)
 
 

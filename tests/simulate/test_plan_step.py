@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.plan import Plan, PlanConfig, default_plan
+from jaxpipe.plan import Plan, default_plan
 from jaxpipe.plan.cost import Software, flop_profile
 from jaxpipe.schedule import Bucket, ScheduleKind
 from jaxpipe.simulate import (
@@ -21,6 +21,7 @@ from jaxpipe.simulate import (
     step_breakdown,
     step_objective,
 )
+from tests.plan_section import decided
 from tests.simulate.uniform import cluster
 
 SIZES = st.integers(1, 4)
@@ -61,7 +62,7 @@ def with_updates(conditions: Conditions, *layers_s: float) -> Conditions:
 def plan_of(
     conditions: Conditions, *, stages: int, replicas: int, batch: int, tied: bool = False
 ) -> Plan:
-    config = PlanConfig(stages=stages, replicas=replicas, schedule=ScheduleKind.EAGER_ONE_F_ONE_B)
+    config = decided(stages=stages, replicas=replicas, schedule=ScheduleKind.EAGER_ONE_F_ONE_B)
     num_layers = len(conditions.profile.layers)
     return default_plan(config, conditions.cluster, num_layers=num_layers, batch=batch, tied=tied)
 
@@ -85,7 +86,7 @@ def test_without_a_network_a_plan_takes_the_closed_form(
 @given(SIZES, SIZES, st.integers(1, 3))
 def test_chunks_make_the_bubble_smaller(ranks: int, rounds: int, chunks: int):
     conditions = conditions_of(ranks, layers=ranks * chunks, network=False)
-    config = PlanConfig(
+    config = decided(
         stages=ranks * chunks, replicas=1, chunks=chunks, schedule=ScheduleKind.INTERLEAVED
     )
     microbatches = ranks * rounds
@@ -205,7 +206,7 @@ def test_a_sharded_optimizer_gathers_parameters_after_the_update(tied: bool, rep
 
 def test_unlike_replicas_gather_one_segment_after_the_other():
     conditions = conditions_of(3, layers=4, network=True)
-    config = PlanConfig(cuts=((3, 1), (4,)), shares=(1, 1))
+    config = decided(cuts=((3, 1), (4,)), shares=(1, 1))
     plan = default_plan(config, conditions.cluster, num_layers=4, batch=2, tied=False)
     sharded = replace(conditions, gathered_bytes=4.0)
     trace = simulate(plan_step(plan, sharded))

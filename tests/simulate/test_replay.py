@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.errors import PlanError
-from jaxpipe.plan import PlanConfig, default_plan
+from jaxpipe.plan import default_plan
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.simulate import (
     plan_step,
@@ -17,6 +17,7 @@ from jaxpipe.simulate import (
 )
 from jaxpipe.topo import with_slower_links, without_network
 from jaxpipe.trace import Lane, Spent, account, mean_spent_s
+from tests.plan_section import decided
 from tests.simulate.test_plan_step import conditions_of, plan_of, with_updates
 from tests.simulate.uniform import cluster
 
@@ -31,7 +32,7 @@ def test_a_simulated_step_is_played_again_as_it_was(
 ):
     conditions = conditions_of(stages * replicas, layers=stages, network=True)
     conditions = with_updates(conditions, *(0.5 * stage for stage in range(stages)))
-    config = PlanConfig(stages=stages, replicas=replicas, schedule=kind)
+    config = decided(stages=stages, replicas=replicas, schedule=kind)
     plan = default_plan(
         config,
         conditions.cluster,

@@ -9,7 +9,8 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.models import GptConfig
 from jaxpipe.models.moe.routing import Dispatch
 from jaxpipe.plan import Plan
-from jaxpipe.runtime.config import Decayed, OptimizerName, Remat, TransportKind
+from jaxpipe.runtime.config import Decayed, OptimizerName, TransportKind
+from jaxpipe.schedule import Remat
 
 TABLE = "compare.csv"
 """The file that marks the folder of a comparison."""

@@ -17,6 +17,7 @@ NeurIPS 2022, section 4.
 """
 
 from dataclasses import replace
+from enum import StrEnum
 from itertools import groupby
 from typing import TypeAlias
 
@@ -27,9 +28,28 @@ from jaxpipe.baselines.published.dtfm_launch_order import launch_order
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan, Sharing, even_partition
 from jaxpipe.plan.cost import overfull
-from jaxpipe.propose.request import NamedLayout
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.search import Task, build
+
+
+class NamedLayout(StrEnum):
+    """A published baseline of the literature."""
+
+    P8 = "p8"
+    """Megatron's pipeline of 8 stages."""
+    T8 = "t8"
+    """Megatron's tensor parallelism over 8 devices, without a pipeline."""
+    P4T2 = "p4t2"
+    """Megatron's 4 stages of 2 devices."""
+    P2T4 = "p2t4"
+    """Megatron's 2 stages of 4 devices."""
+    ZERO3 = "zero3"
+    """ZeRO-3 inside hosts, replicas across them."""
+    DTFM = "dtfm"
+    """DT-FM's, placed by its scheduler."""
+    RANDOM = "random"
+    """DT-FM's without its scheduler."""
+
 
 _Groups: TypeAlias = tuple[tuple[tuple[int, ...], ...], ...]
 """The devices of each rank, a row for each replica."""

@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from jaxpipe.collective import CodecLimit, codecs_within
-from jaxpipe.config import Config, cluster_from, load_config, plan_from
+from jaxpipe.config import Config, cluster_from, load_config
 from jaxpipe.config.resolve import check_plan_fits
 from jaxpipe.errors import ConfigError, JaxpipeError
-from jaxpipe.plan import Plan, write_plan
+from jaxpipe.plan import Plan, PlanConfig, write_plan
 from jaxpipe.propose.boundary_codecs import with_boundary_codecs
-from jaxpipe.propose.proposal import task_and_conditions
-from jaxpipe.propose.request import PlanRequest
+from jaxpipe.propose.resolve import plan_from
+from jaxpipe.propose.searched_plan import Query, executable
 from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned
-from jaxpipe.run.forecast import codecs_from
+from jaxpipe.run.prepare_run import PLAN_FILE as RUN_PLAN_FILE
+from jaxpipe.schedule import Remat
 from jaxpipe.search import Effort, Task, search
 from jaxpipe.search.build_plan import with_suited_trees
 from jaxpipe.simulate import plan_step_s, step_objective
@@ -41,41 +42,25 @@ def replan(
             f"a new plan is searched for sums in every step: `outer.islands` is "
             f"{config.outer.islands}"
         )
-    planned = config
-    config = replace(config, plan=replace(config.plan, cluster=str(cluster)))
-    paced, train = config.paced, config.train
-    sequence = train.sequence or config.model.sequence
-    model = replace(config.model, sequence=sequence)
-    request = PlanRequest(
-        cluster=str(cluster),
-        model="this run",
-        batch=train.batch,
-        budget=budget_s,
-        remat=train.remat,
-        matmul_precision=config.run.matmul_precision,
-        sharded_optimizer=config.optimizer.sharded,
-        lora_rank=config.lora.rank,
-        lora_targets=config.lora.targets,
-        frozen=config.train.frozen,
-        profile=None if paced.profile is None else Path(paced.profile),
-        tflops=paced.tflops or tflops,
-        ideal=paced.ideal,
-        cold_connections=not config.run.keep_warm,
+    measured = cluster_from(replace(config, plan=replace(config.plan, cluster=str(cluster))))
+    # A plan file names its cluster, and devices by their names: the measured one may have fewer.
+    present = plan_from(_decided(config), replace(measured, name=cluster_from(config).name))
+    # All of the plan is free: what was right for the links as they were need not be.
+    config = replace(
+        config,
+        plan=PlanConfig(cluster=str(cluster), codecs=config.plan.codecs),
+        paced=replace(config.paced, tflops=config.paced.tflops or tflops),
     )
-    task, conditions = task_and_conditions(request, model)
-    conditions = replace(conditions, codecs=codecs_from(config))
+    task, conditions = Query(config=config, cluster=measured).task(present.remat or Remat.NONE)
     limit, of_search = config.plan.codecs, conditions
     if limit is not CodecLimit.NONE:
         # With the fewest bytes, as a plan that chooses its codecs afterwards is searched for.
         hardest = codecs_within(limit, for_gradients=False)[-1]
         of_search = replace(conditions, codecs=replace(conditions.codecs, boundary=hardest))
-    effort = Effort(seconds=request.budget, num_changes=10**6)
-    found = search(task, step_objective(of_search), effort=effort)
-    measured = cluster_from(config)
-    # A plan file names its cluster, and devices by their names: the measured one may have fewer.
-    present = plan_from(planned, replace(measured, name=cluster_from(planned).name))
+    effort = Effort(seconds=budget_s, num_changes=10**6)
+    found = search(task, executable(config, step_objective(of_search)), effort=effort)
     home = measured.devices[present.device(0)].host
-    new = begins_on(home, found.plan, task)
+    new = replace(begins_on(home, found.plan, task), remat=present.remat)
     if limit is not CodecLimit.NONE:
         new = with_boundary_codecs(new, conditions, limit)
     check_plan_fits(config, new, source="the new plan")
@@ -85,6 +70,13 @@ def replan(
         new_s=plan_step_s(new, conditions),
         keeps_rank_0=measured.devices[new.device(0)].host == home,
     )
+
+
+def _decided(config: Config) -> Config:
+    """Return the configuration with the plan that the run executes, if it was searched."""
+    if config.plan.is_decided or config.plan.file is not None:
+        return config
+    return replace(config, plan=replace(config.plan, file=RUN_PLAN_FILE))
 
 
 def begins_on(host: str, plan: Plan, task: Task) -> Plan:

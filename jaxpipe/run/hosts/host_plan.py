@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jaxpipe.config import Config, cluster_from, load_config, plan_from
+from jaxpipe.config import Config, cluster_from, load_config
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.drift.adopt import Adopted
 from jaxpipe.run.smaller_plan import plan_settings, within
 from jaxpipe.topo import Cluster

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
-from jaxpipe.runtime.config import Loop, Remat
+from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.stage.context import Tokens, in_parts
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE, Layout
 from jaxpipe.runtime.stage.model import Model, Parameters, WithLoss
 from jaxpipe.runtime.stage.placed import PackedTargets, Places, model_at, segment_positions
+from jaxpipe.schedule import Remat
 
 Input = (
     Int[Array | np.ndarray, "microbatch seq"]

@@ -5,10 +5,9 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.baselines.published.dtfm import scheduled, unscheduled
-from jaxpipe.baselines.published.named_layout import named_plan
+from jaxpipe.baselines.published.named_layout import NamedLayout, named_plan
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Sharing, check_hosts, check_plan
-from jaxpipe.propose.request import NamedLayout
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.search import Task
 from tests.plan.models import profile_of

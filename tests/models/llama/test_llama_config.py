@@ -5,9 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from jaxpipe.config import config_from, plan_from, to_tree
+from jaxpipe.config import config_from, to_tree
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import LlamaConfig, config_type, gpt_preset, preset_config
+from jaxpipe.propose.resolve import plan_from
 
 SIZES: dict[str, Any] = {
     "num_layers": 2,
@@ -72,7 +73,13 @@ def test_a_mesh_divides_the_heads_of_keys() -> None:
         "data": {"folder": "b"},
         "model": {"preset": "llama-tiny"},
         "mesh": {"tensor": 8},
-        "plan": {"cluster": "laptop", "stages": 1, "replicas": 1},
+        "plan": {
+            "cluster": "laptop",
+            "stages": 1,
+            "replicas": 1,
+            "microbatch": 1,
+            "schedule": "1f1b",
+        },
     }
     with pytest.raises(ConfigError, match=r"`mesh\.tensor` is 8, .* `model\.num_kv_heads`, 4"):
         plan_from(config_from(tree))

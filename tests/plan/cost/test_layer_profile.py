@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jaxpipe import topo
 from jaxpipe.errors import PlanError
-from jaxpipe.plan import PlanConfig, default_plan
+from jaxpipe.plan import default_plan
 from jaxpipe.plan.cost import (
     BytesPerParameter,
     Part,
@@ -24,6 +24,7 @@ from jaxpipe.plan.cost import (
 )
 from jaxpipe.schedule import ScheduleKind, peak_live
 from jaxpipe.simulate.plan_step import segment_bytes
+from tests.plan_section import decided
 
 PARTS = st.builds(
     Part,
@@ -129,7 +130,7 @@ def profile_of(num_layers: int) -> Profile:
 
 @pytest.mark.parametrize(("kind", "live"), [(ScheduleKind.GPIPE, (4, 4)), ("1f1b", (2, 1))])
 def test_memory_is_parameters_and_live_microbatches(kind: str, live: tuple[int, int]):
-    config = PlanConfig(cluster="two-region", stages=2, replicas=1, schedule=ScheduleKind(kind))
+    config = decided(cluster="two-region", stages=2, replicas=1, schedule=ScheduleKind(kind))
     plan = default_plan(config, topo.load("two-region"), num_layers=3, batch=4, tied=True)
     first, last = stage_memory(
         plan, profile_of(3), each=BytesPerParameter(parameter=2, gradient=4, optimizer=8)
@@ -148,7 +149,7 @@ def test_what_is_not_trained_has_no_gradient_and_no_moments():
         layers=tuple(replace(each, trained=10) for each in whole.layers),
         head=replace(whole.head, trained=0),
     )
-    config = PlanConfig(cluster="two-region", stages=2, replicas=1)
+    config = decided(cluster="two-region", stages=2, replicas=1)
     plan = default_plan(config, topo.load("two-region"), num_layers=3, batch=4, tied=True)
     each = BytesPerParameter(parameter=2, gradient=4, optimizer=8)
     all_of, some_of = (stage_memory(plan, profile, each=each) for profile in (whole, tuned))
@@ -161,7 +162,7 @@ def test_what_is_not_trained_has_no_gradient_and_no_moments():
 
 
 def test_memory_of_a_rank_is_that_of_its_chunks():
-    config = PlanConfig(stages=4, chunks=2, replicas=1, schedule=ScheduleKind.INTERLEAVED)
+    config = decided(stages=4, chunks=2, replicas=1, schedule=ScheduleKind.INTERLEAVED)
     plan = default_plan(config, topo.load("two-region"), num_layers=5, batch=4, tied=True)
     apart = replace(plan, num_chunks=1, schedule=ScheduleKind.GPIPE).of_each(devices=(0, 1, 2, 3))
     each = BytesPerParameter()
@@ -181,7 +182,7 @@ def test_memory_of_a_rank_is_that_of_its_chunks():
 def test_replicas_that_share_the_optimizer_out_hold_a_part_each(
     tied: bool, num_replicas: int, parameters: int
 ):
-    config = PlanConfig(cluster="case3-universities", stages=2, replicas=num_replicas)
+    config = decided(cluster="case3-universities", stages=2, replicas=num_replicas)
     cluster = topo.load("case3-universities")
     plan = default_plan(config, cluster, num_layers=3, batch=12, tied=tied)
     first, _ = stage_memory(plan, profile_of(3), each=BytesPerParameter(shards_optimizer=True))
@@ -192,7 +193,7 @@ def test_replicas_that_share_the_optimizer_out_hold_a_part_each(
 
 def test_devices_that_are_too_small_are_named():
     cluster = topo.load("case3-universities")
-    config = PlanConfig(cluster="case3-universities", stages=2, replicas=2)
+    config = decided(cluster="case3-universities", stages=2, replicas=2)
     plan = default_plan(config, cluster, num_layers=2, batch=4, tied=False)
     each = BytesPerParameter(parameter=10**8)
     small = overfull(plan, profile_of(2), cluster, each=BytesPerParameter())
@@ -207,7 +208,7 @@ def test_devices_that_are_too_small_are_named():
 
 def test_as_many_microbatches_live_as_fit_beside_the_parameters():
     cluster = topo.load("case3-universities")
-    config = PlanConfig(cluster="case3-universities", stages=2, replicas=1)
+    config = decided(cluster="case3-universities", stages=2, replicas=1)
     plan = default_plan(config, cluster, num_layers=2, batch=99, tied=False)
     gpu = cluster.devices[0].gpu
     assert gpu is not None
@@ -231,7 +232,7 @@ def test_as_many_microbatches_live_as_fit_beside_the_parameters():
 
 def test_limits_of_live_microbatches_are_those_of_ranks_with_all_their_chunks():
     cluster = topo.load("case3-universities")
-    config = PlanConfig(
+    config = decided(
         cluster="case3-universities",
         stages=4,
         chunks=2,

@@ -10,17 +10,10 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.collective import CodecKind
-from jaxpipe.config import (
-    Config,
-    cluster_from,
-    config_from,
-    job_from,
-    keep_inputs,
-    plan_from,
-)
-from jaxpipe.plan import PlanConfig, ResolvedPlan, read_plan
-from jaxpipe.propose.proposal import task_and_conditions
-from jaxpipe.propose.request import PlanRequest
+from jaxpipe.config import Config, cluster_from, config_from, job_from, keep_inputs
+from jaxpipe.plan import ResolvedPlan, read_plan
+from jaxpipe.propose.resolve import plan_from
+from jaxpipe.propose.searched_plan import Query
 from jaxpipe.run.drift.adopt import adopted_in
 from jaxpipe.run.drift.corrected import corrected
 from jaxpipe.run.drift.replan import begins_on, replan
@@ -29,7 +22,9 @@ from jaxpipe.run.drift.search_process import SearchProcess
 from jaxpipe.run.drift.slow_links import LinkJudge, SlowLink
 from jaxpipe.run.drift.watch import DriftWatch, drift_watch
 from jaxpipe.run.prepare_run import forget_last_end, write_resolved_plan
+from jaxpipe.schedule import Remat
 from jaxpipe.topo.write import cluster_toml
+from tests.plan_section import decided
 from tests.run.drift.test_slow_links import report, use
 from tests.runtime.metrics.trackers.test_trackers import metrics_at
 from tests.runtime.training import tiny_tree
@@ -64,7 +59,7 @@ def test_the_search_finds_a_plan_that_avoids_the_slow_link(tmp_path: Path, datas
     assert found.is_worth_it
     # The command that continues the run reads both files, and its plan fits the configuration.
     named = dict(setting.split("=") for setting in replan_settings(folder))
-    by_file = PlanConfig(cluster=named["plan.cluster"], file=named["plan.file"])
+    by_file = decided(cluster=named["plan.cluster"], file=named["plan.file"])
     new = plan_from(replace(config, plan=by_file))
     assert new.batch == config.train.batch
     regions = [
@@ -245,7 +240,7 @@ def test_a_new_plan_for_a_supervisor_has_only_the_devices_of_the_present_one(
     tmp_path: Path, dataset: Path
 ) -> None:
     watched = Watched(tmp_path / "run", dataset, adopts=True)
-    two = PlanConfig(cluster="two-region", stages=2, replicas=1)
+    two = decided(cluster="two-region", stages=2, replicas=1)
     config = replace(config_of(tmp_path / "run", dataset), plan=two)
     watched.watch.job = job_from(config, plan_from(config))
     watched.watch.after_links(report(0, SLOW))
@@ -255,10 +250,8 @@ def test_a_new_plan_for_a_supervisor_has_only_the_devices_of_the_present_one(
 
 def test_the_replica_on_the_host_of_rank_0_comes_first(tmp_path: Path, dataset: Path) -> None:
     config = config_of(tmp_path / "run", dataset)
-    task, _ = task_and_conditions(
-        PlanRequest(cluster="two-region", model="this run", batch=config.train.batch, tflops=1.0),
-        config.model,
-    )
+    timed = replace(config, paced=replace(config.paced, tflops=1.0))
+    task, _ = Query(config=timed, cluster=cluster_from(timed)).task(Remat.NONE)
     plan = plan_from(config)
     first = [pipeline.devices for pipeline in begins_on("ohio-1", plan, task).pipelines]
     assert first == [pipeline.devices for pipeline in reversed(plan.pipelines)]
@@ -278,5 +271,5 @@ def test_never_and_a_job_without_a_cluster_are_not_watched(tmp_path: Path, datas
     config = config_of(tmp_path / "run", dataset, replan="never")
     job = job_from(config, plan_from(config))
     said: list[str] = []
-    for each, planned in ((job, config.plan), (replace(job, cluster=None), PlanConfig())):
+    for each, planned in ((job, config.plan), (replace(job, cluster=None), decided())):
         assert drift_watch(each, planned, say=said.append, resume_line=str) is None

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from jaxpipe.config import cluster_from, load_config, plan_from
+from jaxpipe.config import cluster_from, load_config
 from jaxpipe.config.check_outer import check_outer
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import write_plan
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.hosts.host_plan import Planner
 from jaxpipe.topo.toml_text import toml_text
 from tests.runtime.training import Tree, tiny_tree

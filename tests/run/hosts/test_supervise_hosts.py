@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxpipe import topo
-from jaxpipe.plan import PlanConfig, default_plan, write_plan
+from jaxpipe.plan import default_plan, write_plan
 from jaxpipe.run.drift.adopt import adopt
 from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned
 from jaxpipe.run.hosts import joining, supervise_hosts
@@ -24,6 +24,7 @@ from jaxpipe.runtime.watchdog import Cause, CauseKind, mark_ended, write_cause
 from jaxpipe.topo import subcluster
 from jaxpipe.topo.toml_text import toml_text
 from jaxpipe.topo.write import cluster_toml
+from tests.plan_section import decided
 from tests.runtime.training import tiny_tree
 
 CLUSTER = "homogeneous:hosts=4,delay_ms=0,bandwidth_gbps=1e7"
@@ -230,7 +231,7 @@ def test_a_new_plan_is_kept_while_the_same_hosts_are_there(tmp_path: Path) -> No
     ]
     theatre = Theatre(tmp_path / "run", acts, answers_by=[both, ["here-0"]])
     own = subcluster(topo.load(CLUSTER), (0, 1), name="measured")
-    two_replicas = PlanConfig(stages=1, replicas=2)
+    two_replicas = decided(stages=1, replicas=2)
     new = default_plan(two_replicas, own, num_layers=6, batch=8, tied=True)
     (tmp_path / CLUSTER_FILE).write_text(cluster_toml(own))
     write_plan(new, own, tmp_path / PLAN_FILE)

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxpipe.config import config_from, job_from, plan_from
+from jaxpipe.config import config_from, job_from
 from jaxpipe.errors import CheckpointError
 from jaxpipe.outer import OuterConfig
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.outer.met_islands import met
 from jaxpipe.runtime.outer.outer_snapshot import needed_outer_tensors

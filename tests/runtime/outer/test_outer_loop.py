@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxpipe.config import config_from, plan_from, restored_model
+from jaxpipe.config import config_from, restored_model
 from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import island_of
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.checkpoint import flatten, latest, open_checkpoint
 from jaxpipe.runtime.metrics.records import TRACE_FILE, StepMetrics
 from jaxpipe.trace import messages, read_chrome

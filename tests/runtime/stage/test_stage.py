@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpipe.runtime.config import Loop, Remat
+from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.stage.stage import Stage
+from jaxpipe.schedule import Remat
 from tests.oracles.one_device import NUM_LAYERS, SEED, draw_tokens, tiny_gpt
 
 pytestmark = pytest.mark.slow

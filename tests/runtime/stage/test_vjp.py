@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpipe.runtime.config import Remat
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.runtime.stage.vjp import backward_from_residuals, forward_with_residuals
+from jaxpipe.schedule import Remat
 from tests.oracles.one_device import NUM_LAYERS, SEED, draw_tokens, tiny_gpt
 
 pytestmark = pytest.mark.slow

@@ -5,16 +5,17 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.comm import Transport, run_ranks
-from jaxpipe.plan import Plan, PlanConfig, default_plan
+from jaxpipe.plan import Plan, default_plan
 from jaxpipe.runtime.step.parameter_gather import ParameterGather, optimizer_shards_of
 from jaxpipe.schedule import ScheduleKind
+from tests.plan_section import decided
 
 NUM_GROUPS = 2
 """As many vectors of each segment as moments."""
 
 
 def unlike(cuts: tuple[tuple[int, ...], ...], *, chunks: int = 1) -> Plan:
-    config = PlanConfig(
+    config = decided(
         cluster="laptop",
         cuts=cuts,
         shares=(4,) * len(cuts),

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxpipe.config import config_from, job_from, plan_from
+from jaxpipe.config import config_from, job_from
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.watchdog.of_job import start_watchdog
 from tests.runtime.training import tiny_tree
 

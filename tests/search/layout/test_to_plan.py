@@ -6,10 +6,11 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.errors import PlanError
-from jaxpipe.plan import PlanConfig, check_hosts, check_plan, default_plan
+from jaxpipe.plan import check_hosts, check_plan, default_plan
 from jaxpipe.search.layout import Group, Layout, Run, plan_of_layout
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.gpu import gpu
+from tests.plan_section import decided
 
 FAST, SLOW = "A100-40GB", "V100-SXM2"
 
@@ -56,7 +57,7 @@ def test_a_layout_of_equal_devices_is_the_default_plan():
     ohio, virginia = group(FAST, "ohio"), group(SLOW, "virginia")
     stages = (Run(ohio, 1), Run(virginia, 1))
     layout = Layout(cut=(3, 2), stages=(stages, stages), microbatch=1)
-    config = PlanConfig(cluster="two-region", cut=(3, 2))
+    config = decided(cluster="two-region", cut=(3, 2))
     expected = default_plan(config, mixed(), num_layers=5, batch=8, tied=True)
     assert plan_of_layout(layout, mixed(), num_layers=5, batch=8, tied=True) == expected
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jaxpipe import topo
 from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.errors import CheckpointError, ConfigError
-from jaxpipe.plan import Plan, PlanConfig, default_plan
+from jaxpipe.plan import Plan, default_plan
 from jaxpipe.runtime.checkpoint import Checkpoint, newest_valid
 from jaxpipe.runtime.checkpoint.async_saver import Saver
 from jaxpipe.runtime.checkpoint.folders import committed_folders
@@ -30,6 +30,7 @@ from jaxpipe.runtime.checkpoint.own_disks.file_transfer import receive_file, sen
 from jaxpipe.runtime.checkpoint.own_disks.find_disks import find_disks
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot, Written
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks, SavePhase
+from tests.plan_section import decided
 
 TIMEOUT_S = 20.0
 HOSTS = ("a", "b", "c", "d")
@@ -38,7 +39,7 @@ APART = Disks(leader_of=(0, 1, 2, 3), hosts=HOSTS)
 
 @cache
 def plan_of(stages: int, replicas: int) -> Plan:
-    config = PlanConfig(cluster="two-region", stages=stages, replicas=replicas)
+    config = decided(cluster="two-region", stages=stages, replicas=replicas)
     return default_plan(config, topo.load("two-region"), num_layers=4, batch=4, tied=False)
 
 

@@ -1,0 +1,389 @@
+"""The plan of a configuration whose section `[plan]` leaves fields free: searched, and kept.
+
+What is set stays, the rest is decided together, by the simulated seconds of a step and within the
+memory of each device. The result is kept by the content of all that it depends on, so `show`,
+`simulate` and `train` search once.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from itertools import product
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import xxhash
+
+from jaxpipe.collective import AllReduceKind, CodecKind
+from jaxpipe.config import Config, check_plan_fits, to_tree
+from jaxpipe.errors import PlanError, UserError
+from jaxpipe.plan import (
+    Plan,
+    ResolvedPlan,
+    even_partition,
+    parse_resolved_plan,
+    resolved_plan_text,
+)
+from jaxpipe.plan.cost import overfull
+from jaxpipe.plan.default import devices_of
+from jaxpipe.profile.kept_file import KeptFile
+from jaxpipe.propose.conditions import bytes_of, costs_of
+from jaxpipe.propose.decided_plan import decided_plan
+from jaxpipe.propose.reasons import Reason
+from jaxpipe.schedule import Remat, ScheduleKind
+from jaxpipe.search import DEFAULT, Best, Effort, Fixed, Found, Generator, Objective, Task, search
+from jaxpipe.simulate import Conditions, plan_step_s, step_objective
+from jaxpipe.topo import Cluster
+from jaxpipe.topo.write import cluster_toml
+
+SIMULATED_CHUNK_BYTES = 4 * 2**20
+"""Chunk of gradients in simulations: larger than the runtime's, so that there are fewer events."""
+_FORMAT = 1
+"""Of the kept file and of the search: raise it where another plan would be found."""
+_SECTIONS = ("model", "plan", "train", "comm", "mesh", "outer", "lora", "optimizer", "paced")
+"""The sections on which a plan depends."""
+_MICROBATCHES = (1, 2, 4, 8, 16)
+
+Generators: TypeAlias = tuple[tuple[Generator, float], ...]
+"""Generators of plans, each with the fraction of the seconds at which it ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchedPlan:
+    """A plan that was searched, its simulated seconds of a step, and what was compared with it.
+
+    `default_s` are the seconds of `default_name`: two stages as even as possible, as many replicas
+    as devices allow, 1F1B, one sample to a microbatch; None if that does not fit.
+    """
+
+    plan: Plan
+    step_s: float
+    num_valued: int
+    default_s: float | None
+    default_name: str
+    reasons: tuple[Reason, ...] = ()
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        """Whether an alternative did not fit, so that keeping less of a forward could pay."""
+        return any(reason.step_s is None for reason in self.reasons)
+
+    @property
+    def lines(self) -> tuple[str, str]:
+        """What was chosen, and what the default would cost."""
+        plan = self.plan
+        cut = " ".join(map(str, plan.cut)) if plan.has_equal_cuts else "one for each replica"
+        sizes = sorted({pipeline.microbatch for pipeline in plan.pipelines})
+        chosen = (
+            f"planned: {plan.shape}, layers {cut}, microbatch {', '.join(map(str, sizes))}, "
+            f"{plan.schedule_name}, all-reduce {plan.all_reduce}, remat {plan.remat}: "
+            f"{self.step_s:.4g} s a step (simulated; {self.num_valued} plans)"
+        )
+        if self.default_s is None:
+            return chosen, f"{self.default_name} does not fit into memory"
+        ratio = self.default_s / self.step_s
+        return chosen, f"{self.default_name}: {self.default_s:.4g} s, {ratio:.2f}x"
+
+
+def searched_plan(
+    config: Config,
+    cluster: Cluster,
+    *,
+    num_ranks: int | None = None,
+    seconds: float | None = None,
+    observe: Callable[[int], None] = lambda _: None,
+    environment: Mapping[str, str] = os.environ,
+) -> SearchedPlan:
+    """Return the best plan found within `seconds`, by default `plan.search_s`, or a kept one.
+
+    All devices of the cluster have a speed. A launcher of the user may have started `num_ranks`.
+    `observe` is called with the number of plans simulated so far.
+
+    Raises:
+        ConfigError: the speed of a device is unknown.
+        PlanError: no plan fits into memory, or what is set fits no plan.
+    """
+    file = KeptFile(
+        kind="plan", key=_key(config, cluster, num_ranks=num_ranks), environment=environment
+    )
+    # A longer search than the default one is made again, and kept.
+    if seconds is None and (kept := file.read(_Kept)) is not None:
+        return kept.searched_plan()
+    query = Query(config=config, cluster=cluster, num_ranks=num_ranks)
+    plan = _search(query, seconds=seconds or config.plan.search_s, observe=observe)
+    file.write(_Kept.of(plan, cluster))
+    return plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """A configuration whose plan is searched for a cluster."""
+
+    config: Config
+    cluster: Cluster
+    num_ranks: int | None = None
+
+    @property
+    def remats(self) -> tuple[Remat, ...]:
+        """The rematerialisations to try, the least work first: all, where memory may bind."""
+        if self.config.train.remat is not None:
+            return (self.config.train.remat,)
+        has_limits = any(device.memory_bytes for device in self.cluster.devices)
+        return tuple(Remat) if has_limits else (Remat.NONE,)
+
+    @property
+    def is_described(self) -> bool:
+        """Whether the section describes replicas, or the programs of ranks, one by one."""
+        plan = self.config.plan
+        return plan.has_unlike_replicas or plan.schedule_file is not None
+
+    @property
+    def fixed(self) -> Fixed:
+        """The fields of the section that are set."""
+        plan, compresses = self.config.plan, self.config.comm.gradients is not CodecKind.NONE
+        if self.is_described:
+            return Fixed(num_ranks=self.num_ranks)
+        return Fixed(
+            num_ranks=self.num_ranks,
+            stages=plan.stages,
+            replicas=plan.replicas,
+            microbatch=plan.microbatch,
+            chunks=plan.chunks,
+            cut=plan.cut,
+            schedule=plan.schedule,
+            warmup=plan.warmup,
+            # The only one with far messages, which a codec compresses.
+            all_reduce=AllReduceKind.HIERARCHICAL if compresses else plan.all_reduce,
+            devices=devices_of(plan, self.cluster) if plan.devices else None,
+        )
+
+    def task(self, remat: Remat, *, max_tensor: int = 1) -> tuple[Task, Conditions]:
+        """Return the task of a search with a rematerialisation, and its conditions.
+
+        Raises:
+            ConfigError: the speed of a device is unknown.
+        """
+        config = self.config
+        conditions, precision = costs_of(
+            config, self.cluster, remat=remat, chunk_bytes=SIMULATED_CHUNK_BYTES
+        )
+        task = Task(
+            cluster=conditions.cluster,
+            profile=conditions.profile,
+            batch=config.train.batch,
+            tied=config.model.tied,
+            precision=precision,
+            bytes_each=bytes_of(config),
+            chunk_bytes=SIMULATED_CHUNK_BYTES,
+            num_heads=config.model.num_heads,
+            max_tensor=max_tensor,
+            recomputes=conditions.recomputes,
+            fixed=self.fixed,
+        )
+        return task, conditions
+
+
+def executable(config: Config, objective: Objective) -> Objective:
+    """Return the objective that is infinite for plans which the configuration cannot execute."""
+    verdicts: dict[tuple[object, ...], bool] = {}
+
+    def value(plan: Plan) -> float:
+        shapes = tuple(pipeline.shape for pipeline in plan.pipelines)
+        kind = (plan.schedule, plan.num_chunks, plan.all_reduce, shapes)
+        if kind not in verdicts:
+            try:
+                check_plan_fits(config, plan)
+                verdicts[kind] = True
+            except UserError:
+                verdicts[kind] = False
+        return objective(plan) if verdicts[kind] else inf
+
+    return value
+
+
+def _search(query: Query, *, seconds: float, observe: Callable[[int], None]) -> SearchedPlan:
+    """Search with each rematerialisation, and return the best plan of all."""
+    best: SearchedPlan | None = None
+    refusal: PlanError | None = None
+    num_valued = 0
+    for remat in query.remats:
+        try:
+            plan = _search_with(query, remat, seconds=seconds, observe=observe)
+        except PlanError as error:
+            refusal = refusal or error
+            continue
+        num_valued += plan.num_valued
+        if best is None or plan.step_s < best.step_s:
+            best = plan
+        if not plan.is_short_of_memory:
+            break
+    if best is None:
+        assert refusal is not None, query.remats
+        raise refusal
+    return replace(best, num_valued=num_valued)
+
+
+def _search_with(
+    query: Query, remat: Remat, *, seconds: float, observe: Callable[[int], None]
+) -> SearchedPlan:
+    task, conditions = query.task(remat)
+    objective = executable(query.config, step_objective(conditions))
+    found = search(
+        task,
+        objective,
+        generators=generators_of(query),
+        effort=Effort(seconds=seconds),
+        # Of the processor: other processes on the machine make no plan worse.
+        clock=time.process_time,
+        observe=observe,
+    )
+    plan = replace(found.plan, remat=remat)
+    name, default_s = _default(query, task, conditions)
+    return SearchedPlan(
+        plan=plan,
+        step_s=plan_step_s(plan, conditions),
+        num_valued=found.num_valued,
+        default_s=default_s,
+        default_name=name,
+        reasons=reasons_of(found),
+    )
+
+
+def reasons_of(found: Found) -> tuple[Reason, ...]:
+    """Return the alternatives of each choice that a search has valued."""
+    return tuple(
+        Reason(
+            choice=candidate.choice,
+            name=candidate.name,
+            step_s=candidate.value if candidate.fits and isfinite(candidate.value) else None,
+        )
+        for candidate in found.candidates
+    )
+
+
+def generators_of(query: Query) -> Generators:
+    """Return the generators of a search; of replicas that are described, they list all plans."""
+    if not query.is_described:
+        return DEFAULT
+
+    def listed(_task: Task, _best: Best) -> Iterator[tuple[float, Plan]]:
+        return ((0.0, plan) for plan in _described_plans(query))
+
+    return ((listed, 1.0),)
+
+
+def _described_plans(query: Query) -> Iterator[Plan]:
+    """Yield the plans of all schedules and microbatches that a described section leaves free.
+
+    Raises:
+        PlanError: none of them fits the batch and the devices.
+    """
+    section = query.config.plan
+    kinds: tuple[ScheduleKind | None, ...] = (section.schedule,)
+    if section.schedule is None and section.schedule_file is None:
+        kinds = tuple(kind for kind in ScheduleKind if kind is not ScheduleKind.INTERLEAVED)
+    sizes = _MICROBATCHES if section.microbatch is None else (section.microbatch,)
+    refusal: PlanError | None = None
+    has_plan = False
+    for kind, size in product(kinds, sizes):
+        config = replace(query.config, plan=replace(section, schedule=kind, microbatch=size))
+        try:
+            plan = decided_plan(config, query.cluster)
+        except PlanError as error:
+            refusal = refusal or error
+            continue
+        has_plan = True
+        yield plan
+    if not has_plan and refusal is not None:
+        raise refusal
+
+
+def _default(query: Query, task: Task, conditions: Conditions) -> tuple[str, float | None]:
+    """Return what a plan without a search is called, and its seconds if it fits."""
+    num_devices, batch = len(query.cluster), task.batch
+    stages = min(2, num_devices, task.num_layers)
+    replicas = max(n for n in range(1, num_devices // stages + 1) if batch % n == 0)
+    section = replace(
+        query.config.plan,
+        stages=stages,
+        replicas=replicas,
+        microbatch=1,
+        schedule=ScheduleKind.ONE_F_ONE_B,
+        chunks=None,
+        cut=even_partition(num_layers=task.num_layers, num_stages=stages),
+        cuts=None,
+        shares=None,
+        warmup=None,
+        schedule_file=None,
+    )
+    plan = decided_plan(replace(query.config, plan=section), query.cluster)
+    name = f"without a search ({plan.shape}, even cut, microbatch 1, 1f1b)"
+    if overfull(plan, task.profile, task.cluster, each=task.bytes_each):
+        return name, None
+    return name, plan_step_s(plan, conditions)
+
+
+class _Kept(msgspec.Struct, kw_only=True):
+    """A searched plan as it is kept: the plan as the text of its file."""
+
+    plan: str
+    step_s: float
+    num_valued: int
+    default_s: float | None
+    default_name: str
+    reasons: tuple[Reason, ...]
+
+    @classmethod
+    def of(cls, searched: SearchedPlan, cluster: Cluster) -> "_Kept":
+        return cls(
+            plan=resolved_plan_text(ResolvedPlan.of(searched.plan, cluster)),
+            step_s=searched.step_s,
+            num_valued=searched.num_valued,
+            default_s=searched.default_s,
+            default_name=searched.default_name,
+            reasons=searched.reasons,
+        )
+
+    def searched_plan(self) -> SearchedPlan:
+        return SearchedPlan(
+            plan=parse_resolved_plan(self.plan, source="the kept plan").plan,
+            step_s=self.step_s,
+            num_valued=self.num_valued,
+            default_s=self.default_s,
+            default_name=self.default_name,
+            reasons=self.reasons,
+        )
+
+
+def _key(config: Config, cluster: Cluster, *, num_ranks: int | None) -> dict[str, Any]:
+    """Return all that a searched plan depends on, as plain data."""
+    tree = to_tree(config)
+    return {
+        "format": _FORMAT,
+        "jaxpipe": version("jaxpipe"),
+        "cluster": cluster_toml(cluster),
+        "num_ranks": num_ranks,
+        "keep_warm": config.run.keep_warm,
+        "matmul_precision": config.run.matmul_precision.value,
+        **{name: tree[name] for name in _SECTIONS},
+        "profiles": [_digest(file) for file in _profile_files(config)],
+    }
+
+
+def _profile_files(config: Config) -> Iterator[Path]:
+    if config.paced.profile is not None:
+        yield Path(config.paced.profile)
+    for word in config.paced.profile_of:
+        yield Path(word.partition("=")[2])
+
+
+def _digest(file: Path) -> str:
+    """Return a checksum of a file; "" of one that cannot be read, which its reader refuses."""
+    try:
+        return xxhash.xxh3_128_hexdigest(file.read_bytes())
+    except OSError:
+        return ""
