@@ -58,10 +58,9 @@ def bytes_each(
     than 128, which keep their whole second moment, that is too little.
     """
     num_bytes = DTYPE_BYTES[config.param_dtype]
-    num_moments = {OptimizerName.LION: 1, OptimizerName.SGD: 1, OptimizerName.ADAFACTOR: 0}
     return BytesPerParameter(
         parameter=num_bytes,
         gradient=num_bytes,
-        optimizer=num_moments.get(optimizer, 2) * num_bytes,
+        optimizer=optimizer.facts.num_moments * num_bytes,
         shards_optimizer=shards_optimizer,
     )

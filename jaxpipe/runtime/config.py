@@ -10,6 +10,7 @@ from typing import Annotated
 
 from jaxpipe.collective import CodecKind
 from jaxpipe.ranges import Range, check_ranges
+from jaxpipe.runtime.optimizer_kinds import OptimizerName
 from jaxpipe.runtime.path_checks import check_path, check_url
 from jaxpipe.schedule.remat import Remat
 
@@ -76,27 +77,6 @@ class ComputeKind(StrEnum):
     PACED = "paced"
     """Stages wait for as long as they would compute on the cluster's devices, over emulated links:
     nothing is trained, and any model fits on any machine."""
-
-
-class OptimizerName(StrEnum):
-    """The rule that turns gradients into updates; all decay weights apart from them."""
-
-    ADAMW = "adamw"
-    """AdamW: two moments. Source: Loshchilov and Hutter 2019, "Decoupled weight decay"."""
-    LION = "lion"
-    """Lion: the sign of a momentum; wants a learning rate 3 to 10 times smaller, and `beta2` 0.99.
-    Source: Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms"."""
-    SGD = "sgd"
-    """Gradient descent with the momentum `beta1`."""
-    MUON = "muon"
-    """Muon: matrices of layers move along an orthogonalised momentum, each in its stage; the
-    embedding, the head, norms and biases by AdamW with a Nesterov momentum. Source: Jordan et al.
-    2024, "Muon: an optimizer for hidden layers in neural networks"."""
-    ADAFACTOR = "adafactor"
-    """Adafactor: of the second moment of a matrix, the means of rows and columns alone, and no
-    first moment; updates are relative to the root mean square of each tensor, and want a learning
-    rate near 1e-2. `beta1`, `beta2` and `epsilon` have no effect. Source: Shazeer and Stern 2018,
-    "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost"."""
 
 
 class Schedule(StrEnum):

@@ -1,6 +1,7 @@
 """The optimizer of a stage by its name, its learning rate, and the clip over all stages."""
 
 from collections.abc import Callable
+from pkgutil import resolve_name
 from typing import Any
 
 import jax
@@ -8,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float
-from optax.contrib import MuonDimensionNumbers, muon
+from optax.contrib import MuonDimensionNumbers
+from optax.contrib import muon as optax_muon
 
-from jaxpipe.runtime.config import Decayed, OptimizerConfig, OptimizerName, Schedule
+from jaxpipe.runtime.config import Decayed, OptimizerConfig, Schedule
 from jaxpipe.runtime.stage.adafactor import adafactor_directions
 from jaxpipe.runtime.stage.model import Parameters
 
@@ -58,41 +60,66 @@ def stage_optimizer(
     """
     rate = learning_rate(config, num_steps=num_steps)
     mask = decay_mask(config) if decayed is None else decayed
-    if config.name is OptimizerName.ADAMW:
-        return optax.adamw(
-            rate,
-            b1=config.beta1,
-            b2=config.beta2,
-            eps=config.epsilon,
-            weight_decay=config.weight_decay,
-            mask=mask,
-        )
-    if config.name is OptimizerName.LION:
-        return optax.lion(
-            rate, b1=config.beta1, b2=config.beta2, weight_decay=config.weight_decay, mask=mask
-        )
+    build = resolve_name(config.name.facts.build)
+    return build(config, rate, mask)
+
+
+def adamw(config: OptimizerConfig, rate: optax.Schedule, mask: Any) -> optax.GradientTransformation:
+    """Return AdamW."""
+    return optax.adamw(
+        rate,
+        b1=config.beta1,
+        b2=config.beta2,
+        eps=config.epsilon,
+        weight_decay=config.weight_decay,
+        mask=mask,
+    )
+
+
+def lion(config: OptimizerConfig, rate: optax.Schedule, mask: Any) -> optax.GradientTransformation:
+    """Return Lion."""
+    return optax.lion(
+        rate, b1=config.beta1, b2=config.beta2, weight_decay=config.weight_decay, mask=mask
+    )
+
+
+def sgd(config: OptimizerConfig, rate: optax.Schedule, mask: Any) -> optax.GradientTransformation:
+    """Return gradient descent with momentum."""
+    return _decayed(optax.trace(config.beta1), config, rate, mask)
+
+
+def muon(config: OptimizerConfig, rate: optax.Schedule, mask: Any) -> optax.GradientTransformation:
+    """Return Muon for the matrices of layers, and Adam for all else."""
+    return _decayed(_muon_directions(config), config, rate, mask)
+
+
+def adafactor(
+    config: OptimizerConfig, rate: optax.Schedule, mask: Any
+) -> optax.GradientTransformation:
+    """Return Adafactor."""
+    return _decayed(adafactor_directions(), config, rate, mask)
+
+
+def _decayed(
+    directions: optax.GradientTransformation,
+    config: OptimizerConfig,
+    rate: optax.Schedule,
+    mask: Any,
+) -> optax.GradientTransformation:
+    """Return directions with weight decay and learning rate, if optax has no whole optimizer."""
     return optax.chain(
-        _directions(config),
+        directions,
         optax.add_decayed_weights(config.weight_decay, mask),
         optax.scale_by_learning_rate(rate),
     )
 
 
-def _directions(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Return the part of an optimizer before decay and learning rate, if optax has no whole one."""
-    if config.name is OptimizerName.MUON:
-        return _muon(config)
-    if config.name is OptimizerName.ADAFACTOR:
-        return adafactor_directions()
-    return optax.trace(config.beta1)
-
-
-def _muon(config: OptimizerConfig) -> optax.GradientTransformation:
+def _muon_directions(config: OptimizerConfig) -> optax.GradientTransformation:
     """Return the directions of Muon, and of Adam for what is no matrix of a layer.
 
     Both momenta are Nesterov's, as in `optax.contrib.muon`.
     """
-    directions = muon(
+    directions = optax_muon(
         1.0,
         beta=config.beta1,
         eps=config.epsilon,
