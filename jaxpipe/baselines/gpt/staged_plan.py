@@ -11,6 +11,7 @@ from dataclasses import replace
 from jaxpipe import topo
 from jaxpipe.baselines.autoshard.inter_op import StagedModel
 from jaxpipe.plan import Plan, PlanConfig, Sharing, default_plan
+from jaxpipe.schedule import ScheduleKind
 from jaxpipe.topo import Cluster
 
 
@@ -42,7 +43,13 @@ def staged_plan(
         cluster: whose devices are those of the submeshes, by their numbers.
     """
     num_layers = sum(staged.cut)
-    config = PlanConfig(cuts=(staged.cut,), microbatch=microbatch)
+    config = PlanConfig(
+        stages=len(staged.cut),
+        replicas=1,
+        cut=staged.cut,
+        microbatch=microbatch,
+        schedule=ScheduleKind.ONE_F_ONE_B,
+    )
     plan = default_plan(config, cluster, num_layers=num_layers, batch=batch, tied=False)
     groups = tuple(tuple(stage.devices) for stage in staged.stages)
     plan = plan.on_groups((groups,))
