@@ -82,8 +82,12 @@ def family_named(name: str) -> Family:
                 f"not {family!r:.80}"
             )
         return family
+    raise _unknown(name)
+
+
+def _unknown(name: object) -> ValueError:
     choices = [*(f.name for f in FAMILIES[1:]), *sorted(entry_points(group=_GROUP).names)]
-    raise ValueError(
+    return ValueError(
         f"`{FAMILY}` must be {' or '.join(choices)}, or left out for a GPT, not {name!r:.80}"
     )
 
@@ -117,8 +121,9 @@ def config_type(fields: Mapping[str, Any]) -> type[Any]:
     ('LlamaConfig', 'GptConfig')
     """
     family = fields.get(FAMILY, GPT.name)
-    # Of a value that is no name the message is that of an unknown one.
-    return family_named(family if isinstance(family, str) else repr(family)).config
+    if not isinstance(family, str):
+        raise _unknown(family)
+    return family_named(family).config
 
 
 def build_model(config: ModelConfig) -> "Transformer":
