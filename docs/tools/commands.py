@@ -12,7 +12,7 @@ from docs.tools.fields import definitions, facts, fields_of, literal, type_name
 from docs.tools.source import DocumentationError, summary
 from jaxpipe.cli.commands import single_commands
 
-_POSITIONAL, _SUPPRESSED = (get_args(mark[int])[1] for mark in (Positional, Suppress))
+_POSITIONAL, _SUPPRESSED = get_args(Positional[int])[1], get_args(Suppress[int])[1]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
