@@ -96,5 +96,5 @@ for cut in ((6, 6, 6, 6), (6, 6, 7, 5)):
 # ## Next
 #
 # - `jaxpipe profile --model gpt2 -o profile.json` does the same from the shell, for the model as it
-#   is, and `jaxpipe plan --profile profile.json` plans with it.
+#   is, and `jaxpipe plan --set paced.profile=profile.json` plans with it.
 # - [2. Plan a cluster](2_plan_a_cluster.ipynb) takes such costs, and a network, and makes a plan.

@@ -59,8 +59,9 @@ def trial(folder: Path, *, scale: float) -> Row:
     probe += ("--repeats", "3", "--large-mib", "4")
     _jaxpipe(*emulate, "--", *ranks, *_JAXPIPE, *probe)
     _jaxpipe("profile", "--model", "tiny", "--remat", "none", "--out", str(profile))
-    options = ("--profile", str(profile), "--stages", "2", "--replicas", "2", "--ideal", "--json")
-    known = ("--config", str(_MODEL), "--cluster", str(found))
+    settings = (f"paced.profile={profile}", "paced.ideal=true", "plan.stages=2", "plan.replicas=2")
+    options = (*(word for each in settings for word in ("--set", each)), "--json")
+    known = (str(_MODEL), "--cluster", str(found))
     planned = json.loads(_jaxpipe("plan", *known, *options, "-o", str(plan)))
     changes = {"run.folder": run, "plan.file": plan, "plan.cluster": found}
     sets = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]

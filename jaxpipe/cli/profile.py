@@ -36,11 +36,12 @@ def profile(  # noqa: PLR0913  each is an option of the command line
             holds the embedding, the last the head.
         microbatch: samples in a microbatch.
         sequence: tokens in a sample, by default the model's.
-        remat: rematerialisation: `none`, `dots` or `full`; pass the same to `jaxpipe plan --remat`.
+        remat: rematerialisation: `none`, `dots` or `full`; give the same to `jaxpipe plan`, as
+            `train.remat`.
         matmul_precision: precision of products of float32 matrices on GPUs, as with
             `run.matmul_precision`: `tf32` where a GPU has it, or `float32`.
         repeats: repetitions of each call; fewer after 10 s, but at least 3.
-        out: the JSON file to write, for `jaxpipe plan --profile`; with `--collectives` the TOML
+        out: the JSON file to write, for `paced.profile`; with `--collectives` the TOML
             file, for `jaxpipe autoshard --links`.
         collectives: measure all-gather, all-reduce, reduce-scatter and all-to-all between the ranks
             of the `mpirun` that starts this, instead of a model.
@@ -87,8 +88,8 @@ def profile(  # noqa: PLR0913  each is an option of the command line
     if out is not None:
         write_costs(measured, out)
         console.print(
-            f"\nprofile -> {out}\nnext: jaxpipe plan --profile {out} --model {model} "
-            f"--remat {remat}{_precision(matmul_precision)} --batch 64 --cluster CLUSTER",
+            f"\nprofile -> {out}\nnext: jaxpipe plan --set paced.profile={out} --model {model} "
+            f"--set train.remat={remat}{_precision(matmul_precision)} --batch 64 --cluster CLUSTER",
             markup=False,
         )
     else:
@@ -97,9 +98,9 @@ def profile(  # noqa: PLR0913  each is an option of the command line
 
 
 def _precision(precision: MatmulPrecision) -> str:
-    """Return the option of `jaxpipe plan` for the precision, which has the same default."""
+    """Return the setting of `jaxpipe plan` for the precision, which has the same default."""
     is_default = precision is MatmulPrecision.TF32
-    return "" if is_default else f" --matmul-precision {precision}"
+    return "" if is_default else f" --set run.matmul_precision={precision}"
 
 
 def _cut(layers: str | None) -> tuple[int, ...]:

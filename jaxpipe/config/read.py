@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 _MODEL = "model"
 
-BESIDE_FILE = ("file", "cluster", "replan", "drift_factor", "drift_steps")
+BESIDE_FILE = ("file", "cluster", "codecs", "replan", "drift_factor", "drift_steps")
 """The fields of the section `plan` that a plan file does not decide."""
 
 

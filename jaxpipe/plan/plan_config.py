@@ -68,8 +68,8 @@ class PlanConfig:
     """Seconds of the search for the fields that are not set, which `jaxpipe train` makes before it
     starts [s]. `jaxpipe plan` searches longer."""
     codecs: CodecLimit = CodecLimit.NONE
-    """Codecs among which planning chooses: `jaxpipe plan --config` without `--codecs`, and a new
-    plan for links that have become slow (`replan`), for its boundaries between stages."""
+    """Codecs among which planning chooses: `jaxpipe plan`, and a new plan for links that are slow
+    (`replan`), for its boundaries between stages."""
     replan: Replan = Replan.ASK
     """What follows when a link between hosts is slower than planned; needs `trace.links`."""
     drift_factor: float = 2.0

@@ -21,7 +21,9 @@ def test_it_measures_and_the_planner_plans_with_it(
     said = capsys.readouterr().out
     for words in ("embedding", "block", "head and loss", "of peak", "measured on this machine"):
         assert words in said
-    assert f"next: jaxpipe plan --profile {path} --model tiny --remat full" in said
+    assert (
+        f"next: jaxpipe plan --set paced.profile={path} --model tiny --set train.remat=full" in said
+    )
     where = ["--cluster", "laptop", "--batch", "8", "--budget", "1", "-o", str(plan)]
     assert main(["plan", "--set", f"paced.profile={path}", "--model", "tiny", *where]) == 0
     assert plan.exists()
