@@ -15,7 +15,7 @@ from jaxpipe.collective import AllReduceKind
 from jaxpipe.config import load_config
 from jaxpipe.plan import Plan, even_partition
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
-from jaxpipe.schedule import ScheduleKind
+from jaxpipe.schedule import Remat, ScheduleKind
 from jaxpipe.search import Effort, Fixed, Task, search
 from jaxpipe.simulate import Conditions, step_objective
 from jaxpipe.topo import Cluster
@@ -95,7 +95,9 @@ def small_plans(network: Network, small: Small) -> dict[Setting, Plan]:
 def _found(network: Network, small: Small, cluster: Cluster) -> Plan:
     config = load_config(small.config)
     flops_per_s = small.rank_gflops * 1e9
-    profile = gpt_profile(config.model, remat=config.train.remat, flops_per_s=flops_per_s)
+    profile = gpt_profile(
+        config.model, remat=config.train.remat or Remat.NONE, flops_per_s=flops_per_s
+    )
     each = bytes_each(config.model)
     task = Task(
         cluster=cluster,

@@ -18,7 +18,7 @@ from jaxpipe.config import Config, load_config
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import Profile
 from jaxpipe.plan.partition import layers_of
-from jaxpipe.propose.gpt_profile import gpt_profile
+from jaxpipe.propose.conditions import counted_profile
 from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.simulate import Conditions, plan_step_s
@@ -62,7 +62,7 @@ def simulated_s(config: Config, spans: tuple[Span, ...], *, scale: float) -> flo
     """Return the simulated seconds of a step with the compute times of a trace."""
     plan = plan_from(config)
     cluster = with_slower_links(topo.load(config.plan.cluster), scale=scale)
-    profile = gpt_profile(config.model, remat=config.train.remat, flops_per_s=1.0)
+    profile = counted_profile(config, plan.remat)
     conditions = Conditions(
         cluster=cluster,
         profile=_as_measured(profile, plan, spans),

@@ -15,6 +15,7 @@ from jaxpipe.baselines.compare.measured import Measured
 from jaxpipe.config import load_config
 from jaxpipe.propose.gpt_profile import gpt_profile
 from jaxpipe.propose.resolve import plan_from
+from jaxpipe.schedule import Remat
 from jaxpipe.simulate.plan_step import Conditions, plan_step_s
 
 _GRADIENT_BYTES = 4
@@ -41,7 +42,9 @@ def _factor(measured: Measured, config: Path, unshaped_gbps: float) -> float:
 
 def _pipeline_s(path: Path, gbps: float, *, slow: float) -> float:
     config = load_config(path, [f"plan.cluster={cluster_name(gbps=gbps)}"])
-    profile = gpt_profile(config.model, remat=config.train.remat, flops_per_s=_FLOPS_PER_S)
+    profile = gpt_profile(
+        config.model, remat=config.train.remat or Remat.NONE, flops_per_s=_FLOPS_PER_S
+    )
     conditions = Conditions(
         cluster=cluster_of(gbps=gbps),
         profile=profile,

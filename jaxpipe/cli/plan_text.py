@@ -173,8 +173,8 @@ def _left_out(config: "Config", options: SearchOptions, proposal: "Proposal") ->
             "fits into memory, or none was among the most promising"
         )
     else:
-        larger = proposal.larger
-        reason = f"the best plan found with more of them, {larger.name}, takes {larger.value:.4g} s"
+        shape, seconds = proposal.larger
+        reason = f"the best plan found with more of them, {shape}, takes {seconds:.4g} s"
     return [f"{len(names)} devices are not used ({shown}): {reason}"]
 
 

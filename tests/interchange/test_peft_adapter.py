@@ -37,6 +37,7 @@ def tensors_of(config: ModelConfig, *, targets: tuple[str, ...]) -> dict[str, np
     if isinstance(config, LlamaConfig):
         shapes = {pair.ours: pair.shape for pair in llama_pairs(config)}
     else:
+        assert isinstance(config, GptConfig)
         shapes = {name: shape_of(name, config) for name in our_names(config)}
     for name, shape in tuple(shapes.items()):
         if name.endswith(".kernel") and any(each in name for each in targets):

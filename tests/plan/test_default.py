@@ -16,6 +16,8 @@ KINDS = [kind for kind in ScheduleKind if kind is not ScheduleKind.INTERLEAVED]
 
 
 def plan_of(config: PlanConfig, *, tied: bool = True) -> Plan:
+    assert config.stages is not None
+    assert config.replicas is not None
     return default_plan(
         config,
         topo.load("laptop"),

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -174,7 +175,7 @@ def test_unlike_replicas_are_tried(tmp_path: Path):
     path.write_text(
         f"name = 'unlike'\n{hosts}[inside_region]\nlatency_ms = 0.1\nbandwidth_gbps = 10\n"
     )
-    sections = {"optimizer": {"sharded": "true"}, "train": {"remat": "full"}}
+    sections: dict[str, Any] = {"optimizer": {"sharded": "true"}, "train": {"remat": "full"}}
     config = asked(cluster=str(path), batch=28, **sections)
     found = propose(config, SearchOptions(budget=4.0))
     shape = {"stages": found.plan.pipelines[0].num_stages, "replicas": 1}

@@ -80,5 +80,5 @@ def test_other_files_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="cannot read the strategy"):
         read_found(tmp_path / "none.json")
     (tmp_path / "text.json").write_text("{}")
-    with pytest.raises(PlanError, match="is no strategy of `--search duplex`"):
+    with pytest.raises(PlanError, match="is no strategy of `jaxpipe autoshard duplex`"):
         read_found(tmp_path / "text.json")
