@@ -142,6 +142,7 @@ def _compare(
     from jaxpipe.baselines.compare.check_request import check_comparison
     from jaxpipe.baselines.compare.measured import read_measured
     from jaxpipe.baselines.compare.table import markdown, write_table
+    from jaxpipe.baselines.systems import System
     from jaxpipe.config import cluster_from
     from jaxpipe.config.build_job import describe
     from jaxpipe.errors import ConfigError, RunError

@@ -64,7 +64,14 @@ def pipeline_pairs(plan: Plan) -> tuple[tuple[int, int], ...]:
 
     >>> from jaxpipe.plan import PlanConfig, default_plan
     >>> from jaxpipe import topo
-    >>> config = PlanConfig(cluster="two-region", stages=2, replicas=2)
+    >>> from jaxpipe.schedule import ScheduleKind
+    >>> config = PlanConfig(
+    ...     cluster="two-region",
+    ...     stages=2,
+    ...     replicas=2,
+    ...     microbatch=1,
+    ...     schedule=ScheduleKind.ONE_F_ONE_B,
+    ... )
     >>> plan = default_plan(config, topo.load("two-region"), num_layers=4, batch=4, tied=False)
     >>> pipeline_pairs(plan)
     ((0, 1), (2, 3))

@@ -31,6 +31,7 @@ from jaxpipe.models import GptConfig
 from jaxpipe.plan import PlanConfig, default_plan, plan_text
 from jaxpipe.runtime.checkpoint import StreamedTensor
 from jaxpipe.runtime.storage.checksum import seal, unseal
+from jaxpipe.schedule import ScheduleKind
 from jaxpipe.topo.toml_text import parse_toml
 
 _MODEL = GptConfig(num_layers=1, dim=4, num_heads=1, sequence=4, vocabulary=8)
@@ -70,7 +71,13 @@ def plan(folder: Path, random: Random) -> Hostile:
     """Change a plan file, and read its placement."""
     cluster = topo.load(_PLANNED)
     whole = default_plan(
-        PlanConfig(cluster=_PLANNED, stages=2, replicas=2),
+        PlanConfig(
+            cluster=_PLANNED,
+            stages=2,
+            replicas=2,
+            microbatch=1,
+            schedule=ScheduleKind.ONE_F_ONE_B,
+        ),
         cluster,
         num_layers=4,
         batch=8,

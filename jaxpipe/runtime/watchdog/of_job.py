@@ -80,7 +80,14 @@ def waits_for(plan: Plan, *, rank: int) -> Callable[[Instruction], tuple[int, ..
     >>> from jaxpipe.plan import PlanConfig, default_plan
     >>> from jaxpipe.schedule import forward, gather, receive
     >>> from jaxpipe import topo
-    >>> config = PlanConfig(cluster="two-region", stages=2, replicas=2)
+    >>> from jaxpipe.schedule import ScheduleKind
+    >>> config = PlanConfig(
+    ...     cluster="two-region",
+    ...     stages=2,
+    ...     replicas=2,
+    ...     microbatch=1,
+    ...     schedule=ScheduleKind.ONE_F_ONE_B,
+    ... )
     >>> plan = default_plan(config, topo.load("two-region"), num_layers=4, batch=4, tied=False)
     >>> of_rank_3 = waits_for(plan, rank=3)
     >>> of_rank_3(receive(1, 0, 0)), of_rank_3(forward(1, 0)), of_rank_3(gather(1))

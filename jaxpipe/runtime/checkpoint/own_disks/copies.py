@@ -34,7 +34,14 @@ def copies_of(plan: Plan, disks: Disks) -> Copies:
 
     >>> from jaxpipe.plan import PlanConfig, default_plan
     >>> from jaxpipe import topo
-    >>> config = PlanConfig(cluster="two-region", stages=2, replicas=2)
+    >>> from jaxpipe.schedule import ScheduleKind
+    >>> config = PlanConfig(
+    ...     cluster="two-region",
+    ...     stages=2,
+    ...     replicas=2,
+    ...     microbatch=1,
+    ...     schedule=ScheduleKind.ONE_F_ONE_B,
+    ... )
     >>> plan = default_plan(config, topo.load("two-region"), num_layers=4, batch=4, tied=False)
     >>> apart = Disks(leader_of=(0, 1, 2, 3), hosts=("a", "b", "c", "d"))
     >>> copies_of(plan, apart).pairs
