@@ -51,11 +51,13 @@ def step_breakdown(plan: Plan, conditions: Conditions) -> StepBreakdown:
         sum(span.end_s - span.start_s for span in trace.spans if span.lane is lane) / plan.num_ranks
         for lane in (Lane.COMPUTE, Lane.UPDATE)
     )
+    # Computes of ranks of several devices have the messages between these, which are free there.
+    free_s = max(free_s, compute_s + update_s)
     # The differences telescope: all parts add up to the end of `trace`.
     return StepBreakdown(
         compute_s=compute_s,
         update_s=update_s,
-        bubble_s=max(0.0, free_s - compute_s - update_s),  # rounding may leave less than 0
+        bubble_s=free_s - compute_s - update_s,
         activations_s=alone_s - free_s,
         gradients_s=end_s(trace) - alone_s,
         trace=trace,

@@ -64,9 +64,9 @@ def test_ranks_of_several_devices_are_paced(
 @pytest.mark.parametrize(
     ("sections", "flags", "words"),
     [
-        ({"comm": {"boundary": "int8"}}, (), "`comm.boundary` is int8"),
-        ({}, ("--transport", "nccl"), "`run.transport` is nccl"),
-        ({}, ("--resume",), "`resume`"),
+        ({"comm": {"boundary": "int8"}}, (), "`comm.boundary` (int8) exclude each other"),
+        ({}, ("--transport", "nccl"), "`run.transport` (nccl) exclude each other"),
+        ({}, ("--resume",), "`--resume` needs a checkpoint"),
     ],
 )
 def test_what_cannot_be_paced_is_refused(

@@ -41,12 +41,12 @@ def test_float32_is_measured_in_the_precision_that_is_asked_for(
         return flops_per_s(**options)
 
     monkeypatch.setattr(gpt_parts, "matrix_peak_flops_per_s", peak)
-    arguments = [*_QUICK, "--set", "run.matmul_precision=float32", "-o", str(tmp_path / "p.json")]
+    arguments = [*_QUICK, "--matmul-precision", "float32", "-o", str(tmp_path / "p.json")]
     assert main(["profile", *arguments]) == 0
     said = capsys.readouterr().out
     assert used == ["float32"]
     assert "float32 products on GPUs in float32" in said
-    assert "--remat full --matmul-precision float32 --batch 64" in said
+    assert "--set train.remat=full --set run.matmul_precision=float32 --batch 64" in said
 
 
 @pytest.mark.parametrize(
