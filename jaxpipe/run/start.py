@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from jaxpipe.config import Config, check_paced, check_plan_fits, load_config, place_of
-from jaxpipe.errors import CheckpointError, ConfigError
+from jaxpipe.errors import CheckpointError, ConfigError, RunError
 from jaxpipe.plan import Plan, ResolvedPlan, read_resolved_plan
 from jaxpipe.run.console import console, errors, next_line
 from jaxpipe.run.drift.adopt import ADOPTED_EXIT_CODE, adopted_in
@@ -76,7 +76,7 @@ class TrainRequest:
     `plan` is the plan file of a launcher that has resolved the plan; `hooks` names the function
     that makes the hooks of a rank, as `MODULE:FUNCTION`. `lock` is the token of the lock that the
     supervisor of a run over hosts holds. `is_supervised` says whether `jaxpipe run` has started
-    this attempt, `reads_plan` whether it sends the file `plan.file` to the input of rank 0.
+    this attempt, `plan_bytes` how many bytes of `plan.file` it sends to the input of rank 0.
     """
 
     config: Path
@@ -86,7 +86,7 @@ class TrainRequest:
     hooks: str | None = None
     lock: str | None = None
     is_supervised: bool = False
-    reads_plan: bool = False
+    plan_bytes: int = 0
 
     @property
     def words(self) -> list[str]:
@@ -144,21 +144,26 @@ def start_training(request: TrainRequest) -> int:
     config = load_config(request.config, request.settings, notice=notice)
     if here is None:
         return _launch(request, config)
-    if request.reads_plan and here.rank == 0:
-        _read_plan_file(config)
+    if request.plan_bytes and here.rank == 0:
+        _read_plan_file(config, num_bytes=request.plan_bytes)
     return _be_rank(request, config, here)
 
 
-def _read_plan_file(config: Config) -> None:
+def _read_plan_file(config: Config, *, num_bytes: int) -> None:
     """Write the plan that a supervisor sends to rank 0 to `plan.file`: its host may lack the file.
 
     Raises:
         OSError: it cannot be written.
+        RunError: fewer bytes came.
     """
     assert config.plan.file is not None, "a supervisor sends a plan file"
     path = Path(config.plan.file)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(sys.stdin.buffer.read())
+    # By their number: `mpirun` does not always pass on the end of its input.
+    content = sys.stdin.buffer.read(num_bytes)
+    if len(content) != num_bytes:
+        raise RunError(f"rank 0 received {len(content)} of {num_bytes} bytes of {path}")
+    path.write_bytes(content)
 
 
 def check_training(request: TrainRequest) -> None:

@@ -89,7 +89,7 @@ class HostsSite:
                 self.request,
                 settings=attempt.settings,
                 resume=attempt.from_step is not None,
-                reads_plan=attempt.plan_file is not None,
+                plan_bytes=0 if attempt.plan_file is None else attempt.plan_file.stat().st_size,
             ),
             can_stop=lambda: have_begun(folder),
             poll=watch.poll,

@@ -74,7 +74,7 @@ class Theatre:
         act = self.acts[len(self.started)]
         self.started.append((tuple(hosts), request))
         self.plans.append(None if plan_file is None else plan_file.name)
-        assert request.reads_plan == (plan_file is not None)
+        assert request.plan_bytes == (0 if plan_file is None else plan_file.stat().st_size)
         assert not can_stop()
         watch = self.folder / "watch"
         watch.mkdir(parents=True, exist_ok=True)
