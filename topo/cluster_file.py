@@ -17,7 +17,7 @@ MAX_DEVICES = 2**14
 
 Rows: TypeAlias = tuple[tuple[float, ...], ...]
 
-_SPEED, _RATE, _PRICE = (0.0, 1e6), (1e-6, 1e9), (0.0, 1e6)
+_SPEED, _RATE, _PRICE = (0.0, 1e6), (1e-9, 1e9), (0.0, 1e6)
 RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
         "memory_gib": (2.0**-10, 2.0**20),
@@ -37,7 +37,7 @@ RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
 )
 """The least and the largest number of each field that has a unit: of what exists, with margins.
 
-1e-6 Gbit/s is a modem, 1e9 Gbit/s a link that takes no time. Speeds and powers are above
+1e-9 Gbit/s is a byte a second, 1e9 Gbit/s a link that takes no time. Speeds and powers are above
 0. A NIC may be `inf`, its default: it limits nothing.
 """
 _ABOVE_0 = frozenset(("tflops", "effective_tflops", "watts"))

@@ -15,7 +15,7 @@ from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.plan import Plan, PlanConfig, default_plan
 from jaxpipe.plan.cost import stage_memory
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
-from jaxpipe.schedule import Remat
+from jaxpipe.schedule import Remat, ScheduleKind
 from jaxpipe.topo import Cluster
 
 _GIB = 2**30
@@ -65,7 +65,13 @@ def _plans(model: ModelConfig, cluster: Cluster, *, tokens: int) -> Iterator[Pla
             continue
         replicas = size // stages
         samples = math.ceil(tokens / model.sequence / replicas)
-        config = PlanConfig(cluster=cluster.name, stages=stages, replicas=replicas, microbatch=1)
+        config = PlanConfig(
+            cluster=cluster.name,
+            stages=stages,
+            replicas=replicas,
+            microbatch=1,
+            schedule=ScheduleKind.ONE_F_ONE_B,
+        )
         yield default_plan(
             config,
             cluster,

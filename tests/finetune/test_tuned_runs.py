@@ -115,7 +115,9 @@ def test_what_reads_a_checkpoint_has_merged_kernels(adapted: Path) -> None:
     both = checkpoint.read([name, f"{name}_lora_a", f"{name}_lora_b"])
     a, b = (both[f"{name}_lora_{factor}"] for factor in "ab")
     expected = both[name] + 2 * np.einsum("ir,rkj->ikj", a, b)
-    np.testing.assert_allclose(read_merged(checkpoint)([name])[name], expected, rtol=1e-6)
+    # Sums of float32 cancel: an element near 0 is as exact as what it is the sum of, below 0.3.
+    merged = read_merged(checkpoint)([name])[name]
+    np.testing.assert_allclose(merged, expected, rtol=1e-6, atol=3e-8)
     _, params = restored_model(checkpoint)
     kernel = params["blocks"]["attention"]["qkv"]
     assert kernel.keys() == {"kernel", "bias"}
