@@ -7,7 +7,7 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.comm import Transport, run_ranks
-from jaxpipe.config import config_from, resolve
+from jaxpipe.config import config_from
 from jaxpipe.errors import UserError
 from jaxpipe.plan import ResolvedPlan
 from jaxpipe.run.folder_lock import locked
@@ -110,6 +110,6 @@ def test_a_rank_with_a_plan_neither_reads_the_cluster_nor_simulates(
         raise AssertionError("the launcher has done this")
 
     monkeypatch.setattr(topo, "load", fail)
-    monkeypatch.setattr(resolve, "fastest_all_reduce", fail)
+    monkeypatch.setattr("jaxpipe.propose.decided_plan.fastest_all_reduce", fail)
     assert run_rank(Start(config=config, resolved=resolved), is_launched=False) == 0
     assert (tmp_path / "run" / "trace.json").exists()

@@ -83,7 +83,7 @@ def test_a_new_plan_has_codecs_within_the_limit_of_the_configuration(
     path.write_text(cluster_toml(corrected(cluster, slow)))
     # A search would find a plan that avoids the link.
     best = SimpleNamespace(plan=present)
-    monkeypatch.setattr("jaxpipe.run.drift.replan.searched", lambda *_, **__: best)
+    monkeypatch.setattr("jaxpipe.run.drift.replan.search", lambda *_, **__: best)
     found = replan(config, cluster=path, out=out, budget_s=0.1, tflops=0.01)
     # The gradients of the tied embedding cross it, too, and keep their bytes.
     assert found.new_s < 0.6 * found.present_s
