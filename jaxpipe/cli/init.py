@@ -39,10 +39,13 @@ def init(folder: tyro.conf.Positional[Path] = Path(".")) -> int:
         ) from error
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"cannot write {path}: {error}") from error
-    config, dataset = shlex.quote(str(path)), shlex.quote(str(data))  # printed for a shell
+    # Printed for a shell.
+    config, dataset, plan = (shlex.quote(str(file)) for file in (path, data, folder / "plan.toml"))
     console.print(
         f"configuration -> {path}\n\n"
         f"next: jaxpipe data prepare --out {dataset}  # add --source for your own texts\n"
+        f"      jaxpipe plan {config} -o {plan}  # or leave it to train\n"
+        f"      jaxpipe simulate {config}\n"
         f"      jaxpipe show {config}\n"
         f"      jaxpipe train {config}",
         markup=False,

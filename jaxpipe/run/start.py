@@ -156,13 +156,12 @@ def _read_plan_file(config: Config, *, num_bytes: int) -> None:
         OSError: it cannot be written.
         RunError: fewer bytes came.
     """
-    assert config.plan.file is not None, "a supervisor sends a plan file"
-    path = Path(config.plan.file)
+    path = Path(config.plan.file or "plan.toml")
     path.parent.mkdir(parents=True, exist_ok=True)
     # By their number: `mpirun` does not always pass on the end of its input.
     content = sys.stdin.buffer.read(num_bytes)
     if len(content) != num_bytes:
-        raise RunError(f"rank 0 received {len(content)} of {num_bytes} bytes of {path}")
+        raise RunError(f"`plan.file` {path}: rank 0 received {len(content)} of {num_bytes} bytes")
     path.write_bytes(content)
 
 
