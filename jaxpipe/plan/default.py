@@ -41,7 +41,8 @@ def default_plan(
             device does not exist or is named twice.
     """
     if not config.is_decided or config.microbatch is None:
-        free = [name for name in _DECISIONS if getattr(config, name) is None]
+        decisions = _DECISIONS[2:] if config.has_shape else _DECISIONS  # `cuts` have a shape
+        free = [name for name in decisions if getattr(config, name) is None]
         raise PlanError(f"`plan.{free[0]}` is not set: set it, or let `jaxpipe plan` search it")
     sizes = [_pipeline_ranks(size, config) for size in _num_stages(config)]
     used = iter(devices_used(config, cluster, num_ranks=sum(sizes)))

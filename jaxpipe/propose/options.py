@@ -75,7 +75,7 @@ class SearchOptions:
                 )
 
     def seconds(self, num_devices: int) -> float:
-        """Return the seconds of the search for a cluster of so many devices."""
+        """Return the seconds of the search for a cluster of this size [devices]."""
         if self.budget is not None:
             return self.budget
         return min(_MOST_SECONDS, _LEAST_SECONDS + num_devices / 2)
