@@ -42,6 +42,18 @@ _MODEL = "model"
 BESIDE_FILE = ("file", "cluster", "codecs", "replan", "drift_factor", "drift_steps")
 """The fields of the section `plan` that a plan file does not decide."""
 
+FREE = "free"
+"""The value that leaves a field of `FREE_FIELDS` to the planner, as if it were not set: for
+`--set plan.stages=free`, where a file sets the field."""
+FREE_FIELDS = {
+    "plan": (
+        *("devices", "stages", "replicas", "microbatch", "schedule", "chunks", "all_reduce"),
+        *("cut", "cuts", "shares", "warmup"),
+    ),
+    "train": ("remat",),
+}
+"""The fields of each section that the planner decides, if the configuration does not."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
@@ -162,6 +174,8 @@ def _section(name: str, section: Any, values: Any) -> Any:
         for number, row in enumerate(rows if isinstance(rows, list | tuple) else ()):
             if isinstance(row, dict):
                 _refuse_unknown(row, kind, f"{name}.{table}[{number}].")
+    free = FREE_FIELDS.get(name, ())
+    values = {key: value for key, value in values.items() if key not in free or value != FREE}
     try:
         return msgspec.convert(values, section)
     except msgspec.ValidationError as error:
@@ -187,7 +201,8 @@ def _overridden(plan: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given fields that a plan file overrides."""
     if not plan.get("file"):
         return {}
-    return {key: value for key, value in plan.items() if key not in BESIDE_FILE}
+    given = ((key, value) for key, value in plan.items() if value != FREE)
+    return {key: value for key, value in given if key not in BESIDE_FILE}
 
 
 def _with_preset(values: dict[str, Any]) -> dict[str, Any]:

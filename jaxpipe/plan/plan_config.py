@@ -25,7 +25,7 @@ class Replan(StrEnum):
 class PlanConfig:
     """The section `[plan]`: a plan file, or the decisions of its user.
 
-    A field that is not set is free: the planner searches it (`jaxpipe.propose`).
+    A field that is not set, or is "free", is free: the planner searches it (`jaxpipe.propose`).
     """
 
     file: str | None = None

@@ -1,5 +1,6 @@
 """Reading a configuration: what it says, what it leaves out, and the way back."""
 
+import dataclasses
 import tomllib
 from pathlib import Path
 
@@ -7,8 +8,10 @@ import pytest
 
 from jaxpipe.config import config_from, load_config, to_tree
 from jaxpipe.config.build_job import scales_loss
+from jaxpipe.config.read import FREE_FIELDS
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import presets
+from jaxpipe.plan import PlanConfig
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.topo.toml_text import toml_text
 from tests.runtime.training import tiny_tree
@@ -77,6 +80,27 @@ def test_the_loss_is_scaled_where_activations_are_float16_or_as_told(
     loss_scale = {} if enabled is None else {"enabled": enabled}
     config = config_from({**LEAST, "model": model, "loss_scale": loss_scale})
     assert scales_loss(config) == expected
+
+
+@pytest.mark.parametrize(
+    "field", [f"{section}.{name}" for section, names in FREE_FIELDS.items() for name in names]
+)
+def test_free_is_not_set(field: str) -> None:
+    freed = load_config(QUICKSTART, [f"{field}=free"])
+    section, _, name = field.partition(".")
+    tree = tomllib.loads(QUICKSTART.read_text())
+    tree[section].pop(name, None)
+    assert freed == config_from(tree)
+
+
+def test_what_has_no_default_in_the_plan_may_be_free() -> None:
+    unset = {f.name for f in dataclasses.fields(PlanConfig) if f.default in (None, ())}
+    assert unset - {"file", "schedule_file"} == set(FREE_FIELDS["plan"])
+
+
+def test_only_the_planner_s_fields_may_be_free() -> None:
+    with pytest.raises(ConfigError, match=r"`train\.steps`: .* whole number.*; it is 'free'"):
+        load_config(QUICKSTART, ["train.steps=free"])
 
 
 def test_a_setting_cannot_open_a_value():
