@@ -30,7 +30,7 @@ from jaxpipe.chaos.harness.processes import wait_for_ends
 from jaxpipe.chaos.harness.tiny_run import Started, started, wait_until
 from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
 from jaxpipe.plan import read_resolved_plan
-from jaxpipe.run.prepare_run import PLAN_FILE
+from jaxpipe.run.folder.prepare_run import PLAN_FILE
 from jaxpipe.runtime.metrics.records import read_description
 
 _STEPS_EACH = 5

@@ -68,7 +68,7 @@ def _be_rank(name: str, config: "Config", out: Path, executor: "Executor") -> in
     from jaxpipe.errors import ConfigError
     from jaxpipe.plan import ResolvedPlan, read_resolved_plan
     from jaxpipe.propose.resolve import plan_from
-    from jaxpipe.run.prepare_run import PLAN_FILE
+    from jaxpipe.run.folder.prepare_run import PLAN_FILE
     from jaxpipe.runtime.process.affinity import pin
     from jaxpipe.runtime.process.compile_cache import use_compile_cache
     from jaxpipe.runtime.process.gpu_assignment import take_devices
@@ -113,8 +113,8 @@ class _StepLine:
 
     def __call__(self, step: "Step") -> None:
         """Print a step."""
-        from jaxpipe.run.progress import Progress
-        from jaxpipe.run.rank_progress import write_progress
+        from jaxpipe.run.terminal.progress import Progress
+        from jaxpipe.run.terminal.rank_progress import write_progress
 
         what, total = f"{self._system}: training", self._num_steps
         write_progress(
@@ -148,9 +148,9 @@ def _compare(
     from jaxpipe.errors import ConfigError, RunError
     from jaxpipe.plan import ResolvedPlan
     from jaxpipe.propose.resolve import plan_from
-    from jaxpipe.run.console import console
-    from jaxpipe.run.prepare_run import write_resolved_plan
-    from jaxpipe.run.rank_progress import shown_ranks
+    from jaxpipe.run.folder.prepare_run import write_resolved_plan
+    from jaxpipe.run.terminal.console import console
+    from jaxpipe.run.terminal.rank_progress import shown_ranks
     from jaxpipe.runtime.metrics.run_truth import truth_of
     from jaxpipe.runtime.process.mpirun import launch, launched_rank
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jaxpipe import topo
 from jaxpipe.errors import ConfigError
-from jaxpipe.run.console import console
+from jaxpipe.run.terminal.console import console
 from jaxpipe.runtime.process.affinity import pin
 from jaxpipe.runtime.process.gpu_assignment import take_devices
 from jaxpipe.runtime.process.mpirun import LaunchedRank, launched_rank

@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.run.console import console
+from jaxpipe.run.terminal.console import console
 from jaxpipe.runtime.process.compile_cache import use_compile_cache
 
 

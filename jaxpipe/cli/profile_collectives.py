@@ -12,8 +12,8 @@ from jaxpipe.baselines.autoshard.measure_collectives import (
 )
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.errors import ConfigError
-from jaxpipe.run.console import console
-from jaxpipe.run.output_files import check_output
+from jaxpipe.run.folder.output_files import check_output
+from jaxpipe.run.terminal.console import console
 from jaxpipe.runtime.process.mpirun import launched_rank
 
 _LEAST_MIB, _MOST_MIB = 4, 256

@@ -10,7 +10,7 @@ import tyro
 
 from jaxpipe.cli.versions import version_line
 from jaxpipe.errors import ConfigError
-from jaxpipe.run.folder_lock import locked
+from jaxpipe.run.folder.folder_lock import locked
 from jaxpipe.runtime.process.mpirun import run_child
 
 if TYPE_CHECKING:

@@ -25,17 +25,17 @@ import msgspec
 from jaxpipe.config import Config, check_paced, check_plan_fits, load_config, place_of
 from jaxpipe.errors import CheckpointError, ConfigError, RunError
 from jaxpipe.plan import Plan, ResolvedPlan, read_resolved_plan
-from jaxpipe.run.console import console, errors, next_line
 from jaxpipe.run.drift.adopt import ADOPTED_EXIT_CODE, adopted_in
-from jaxpipe.run.folder_lock import beating, locked
-from jaxpipe.run.prepare_run import (
+from jaxpipe.run.folder.folder_lock import beating, locked
+from jaxpipe.run.folder.prepare_run import (
     Prepared,
     begin_folder,
     introduce_run,
     prepare,
     report_complete,
 )
-from jaxpipe.run.rank_progress import shown_ranks
+from jaxpipe.run.terminal.console import console, errors, next_line
+from jaxpipe.run.terminal.rank_progress import shown_ranks
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.config import ComputeKind, Survival
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
@@ -220,7 +220,7 @@ def _be_rank(request: TrainRequest, config: Config, here: LaunchedRank) -> int:
     use_compile_cache(os.environ)
     hooks = load_hooks(request.hooks, request.config, rank=here.rank)
 
-    from jaxpipe.run.rank import Start, run_rank  # loads jax and MPI
+    from jaxpipe.run.rank.run_rank import Start, run_rank  # loads jax and MPI
 
     start = Start(
         config=config,
@@ -271,7 +271,7 @@ def _be_only_rank(request: TrainRequest, prepared: Prepared) -> int:
     use_compile_cache(os.environ)
     hooks = load_hooks(request.hooks, request.config, rank=0)
 
-    from jaxpipe.run.rank import Start, run_rank
+    from jaxpipe.run.rank.run_rank import Start, run_rank
 
     start = Start(
         config=prepared.config,

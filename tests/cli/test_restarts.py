@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.cli.main import main
-from jaxpipe.run.folder_lock import holder_of
+from jaxpipe.run.folder.folder_lock import holder_of
 from tests.cli.conftest import WriteConfig
 
 

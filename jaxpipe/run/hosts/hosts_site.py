@@ -13,9 +13,9 @@ from pathlib import Path
 from jaxpipe.config import load_config, place_of
 from jaxpipe.errors import CheckpointError
 from jaxpipe.run.drift.adopt import adopted_in
+from jaxpipe.run.folder.prepare_run import forget_last_end
 from jaxpipe.run.hosts.joining import Joining
 from jaxpipe.run.hosts.placed_job import answering
-from jaxpipe.run.prepare_run import forget_last_end
 from jaxpipe.run.start import TrainRequest
 from jaxpipe.run.supervise.ending import Attempt, EndKind
 from jaxpipe.runtime.checkpoint import committed

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jaxpipe.config import Config, load_config
 from jaxpipe.errors import ConfigError
-from jaxpipe.run.folder_lock import locked
+from jaxpipe.run.folder.folder_lock import locked
 from jaxpipe.run.hosts.hosts_site import HostsSite
 from jaxpipe.run.hosts.join_desk import JoinDesk
 from jaxpipe.run.hosts.join_words import JOIN_FILE, JoinAddress, new_key, write_join_file

@@ -10,7 +10,7 @@ from jaxpipe.config import load_config, place_of
 from jaxpipe.errors import UserError
 from jaxpipe.plan import read_resolved_plan
 from jaxpipe.run.drift.adopt import Adopted, adopted_in
-from jaxpipe.run.prepare_run import PLAN_FILE
+from jaxpipe.run.folder.prepare_run import PLAN_FILE
 from jaxpipe.run.supervise.ending import Attempt, Ending, EndKind
 from jaxpipe.run.supervise.giving_up import Decision, decide
 from jaxpipe.run.supervise.planner import Planned, Planner

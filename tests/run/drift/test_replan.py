@@ -21,7 +21,7 @@ from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned, repl
 from jaxpipe.run.drift.search_process import SearchProcess
 from jaxpipe.run.drift.slow_links import LinkJudge, SlowLink
 from jaxpipe.run.drift.watch import DriftWatch, drift_watch
-from jaxpipe.run.prepare_run import forget_last_end, write_resolved_plan
+from jaxpipe.run.folder.prepare_run import forget_last_end, write_resolved_plan
 from jaxpipe.schedule import Remat
 from jaxpipe.topo.write import cluster_toml
 from tests.plan_section import decided
