@@ -12,11 +12,11 @@ from rich.console import Console
 
 from jaxpipe.config import Config
 from jaxpipe.errors import UserError
+from jaxpipe.inference.sample_texts import sample_text
 from jaxpipe.pictures.loss_picture import LossCurve, draw_losses
 from jaxpipe.plan import Plan, ideal_bubble
 from jaxpipe.propose.conditions import counted_profile
 from jaxpipe.run.folder.prepare_run import PLAN_FILE
-from jaxpipe.run.sample import sample_text
 from jaxpipe.run.terminal.console import next_line
 from jaxpipe.run.terminal.first_step import FirstStep, first_step
 from jaxpipe.run.terminal.progress import Pace, Progress, duration

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import pytest
 
-from jaxpipe.generate import tokens
-from jaxpipe.run.sample import sample_text
+from jaxpipe.inference import tokens
+from jaxpipe.inference.sample_texts import sample_text
 from jaxpipe.runtime.checkpoint import latest
 from tests.runtime.training import run_tree, tiny_tree
 

@@ -4,13 +4,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import exp
-from typing import TYPE_CHECKING
 
+import jax
 import numpy as np
+from jax import Array
 
 from jaxpipe.config import restored_model, saved_config, tokenizer_of
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.checkpoint import Checkpoint
+from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.data import (
     Dataset,
     Mixture,
@@ -20,14 +22,11 @@ from jaxpipe.runtime.data import (
     same_tokens,
 )
 from jaxpipe.runtime.data.samples import IGNORED
+from jaxpipe.runtime.stage.calls import TargetArrays
+from jaxpipe.runtime.stage.model import Parameters
+from jaxpipe.runtime.stage.placed import PackedTargets
+from jaxpipe.runtime.stage.stage import Stage, Targets
 from jaxpipe.runtime.storage.object_folder import Folder
-
-if TYPE_CHECKING:  # they import jax
-    from jax import Array
-
-    from jaxpipe.runtime.stage.calls import TargetArrays
-    from jaxpipe.runtime.stage.model import Parameters
-    from jaxpipe.runtime.stage.stage import Stage, Targets
 
 _BATCH = 8
 """Windows that are computed at once; a loss does not depend on it but for rounding."""
@@ -60,11 +59,6 @@ def held_out_losses(
         ConfigError: the model predicts labels, or a dataset has another tokenizer.
         DataError: a dataset is missing, corrupt, or shorter than a window.
     """
-    import jax
-
-    from jaxpipe.runtime.config import Loop
-    from jaxpipe.runtime.stage.stage import Stage
-
     config = saved_config(checkpoint)
     if config.model.classes:
         raise ConfigError(
@@ -86,22 +80,20 @@ def held_out_losses(
     with jax.default_matmul_precision(config.run.matmul_precision.jax_name):
         for folder, data in held_out.items():
             loss, num_targets = 0.0, 0
-            for each in _batches(data, num_windows=windows[folder]):
+            for batch in _batches(data, num_windows=windows[folder]):
                 # On the host, in float64: in float32, a long sum would lose digits.
-                loss += float(evaluate(params, each.inputs, _targets(each)))
-                num_targets += int(np.count_nonzero(each.targets != IGNORED))
+                loss += float(evaluate(params, batch.inputs, _targets(batch)))
+                num_targets += int(np.count_nonzero(batch.targets != IGNORED))
             yield HeldOut(folder=folder, num_targets=num_targets, loss=loss / max(num_targets, 1))
 
 
-def _targets(read: Samples) -> "TargetArrays":
-    from jaxpipe.runtime.stage.placed import PackedTargets
-
+def _targets(read: Samples) -> TargetArrays:
     if read.segments is None:
         return read.targets
     return PackedTargets(segments=read.segments, targets=read.targets)
 
 
-def _summed(stage: "Stage", params: "Parameters", inputs: "Array", targets: "Targets") -> "Array":
+def _summed(stage: Stage, params: Parameters, inputs: Array, targets: Targets) -> Array:
     return stage.evaluate(params, inputs, targets)
 
 

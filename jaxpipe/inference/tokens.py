@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from jaxpipe.inference.sampling import Sampling, continuation, draw
 from jaxpipe.models.decoder import Decoder, Logits, can_decode
 from jaxpipe.models.kernels.cached_attention import Cache
-from jaxpipe.runtime.sampling import Sampling, continuation, draw
 from jaxpipe.runtime.stage.model import Model, Parameters
 
 Tokens = tuple[int, ...]

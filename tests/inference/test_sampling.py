@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpipe.runtime.sampling import Sampling, continuation
+from jaxpipe.inference.sampling import Sampling, continuation
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.stage import Stage
 from tests.oracles.one_device import NUM_LAYERS, SEED, SEQUENCE, tiny_gpt

@@ -96,7 +96,7 @@ def continuation(
     """Yield the tokens that continue the prompt, one by one.
 
     The model sees the last `model.sequence` tokens, and computes all of them for each new token, at
-    one shape: it compiles once, but caches no keys and values. `jaxpipe.generate` does, for the
+    one shape: it compiles once, but caches no keys and values. `tokens.generated` does, for the
     models whose layers it knows.
     """
     stage = Stage(model=model, index=0, num_stages=1, layers=range(model.num_layers))

@@ -7,9 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from jaxpipe.generate import Continuation, generated, tokens
+from jaxpipe.inference import tokens
+from jaxpipe.inference.sample_texts import Continuation
+from jaxpipe.inference.sampling import Sampling
+from jaxpipe.inference.tokens import generated
 from jaxpipe.runtime.data import Bytes
-from jaxpipe.runtime.sampling import Sampling
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.stage import Stage
 from tests.oracles.one_device import NUM_LAYERS, SEED, SEQUENCE, tiny_gpt
