@@ -24,14 +24,13 @@ from jaxpipe.plan import Plan
 from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.folder.folder_lock import locked
 from jaxpipe.run.folder.prepare_run import resume_notice
+from jaxpipe.runtime.checkpoint.resume import resumed_state
 from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind
 from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.runtime.open_transport import choose_transport
-from jaxpipe.runtime.resume_stored import stored_checkpoint
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.train import Outcome, Stopped, outcome_in
 from jaxpipe.runtime.train import train as train_rank
-from jaxpipe.runtime.train_snapshot import Saved
 from jaxpipe.runtime.watchdog.of_job import start_watchdog
 
 logger = logging.getLogger(__name__)
@@ -92,10 +91,8 @@ def _train(
     def run_rank(base: Transport) -> Outcome | Stopped | None:
         transport = choose_transport(config.run, plan, cluster, base=base)
         try:
-            saved: Saved | None = checkpoint
-            if job.checkpoint.folder is not None:
-                timeout_s = config.run.startup_timeout_s
-                saved = stored_checkpoint(job, transport, checkpoint, timeout_s=timeout_s)
+            timeout_s = config.run.startup_timeout_s
+            saved = resumed_state(job, transport, checkpoint, timeout_s=timeout_s)
             outcome = train_rank(
                 job,
                 transport,

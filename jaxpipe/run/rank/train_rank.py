@@ -29,9 +29,9 @@ from jaxpipe.run.terminal.console import console
 from jaxpipe.run.terminal.progress import Progress
 from jaxpipe.run.terminal.report import ReportedHooks, StepReport, report_end, theory_of
 from jaxpipe.runtime.checkpoint import Checkpoint
-from jaxpipe.runtime.checkpoint.agree import agree_on_checkpoint
 from jaxpipe.runtime.checkpoint.own_disks.available import Available
 from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
+from jaxpipe.runtime.checkpoint.resume import resumed_state
 from jaxpipe.runtime.config import Survival
 from jaxpipe.runtime.data import dataset_folder
 from jaxpipe.runtime.data.bring_dataset import bring_datasets
@@ -41,8 +41,6 @@ from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.runtime.process.preflight import check_same_everywhere
 from jaxpipe.runtime.recovery.last_state import LastState
 from jaxpipe.runtime.recovery.survivor import Smaller, Survivor
-from jaxpipe.runtime.resume_apart import fetched_checkpoint
-from jaxpipe.runtime.resume_stored import stored_checkpoint
 from jaxpipe.runtime.storage.object_folder import Folder
 from jaxpipe.runtime.train import Outcome, Stopped, train
 from jaxpipe.runtime.train_snapshot import Saved
@@ -241,12 +239,8 @@ def _train_first(
     check_same_everywhere(transport, facts, timeout_s=timeout_s)
     _check_place(member.config, transport, timeout_s=timeout_s)
     checkpoint = None
-    if isinstance(found, Available):
-        checkpoint = fetched_checkpoint(job, transport, found, timeout_s=timeout_s)
-    elif resume and job.checkpoint.folder is not None:
-        checkpoint = stored_checkpoint(job, transport, found, timeout_s=timeout_s)
-    elif resume:
-        checkpoint = agree_on_checkpoint(transport, found, timeout_s=timeout_s)
+    if resume:
+        checkpoint = resumed_state(job, transport, found, timeout_s=timeout_s)
     return _train(member, job, checkpoint)
 
 
