@@ -67,17 +67,13 @@ def _of_this_job(here: LaunchedRank, *, timeout_s: float) -> "tuple[Finding, ...
     pin(os.environ)  # before jax, which makes as many threads as there are cores
     take_devices(os.environ, each=1)
 
+    from jaxpipe.comm import closing
     from jaxpipe.comm.mpi.mpi_transport import MpiTransport
     from jaxpipe.doctor import gather_facts, judge_job, judge_survival_of_job
 
     transport = MpiTransport()
-    try:
+    with closing(transport):
         facts = gather_facts(transport, timeout_s=timeout_s)
-    except BaseException as error:
-        # The other ranks wait in the same gather: they have to end, too.
-        transport.close(error=error)
-        raise
-    transport.close()
     if facts is None or here.rank > 0:
         return None
     found = judge_job(facts, num_started=here.num_ranks)

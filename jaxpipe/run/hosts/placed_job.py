@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from jaxpipe.run.start import ENTRY, TrainRequest
+from jaxpipe.run.train_request import ENTRY, TrainRequest
 from jaxpipe.runtime.process.blocked_signal import is_supported
 from jaxpipe.runtime.process.job_folder import job_folder
 from jaxpipe.runtime.process.mpirun import (

@@ -14,9 +14,9 @@ from jaxpipe.run.hosts.join_desk import JoinDesk
 from jaxpipe.run.hosts.join_words import JOIN_FILE, JoinAddress, new_key, write_join_file
 from jaxpipe.run.hosts.joining import Joining
 from jaxpipe.run.hosts.placed_job import starter
-from jaxpipe.run.start import TrainRequest
 from jaxpipe.run.supervise.planner import Planner
 from jaxpipe.run.supervise.supervisor import Run, supervise
+from jaxpipe.run.train_request import TrainRequest
 from jaxpipe.runtime.config import ComputeKind, Survival
 
 _MOST_PORT = 65535

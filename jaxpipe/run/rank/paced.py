@@ -5,7 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from jaxpipe.comm import Transport
+from jaxpipe.comm import Transport, closing
 from jaxpipe.config import Config, describe
 from jaxpipe.models import train_flops_per_token
 from jaxpipe.paced import Outcome, Scale, execute, planned_all_reduces, planned_outer
@@ -41,15 +41,10 @@ def run_paced(
 
     The `cluster` is the configured one, which is loaded by default; `say` shows how far it is.
     """
-    try:
+    with closing(transport):
         steps = tuple(
             _steps(config, plan, transport, conditions_of(config, cluster, remat=plan.remat), say)
         )
-    # Ctrl-C as well: the other ranks would wait for this one until their timeout.
-    except BaseException as error:
-        transport.close(error=error)
-        raise
-    transport.close()
     if steps:
         _report(config, plan, steps)
     return 0

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jaxpipe.collective import AllReduceKind
-from jaxpipe.comm import Transport, run_ranks
+from jaxpipe.comm import Transport, closing, run_ranks
 from jaxpipe.config import Config, check_run, cluster_from, job_from, place_of
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import ModelConfig
@@ -90,7 +90,7 @@ def _train(
 
     def run_rank(base: Transport) -> Outcome | Stopped | None:
         transport = choose_transport(config.run, plan, cluster, base=base)
-        try:
+        with closing(transport):
             timeout_s = config.run.startup_timeout_s
             saved = resumed_state(job, transport, checkpoint, timeout_s=timeout_s)
             outcome = train_rank(
@@ -100,10 +100,6 @@ def _train(
                 observe=observe,
                 watch=watch if transport.rank == 0 else None,
             )
-        except BaseException as error:
-            transport.close(error=error)
-            raise
-        transport.close()
         if isinstance(outcome, Stopped):
             logger.warning(
                 "stopped on request after step %d/%d: %s; next: the same call with resume=True",

@@ -5,7 +5,7 @@ import socket
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,144 +17,47 @@ from jaxpipe.comm import (
     broadcast_bytes,
     first_text,
 )
-from jaxpipe.config import Config, check_place, cluster_from, job_from
+from jaxpipe.config import Config, check_place, cluster_from
 from jaxpipe.errors import ConfigError, RankLostError, one_line
 from jaxpipe.plan import Plan, ResolvedPlan, parse_resolved_plan, resolved_plan_text
 from jaxpipe.run.drift.watch import drift_watch
 from jaxpipe.run.folder.prepare_run import PLAN_FILE, introduce, write_resolved_plan
-from jaxpipe.run.rank.on_hang import OnHang, end_job
+from jaxpipe.run.rank.member import Member
 from jaxpipe.run.rank.signals import stop_on_signal
 from jaxpipe.run.supervise.next_plan import next_plan, with_plan_file
 from jaxpipe.run.terminal.console import console
 from jaxpipe.run.terminal.progress import Progress
 from jaxpipe.run.terminal.report import ReportedHooks, StepReport, report_end, theory_of
-from jaxpipe.runtime.checkpoint import Checkpoint
-from jaxpipe.runtime.checkpoint.own_disks.available import Available
-from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
 from jaxpipe.runtime.checkpoint.resume import resumed_state
-from jaxpipe.runtime.config import Survival
-from jaxpipe.runtime.data import dataset_folder
-from jaxpipe.runtime.data.bring_dataset import bring_datasets
-from jaxpipe.runtime.hooks import Hooks
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.runtime.process.preflight import check_same_everywhere
-from jaxpipe.runtime.recovery.last_state import LastState
 from jaxpipe.runtime.recovery.survivor import Smaller, Survivor
-from jaxpipe.runtime.storage.object_folder import Folder
 from jaxpipe.runtime.train import Outcome, Stopped, train
 from jaxpipe.runtime.train_snapshot import Saved
-from jaxpipe.runtime.watchdog import Cause, CauseKind, Watchdog, has_ended, mark_ended
-from jaxpipe.runtime.watchdog.of_job import start_watchdog
+from jaxpipe.runtime.watchdog import CauseKind, has_ended, mark_ended
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, kw_only=True)
-class Member:
-    """This process as a member of its job: all of it changes when the job shrinks.
-
-    `devices` are the names of those of the ranks of `transport`, `plan` the one that they train
-    last. A rank that a smaller plan has no use for is `spare`. `resume_line` returns the line that
-    names the command that continues the run, with more settings; if the process is supervised,
-    `jaxpipe run` prints it at the end. `say` is called with how far this rank is. `disks` says
-    which ranks share a run folder; None is one for all. `datasets` are the folders of the datasets
-    on this host, by default those configured.
-    """
-
-    config: Config
-    transport: Transport
-    devices: tuple[str, ...]
-    hooks: Hooks
-    resume_line: Callable[[Sequence[str]], str]
-    is_launched: bool
-    is_supervised: bool
-    say: Callable[[Progress], None]
-    watchdog: Watchdog | None = None
-    last_state: LastState = field(default_factory=LastState)
-    is_spare: bool = False
-    disks: Disks | None = None
-    datasets: tuple[Folder, ...] = ()
-    plan: Plan | None = None
-
-    @property
-    def survives(self) -> bool:
-        """Whether the job continues without lost ranks."""
-        return self.config.run.survive is Survival.SHRINK
-
-    def bring_datasets(self) -> None:
-        """Bring the datasets to this host, if the hosts share no folder; all ranks call this."""
-        config = self.config
-        if self.disks is not None and not self.disks.is_shared:
-            self.datasets = bring_datasets(
-                self.transport,
-                self.disks,
-                tuple(map(dataset_folder, config.data.folders)),
-                run_folder=Path(config.run.folder),
-                timeout_s=config.run.startup_timeout_s,
-            )
-
-    def job(self, config: Config, plan: Plan, *, devices: Sequence[str] = ()) -> Job:
-        """Return the job of a plan, with what is where on this host."""
-        # Reports of links need it: they are made on rank 0, and one rank alone has no links.
-        has_links = self.transport.rank == 0 and plan.num_ranks > 1
-        cluster = cluster_from(config) if has_links else None
-        job = job_from(config, plan, devices=devices, datasets=self.datasets, cluster=cluster)
-        return replace(job, disks=self.disks)
-
-    def current_watchdog(self) -> Watchdog:
-        """Return the watchdog of this rank, which a recovery replaces."""
-        assert self.watchdog is not None, "nothing is trained yet"
-        return self.watchdog
-
-    def request_stop(self) -> None:
-        """Stop the run after the step under way."""
-        self.current_watchdog().stop_requested = True
-
-    def start_watchdog(self, job: Job) -> None:
-        """Make the watchdog for a job; a stop that was requested of the last one stays."""
-        end = partial(self._end_job, survives=self.survives)
-        if self.survives:
-            end = OnHang(job.folder, end=end)
-        before, self.watchdog = (
-            self.watchdog,
-            start_watchdog(job, rank=self.transport.rank, end=end, transport=self.transport),
-        )
-        if before is not None and before.stop_requested:
-            self.watchdog.stop_requested = True
-
-    def _end_job(self, cause: Cause, *, survives: bool) -> None:
-        """End the job, with the cause in every folder of the run."""
-        end_job(self.current_watchdog().keep_cause, cause, survives=survives)
-
-
-def train_rank(
-    member: Member,
-    resolved: ResolvedPlan,
-    *,
-    resume: bool,
-    found: Checkpoint | Available | None,
-) -> int:
+def train_rank(member: Member) -> int:
     """Train as one rank, and return the exit code; an error ends all ranks.
 
-    With `resume`, rank 0 has `found` the checkpoint at which all begin; where the hosts share no
-    folder, all ranks have found it. A rank that was asked to stop returns 0 if it was launched,
-    since the others could be aborted for another code.
+    A rank that was asked to stop returns 0 if it was launched, since the others could be aborted
+    for another code.
 
     Raises:
         JaxpipeError: the input is wrong, or the run has failed.
     """
-    config, transport = member.config, member.transport
+    start, transport, plan = member.start, member.transport, member.plan
     try:
         if transport.rank == 0:
             console.print("\ncompiling the stages ...")
         member.bring_datasets()
-        job = member.job(config, resolved.plan, devices=resolved.devices)
-        member.plan = resolved.plan
+        job = member.job(member.config, plan, devices=member.devices)
         member.start_watchdog(job)
-        with stop_on_signal(member.current_watchdog, is_launched=member.is_launched) as received:
-            begin = partial(_train_first, member, job, resolved, resume=resume, found=found)
-            outcome = _train_to_the_end(member, begin)
+        with stop_on_signal(member.current_watchdog, is_launched=start.is_launched) as received:
+            outcome = _train_to_the_end(member, partial(_train_first, member, job))
         _mark_ended(member)
     except BaseException as error:
         # Before `close`, which ends the process.
@@ -163,8 +66,8 @@ def train_rank(
         raise
     if not member.survives:  # else `_leave` has closed the current one
         transport.close()
-    _report(member, resolved.plan, outcome)
-    stops_alone = received and isinstance(outcome, Stopped) and not member.is_launched
+    _report(member, plan, outcome)
+    stops_alone = received and isinstance(outcome, Stopped) and not start.is_launched
     return 128 + received[0] if stops_alone else 0
 
 
@@ -224,24 +127,19 @@ def _mark_ended(member: Member) -> None:
             mark_ended(Path(member.config.run.folder))
 
 
-def _train_first(
-    member: Member,
-    job: Job,
-    resolved: ResolvedPlan,
-    *,
-    resume: bool,
-    found: Checkpoint | Available | None,
-) -> Outcome | Stopped | None:
+def _train_first(member: Member, job: Job) -> Outcome | Stopped | None:
     """Train as a rank of the whole plan, once all ranks are known to agree."""
-    transport, timeout_s = member.transport, job.run.startup_timeout_s
+    start, transport, timeout_s = member.start, member.transport, job.run.startup_timeout_s
+    resume, resolved = start.request.resume, start.resolved
+    assert resolved is not None, "the plan has been received"
     facts = {**job.description, "resume": resume, "plan": resolved_plan_text(resolved)}
     del facts["hardware"]  # hosts may differ in it
     check_same_everywhere(transport, facts, timeout_s=timeout_s)
     _check_place(member.config, transport, timeout_s=timeout_s)
-    checkpoint = None
+    state = None
     if resume:
-        checkpoint = resumed_state(job, transport, found, timeout_s=timeout_s)
-    return _train(member, job, checkpoint)
+        state = resumed_state(job, transport, start.found, timeout_s=timeout_s)
+    return _train(member, job, state)
 
 
 def _check_place(config: Config, transport: Transport, *, timeout_s: float) -> None:
@@ -290,8 +188,8 @@ def _train(member: Member, job: Job, saved: Saved | None) -> Outcome | Stopped |
         job,
         member.config.plan,
         say=lambda line: console.print(f"\n{line}\n", markup=False),
-        resume_line=member.resume_line,
-        stop=member.request_stop if member.is_supervised else None,
+        resume_line=member.request.resume_line,
+        stop=member.request_stop if member.request.is_supervised else None,
     )
 
     def observe(metrics: StepMetrics) -> None:
@@ -308,7 +206,9 @@ def _train(member: Member, job: Job, saved: Saved | None) -> Outcome | Stopped |
             watch=member.watchdog,
             last_state=member.last_state,
             hooks=ReportedHooks(
-                member.hooks, say=member.say, on_links=None if drift is None else drift.after_links
+                member.start.hooks,
+                say=member.say,
+                on_links=None if drift is None else drift.after_links,
             ),
         )
     finally:
@@ -340,7 +240,6 @@ def _agreed(member: Member, transport: Transport, survivors: Sequence[int]) -> R
     """
     text = ""
     if transport.rank == 0:
-        assert member.plan is not None, "nothing is trained yet"
         cluster = cluster_from(member.config)
         devices = [device for rank in survivors for device in member.plan.group(rank)]
         following = next_plan(member.config, member.plan, devices, cluster=cluster)
@@ -363,8 +262,9 @@ def _report(member: Member, plan: Plan, outcome: Outcome | Stopped | None) -> No
     config = member.config
     if isinstance(outcome, Stopped):
         # Why it has stopped, and what follows, is its supervisor's to say.
-        stopped = "stopped" if member.is_supervised else "stopped on request"
-        following = "" if member.is_supervised else f"\n\n{member.resume_line(())}"
+        is_supervised = member.request.is_supervised
+        stopped = "stopped" if is_supervised else "stopped on request"
+        following = "" if is_supervised else f"\n\n{member.request.resume_line()}"
         console.print(
             f"\n{stopped} after step {outcome.step}/{config.train.steps}\n"
             f"checkpoint  {outcome.checkpoint}{following}",

@@ -1,20 +1,29 @@
 """Ranks of the user's own launcher receive the plan that rank 0 has resolved, or its refusal."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from jaxpipe import topo
 from jaxpipe.comm import Transport, run_ranks
-from jaxpipe.config import config_from
+from jaxpipe.config import Config, config_from
 from jaxpipe.errors import UserError
 from jaxpipe.plan import ResolvedPlan
 from jaxpipe.run.folder.folder_lock import locked
 from jaxpipe.run.folder.prepare_run import PLAN_FILE, prepare
-from jaxpipe.run.rank.run_rank import Start, receive_plan, run_rank
+from jaxpipe.run.rank.receive_plan import Start, receive_plan
+from jaxpipe.run.rank.run_rank import run_rank
+from jaxpipe.run.train_request import TrainRequest
 from jaxpipe.topo.write import cluster_toml
 from tests.runtime.training import tiny_tree
+
+REQUEST = TrainRequest(config=Path("run.toml"))
+
+
+def start(config: Config) -> Start:
+    return Start(request=REQUEST, config=config)
 
 
 def test_all_ranks_receive_the_plan_of_rank_0(tmp_path: Path, dataset: Path) -> None:
@@ -22,7 +31,7 @@ def test_all_ranks_receive_the_plan_of_rank_0(tmp_path: Path, dataset: Path) -> 
 
     def receive(transport: Transport) -> Start:
         with ExitStack() as held:
-            received = receive_plan(transport, Start(config=config), held)
+            received = receive_plan(transport, start(config), held)
         assert received is not None
         return received
 
@@ -47,7 +56,7 @@ def test_shaped_ranks_receive_the_cluster_of_rank_0(tmp_path: Path, dataset: Pat
             plan={"cluster": str(tmp_path / file)},
         )
         with ExitStack() as held:
-            received = receive_plan(transport, Start(config=config_from(tree)), held)
+            received = receive_plan(transport, start(config_from(tree)), held)
         assert received is not None
         return received
 
@@ -64,7 +73,7 @@ def test_a_run_in_a_folder_that_is_in_use_is_refused_on_all_ranks(
 
     def refuse(transport: Transport) -> str:
         with pytest.raises(UserError) as refusal, ExitStack() as held:
-            receive_plan(transport, Start(config=config), held)
+            receive_plan(transport, start(config), held)
         return str(refusal.value)
 
     with locked(tmp_path / "run"):
@@ -88,7 +97,7 @@ def test_what_rank_0_refuses_ends_all_ranks_and_changes_nothing(
 
     def refuse(transport: Transport) -> str:
         with pytest.raises(UserError) as refusal, ExitStack() as held:
-            receive_plan(transport, Start(config=config), held)
+            receive_plan(transport, start(config), held)
         return str(refusal.value)
 
     first, *others = run_ranks(4, refuse)
@@ -111,5 +120,5 @@ def test_a_rank_with_a_plan_neither_reads_the_cluster_nor_simulates(
 
     monkeypatch.setattr(topo, "load", fail)
     monkeypatch.setattr("jaxpipe.propose.decided_plan.fastest_all_reduce", fail)
-    assert run_rank(Start(config=config, resolved=resolved), is_launched=False) == 0
+    assert run_rank(replace(start(config), resolved=resolved, is_launched=False)) == 0
     assert (tmp_path / "run" / "trace.json").exists()
