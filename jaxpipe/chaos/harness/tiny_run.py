@@ -27,12 +27,15 @@ from jaxpipe.chaos.harness.processes import (
     remove,
     shared_memory_of,
 )
+from jaxpipe.chaos.harness.trial import expect
 from jaxpipe.errors import RunError
 from jaxpipe.runtime.process.compile_cache import variables_of_cache
 from jaxpipe.runtime.process.parent_death import die_with_parent
 from jaxpipe.topo.toml_text import toml_text
 
 NUM_RANKS = 4
+ENDLESS = {"steps": 10**6, "eval_every": 10**6}
+"""The section `train` of a run that ends by its fault."""
 _GONE_WITHIN_S = 5.0
 _POLL_S = 0.05
 _STARTS_WITHIN_S = 400.0  # four ranks that compile, on two busy cores
@@ -152,6 +155,22 @@ class Started:
         except subprocess.TimeoutExpired:
             raise RunError(f"the run does not end within {timeout_s:g} s") from None
 
+    def expect_success(self, code: int) -> None:
+        """Check the exit code of the run.
+
+        Raises:
+            RunError: it is not 0.
+        """
+        expect(code == 0, f"the run ends with exit code {code}: {self.stdout[-600:]}")
+
+    def expect_no_shrinking(self) -> None:
+        """Check that each attempt had all ranks.
+
+        Raises:
+            RunError: one had fewer.
+        """
+        expect("with fewer ranks" not in self.stdout, f"it has shrunk: {self.stdout[-600:]}")
+
 
 @contextmanager
 def started(
@@ -230,6 +249,31 @@ def wait_for_steps(run: Started, *, steps: int, timeout_s: float = _STARTS_WITHI
     """
     what = f"{steps} steps are done"
     wait_until(lambda: run.num_steps() >= steps, run, what=what, timeout_s=timeout_s)
+
+
+def settle(run: Started, *, steps: int, after_s: float) -> dict[int, psutil.Process]:
+    """Return the processes of all ranks, some time after `steps` steps are done.
+
+    Raises:
+        RunError: the ranks do not start, or the steps are not done, in time.
+    """
+    ranks = wait_for_ranks(run)
+    wait_for_steps(run, steps=steps)
+    time.sleep(after_s)
+    run.ranks()  # notes the memory that they share
+    return ranks
+
+
+def undisturbed(config: Path, dataset: Path, *, timeout_s: float) -> Path:
+    """Train without faults, and return the folder of the run.
+
+    Raises:
+        RunError: it did not end with exit code 0.
+    """
+    with started(config, dataset) as run:
+        code = run.wait(timeout_s=timeout_s)
+    expect(code == 0, f"an undisturbed run ended with exit code {code}: {run.stderr}")
+    return run.folder
 
 
 def _remove_memory(run: Started) -> list[str]:

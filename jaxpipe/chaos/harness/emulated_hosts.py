@@ -26,10 +26,12 @@ from jaxpipe.chaos.harness.assertions import (
     write_lossless_config,
 )
 from jaxpipe.chaos.harness.tiny_run import Started, changed, started, wait_until
-from jaxpipe.chaos.harness.trial import Setup, Trial, expect
-from jaxpipe.chaos.orphan import can_emulate
+from jaxpipe.chaos.harness.trial import Case, Setup, Trial, one_by_one
+from jaxpipe.errors import RunError
 from jaxpipe.runtime.metrics.records import METRICS_FILE
-from jaxpipe.topo.emulate import Emulation, EngineKind, emulated
+from jaxpipe.topo.emulate import Emulation, EmulationError, EngineKind, emulated
+from jaxpipe.topo.emulate.commands import run as run_program
+from jaxpipe.topo.emulate.engine import check_machine
 from jaxpipe.topo.emulate.namespaces import processes_in
 from jaxpipe.topo.emulate.own_disks import disk_of
 
@@ -46,25 +48,30 @@ STEPS_BEFORE = 5
 """The steps before a fault: compiling is over, and there are checkpoints."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A trial: its seed, its own folder, the dataset, and the folder of an undisturbed run."""
+def over_hosts(run: Callable[[Case], object], *, name: str) -> Callable[[Setup], Iterator[Trial]]:
+    """Return the trials of a family over emulated hosts; none, and a warning, without root."""
+    trials = one_by_one(run, prepare=_undisturbed)
 
-    seed: int
-    folder: Path
-    dataset: Path
-    reference: Path
-
-
-def trials_over_hosts(setup: Setup, one: Callable[[Case], Trial], *, name: str) -> Iterator[Trial]:
-    """Yield the trials of a family over emulated hosts; none, and a warning, without root."""
-    if not can_emulate():
+    def possible(setup: Setup) -> Iterator[Trial]:
+        if can_emulate():
+            return trials(setup)
         logger.warning("%s: not tried, because network namespaces need root and `ip`", name)
-        return
-    reference = train_undisturbed(setup.folder / "undisturbed", setup.dataset)
-    for seed in range(setup.seed, setup.seed + setup.num_trials):
-        folder = setup.folder / f"seed-{seed}"
-        yield one(Case(seed=seed, folder=folder, dataset=setup.dataset, reference=reference))
+        return iter(())
+
+    return possible
+
+
+def _undisturbed(setup: Setup) -> Path:
+    return train_undisturbed(setup.folder / "undisturbed", setup.dataset)
+
+
+def can_emulate() -> bool:
+    """Return whether this machine and this user can make namespaces."""
+    try:
+        check_machine()
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +110,15 @@ class HostsRun:
         since_ns, path = time.time_ns(), self.folder() / METRICS_FILE
         self.wait_until(lambda: _ends_with_a_step(path, since_ns), what="the next step has ended")
 
+    def settle(self, *, after_s: float = 0.0, steps: int = STEPS_BEFORE) -> None:
+        """Wait until some steps are done, and then some time.
+
+        Raises:
+            RunError: they are not, in time.
+        """
+        self.wait_for_steps(steps)
+        time.sleep(after_s)
+
     def wait_for_steps(self, steps: int) -> None:
         """Wait until this many steps are done.
 
@@ -123,16 +139,16 @@ class HostsRun:
         """Return whether the run has printed this."""
         return text in self.started.stdout
 
-    def finish(self, case: Case, figures: dict[str, float]) -> None:
+    def finish(self, case: Case) -> None:
         """Wait for the end of the run, and check that nothing is lost or doubled.
 
         Raises:
             RunError: it fails, or a sample or a loss is wrong.
         """
         code = self.started.wait(timeout_s=ENDS_WITHIN_S)
-        expect(code == 0, f"the run ends with exit code {code}: {self.started.stdout[-600:]}")
+        self.started.expect_success(code)
         check_samples(self.started.config, case.dataset)
-        figures["loss_differs"] = check_losses(self.folder(), case.reference)
+        case.figures["loss_differs"] = check_losses(self.folder(), case.reference)
 
     def kill(self, number: int) -> float:
         """Kill all processes of a host, and return when."""
@@ -189,3 +205,51 @@ def hosts_run(
             before=("env", *settings, *emulation.enter(first)),
         ) as run:
             yield HostsRun(started=run, emulation=emulation, disk=disk)
+
+
+_LINKS = ("control", "link0")
+"""The way of `mpirun` to its daemon, and that of the ranks' messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutHost:
+    """A host whose links are down; `namespace` is its network, `routes` those that it has lost."""
+
+    namespace: str
+    routes: tuple[str, ...]
+
+    def reconnect(self) -> None:
+        """Take the links up.
+
+        Raises:
+            RunError: `ip` failed.
+        """
+        for device in _LINKS:
+            ip("-n", self.namespace, "link", "set", device, "up")
+        for route in self.routes:
+            ip("-n", self.namespace, "route", "replace", *route.split())
+
+
+def cut_off(namespace: str) -> CutHost:
+    """Take all links of a host down.
+
+    Raises:
+        RunError: `ip` failed.
+    """
+    lines = ip("-n", namespace, "route").splitlines()
+    routes = tuple(line for line in lines if "kernel" not in line)
+    for device in _LINKS:
+        ip("-n", namespace, "link", "set", device, "down")
+    return CutHost(namespace=namespace, routes=routes)
+
+
+def ip(*words: str) -> str:
+    """Run `ip`, and return its output.
+
+    Raises:
+        RunError: it failed.
+    """
+    try:
+        return run_program("ip", *words)
+    except EmulationError as error:
+        raise RunError(str(error)) from error
