@@ -24,7 +24,7 @@ from jaxpipe.runtime.data import (
     load_byte_pairs,
     open_dataset,
 )
-from jaxpipe.runtime.data.record import RECORD
+from jaxpipe.runtime.data.dataset.record import RECORD
 from jaxpipe.runtime.storage.object_folder import ObjectFolder
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.toml_text import toml_text

@@ -21,7 +21,7 @@ from jaxpipe.runtime.data import (
     open_dataset,
     same_tokens,
 )
-from jaxpipe.runtime.data.samples import IGNORED
+from jaxpipe.runtime.data.order.samples import IGNORED
 from jaxpipe.runtime.stage.calls import TargetArrays
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.placed import PackedTargets

@@ -21,7 +21,7 @@ from jaxpipe.profile.model_ends import Ends
 from jaxpipe.profile.part import PartCosts, measure_part
 from jaxpipe.profile.timing import Clock, matrix_peak_flops_per_s
 from jaxpipe.runtime.config import OptimizerConfig
-from jaxpipe.runtime.data.input_shape import InputShape
+from jaxpipe.runtime.data.dataset.dataset import InputShape
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.stage.stage import Stage

@@ -19,8 +19,8 @@ from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.models.llama import Llama
 from jaxpipe.runtime.checkpoint import flatten, names, restore
 from jaxpipe.runtime.config import Loop, OptimizerConfig
-from jaxpipe.runtime.data.input_shape import InputShape
-from jaxpipe.runtime.data.samples import IGNORED
+from jaxpipe.runtime.data.dataset.dataset import InputShape
+from jaxpipe.runtime.data.order.samples import IGNORED
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.stage.stage import Stage

@@ -15,7 +15,7 @@ from jaxpipe.run.train_request import TrainRequest
 from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
 from jaxpipe.runtime.config import Survival
 from jaxpipe.runtime.data import dataset_folder
-from jaxpipe.runtime.data.bring_dataset import bring_datasets
+from jaxpipe.runtime.data.dataset.bring_dataset import bring_datasets
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.recovery.last_state import LastState
 from jaxpipe.runtime.storage.object_folder import Folder

@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from jaxpipe.runtime.config import OptimizerConfig
-from jaxpipe.runtime.data.input_shape import InputShape
+from jaxpipe.runtime.data.dataset.dataset import InputShape
 from jaxpipe.runtime.stage.calls import Scalar, StageSpec
 from jaxpipe.runtime.stage.gradient_buckets import Buckets, pack, unpack
 from jaxpipe.runtime.stage.model import Parameters, Tuned

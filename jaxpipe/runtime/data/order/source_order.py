@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int64
 
-from jaxpipe.runtime.data.permutation import mix, permute
+from jaxpipe.runtime.data.order.permutation import mix, permute
 
 BLOCK = 64
 """Samples that are permuted together: a replica, which has fixed rows, must read all sources."""

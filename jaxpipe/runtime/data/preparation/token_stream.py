@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt
 
-from jaxpipe.runtime.data.record import Dtype, TokenFile
-from jaxpipe.runtime.data.source import Source
-from jaxpipe.runtime.data.tokenizer import Tokenizer
+from jaxpipe.runtime.data.dataset.record import Dtype, TokenFile
+from jaxpipe.runtime.data.dataset.tokenizer import Tokenizer
+from jaxpipe.runtime.data.preparation.source import Source
 from jaxpipe.runtime.storage.atomic_write import sync_file
 from jaxpipe.runtime.storage.block_checksums import write_block_checksums
 from jaxpipe.runtime.storage.checksum import checksum_file

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxpipe.errors import DataError
-from jaxpipe.runtime.data.held_out import hold_out
+from jaxpipe.runtime.data.preparation.held_out import hold_out
 
 
 @given(num_tokens=st.integers(0, 10**12), eval_fraction=st.floats(0.001, 0.999))

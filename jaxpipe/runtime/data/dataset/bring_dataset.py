@@ -21,8 +21,8 @@ from jaxpipe.comm import FILE_TAG, Transport, exchange_bytes, first_text
 from jaxpipe.errors import DataError
 from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
 from jaxpipe.runtime.checkpoint.own_disks.fetch import file_moves, move_files
-from jaxpipe.runtime.data.record import RECORD, TOKENIZER
-from jaxpipe.runtime.data.tokens import open_dataset
+from jaxpipe.runtime.data.dataset.dataset import open_dataset
+from jaxpipe.runtime.data.dataset.record import RECORD, TOKENIZER
 from jaxpipe.runtime.storage.block_checksums import blocks_file
 from jaxpipe.runtime.storage.checksum import checksum_file
 from jaxpipe.runtime.storage.object_folder import Folder, ObjectFolder

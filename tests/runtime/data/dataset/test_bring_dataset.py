@@ -10,7 +10,7 @@ from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.errors import DataError
 from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
 from jaxpipe.runtime.data import Source, open_dataset, prepare
-from jaxpipe.runtime.data.bring_dataset import bring_dataset, bring_datasets
+from jaxpipe.runtime.data.dataset.bring_dataset import bring_dataset, bring_datasets
 from jaxpipe.runtime.storage.object_folder import open_object_folder
 
 DISKS = Disks(leader_of=(0, 1, 1, 3), hosts=("a", "b", "b", "c"))
@@ -57,7 +57,9 @@ def test_no_file_of_another_name_is_written(
     tmp_path: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(dataset, tmp_path / "a" / "data")
-    monkeypatch.setattr("jaxpipe.runtime.data.bring_dataset._checksums", lambda _: {"../x": "0"})
+    monkeypatch.setattr(
+        "jaxpipe.runtime.data.dataset.bring_dataset._checksums", lambda _: {"../x": "0"}
+    )
     with pytest.raises(DataError, match=r"has the files .*; a names '\.\./x'"):
         brought(tmp_path)
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int64, Integer, UInt
 
-from jaxpipe.runtime.data.batches import check_length, draw
-from jaxpipe.runtime.data.samples import IGNORED, Numbers, Samples
+from jaxpipe.runtime.data.order.batches import check_length, draw
+from jaxpipe.runtime.data.order.samples import IGNORED, Numbers, Samples
 from jaxpipe.runtime.storage.stored_array import StoredArray
 
 

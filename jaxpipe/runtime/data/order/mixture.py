@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from jaxpipe.errors import DataError
-from jaxpipe.runtime.data.batches import serial_numbers
-from jaxpipe.runtime.data.byte_pairs import same_tokens
-from jaxpipe.runtime.data.input_shape import InputShape
-from jaxpipe.runtime.data.packing import packed_rows
-from jaxpipe.runtime.data.samples import LabelledRows, Numbers, Samples, Split, Windows
-from jaxpipe.runtime.data.source_order import assign, counts, seed_of_source, shares_of
-from jaxpipe.runtime.data.tokens import Dataset
+from jaxpipe.runtime.data.dataset.byte_pairs import same_tokens
+from jaxpipe.runtime.data.dataset.dataset import Dataset, InputShape
+from jaxpipe.runtime.data.order.batches import serial_numbers
+from jaxpipe.runtime.data.order.packing import packed_rows
+from jaxpipe.runtime.data.order.samples import LabelledRows, Numbers, Samples, Split, Windows
+from jaxpipe.runtime.data.order.source_order import assign, counts, seed_of_source, shares_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from jaxpipe.errors import DataError
-from jaxpipe.runtime.data.labelled import Labelled, smallest_unsigned
+from jaxpipe.runtime.data.preparation.labelled import Labelled, smallest_unsigned
 
 _SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"))
 _GLYPHS = "0123456789"

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Int32, Int64, Integer, UInt
 
-from jaxpipe.runtime.data.batches import check_length, draw, gather, window_starts
+from jaxpipe.runtime.data.order.batches import check_length, draw, gather, window_starts
 from jaxpipe.runtime.storage.stored_array import StoredArray
 
 IGNORED = -100
@@ -58,7 +58,7 @@ class Split(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Windows of `sequence` tokens and the target of the last one (`jaxpipe.runtime.data.batches`).
+    """Windows of `sequence` tokens, and the target of the last one; `order.batches` draws them.
 
     `counted` is 1 for each token that is a target; None where all are.
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.runtime.data.packing import PackedRows, packed_rows, packed_spans
-from jaxpipe.runtime.data.samples import IGNORED
+from jaxpipe.runtime.data.order.packing import PackedRows, packed_rows, packed_spans
+from jaxpipe.runtime.data.order.samples import IGNORED
 
 few = settings(max_examples=30)
 

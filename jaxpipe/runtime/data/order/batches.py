@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Int32, Int64, Integer, UInt64
 
 from jaxpipe.errors import DataError
-from jaxpipe.runtime.data.permutation import mix, permute
+from jaxpipe.runtime.data.order.permutation import mix, permute
 from jaxpipe.runtime.storage.stored_array import StoredArray
 
 

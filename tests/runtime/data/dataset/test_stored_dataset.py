@@ -19,12 +19,12 @@ from jaxpipe.runtime.data import (
     open_dataset,
     prepare,
 )
-from jaxpipe.runtime.data.byte_pairs import train_byte_pairs
-from jaxpipe.runtime.data.record import RECORD, read_record, write_record
-from jaxpipe.runtime.data.source import Source
+from jaxpipe.runtime.data.dataset.byte_pairs import train_byte_pairs
+from jaxpipe.runtime.data.dataset.record import RECORD, read_record, write_record
+from jaxpipe.runtime.data.preparation.source import Source
 from jaxpipe.runtime.storage.object_folder import ObjectFolder, open_object_folder
 from jaxpipe.runtime.storage.stored_array import StoredArray
-from tests.runtime.data.test_labelled import numbered, prepare_labelled
+from tests.runtime.data.preparation.test_labelled import numbered, prepare_labelled
 
 LINES = [f"{i} plus {i} is {2 * i}, and {i} times {i} is {i * i}.\n" for i in range(6000)]
 

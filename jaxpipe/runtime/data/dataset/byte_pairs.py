@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Integer, UInt32
 
 from jaxpipe.errors import DataError
-from jaxpipe.runtime.data.tokenizer import Tokenizer
+from jaxpipe.runtime.data.dataset.tokenizer import Tokenizer
 
 _END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 _log = logging.getLogger(__name__)

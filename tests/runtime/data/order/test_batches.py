@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from jaxpipe.errors import DataError
 from jaxpipe.runtime.data import sample
-from jaxpipe.runtime.data.samples import Windows
+from jaxpipe.runtime.data.order.samples import Windows
 
 SEQUENCES = st.integers(1, 9)
 

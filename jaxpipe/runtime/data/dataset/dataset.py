@@ -16,9 +16,8 @@ import numpy as np
 from jaxtyping import UInt
 
 from jaxpipe.errors import DataError
-from jaxpipe.runtime.data.byte_pairs import BytePairs, load_byte_pairs
-from jaxpipe.runtime.data.input_shape import InputShape
-from jaxpipe.runtime.data.record import (
+from jaxpipe.runtime.data.dataset.byte_pairs import BytePairs, load_byte_pairs
+from jaxpipe.runtime.data.dataset.record import (
     TOKENIZER,
     LabelFiles,
     Record,
@@ -26,7 +25,7 @@ from jaxpipe.runtime.data.record import (
     TokenFile,
     read_record,
 )
-from jaxpipe.runtime.data.tokenizer import Bytes, Tokenizer
+from jaxpipe.runtime.data.dataset.tokenizer import Bytes, Tokenizer
 from jaxpipe.runtime.storage.block_checksums import blocks_file, read_block_checksums
 from jaxpipe.runtime.storage.checksum import checksum_bytes, checksum_file
 from jaxpipe.runtime.storage.object_folder import Folder, ObjectFolder, folder_named
@@ -36,6 +35,33 @@ _Array = TypeVar("_Array")
 
 _DOCUMENTS = "documents"
 _CHANGED = "its content does not match its checksum"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputShape:
+    """The shape and dtype of the input of one labelled sample, for which a stage is compiled.
+
+    ::
+
+        tokens             inputs (microbatch, sequence)            targets (microbatch, sequence)
+        labelled text      inputs (microbatch, sequence)            targets (microbatch,)
+        labelled pictures  inputs (microbatch, side, side, values)  targets (microbatch,)
+
+    >>> InputShape.of_model(picture=(32, 32, 3), sequence=65)
+    InputShape(shape=(32, 32, 3), dtype='uint8')
+    >>> InputShape.of_model(picture=None, sequence=65)
+    InputShape(shape=(65,), dtype='int32')
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @classmethod
+    def of_model(cls, *, picture: tuple[int, int, int] | None, sequence: int) -> "InputShape":
+        """Return the input of a model of pictures, or of a sequence of tokens."""
+        if picture is not None:
+            return cls(shape=picture, dtype="uint8")
+        return cls(shape=(sequence,), dtype="int32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.errors import DataError
-from jaxpipe.runtime.data import Fields, Source, source
+from jaxpipe.runtime.data import Fields, Source
+from jaxpipe.runtime.data.preparation import source
 
 
 def documents(origin: Source) -> list[str]:

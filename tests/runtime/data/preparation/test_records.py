@@ -9,9 +9,9 @@ import pytest
 
 from jaxpipe.errors import DataError
 from jaxpipe.runtime.data import Fields, Source, mixture_of, open_dataset, prepare
-from jaxpipe.runtime.data import arrow_rows as arrow_rows_module
-from jaxpipe.runtime.data.document import Piece
-from jaxpipe.runtime.data.samples import IGNORED
+from jaxpipe.runtime.data.order.samples import IGNORED
+from jaxpipe.runtime.data.preparation import arrow_rows as arrow_rows_module
+from jaxpipe.runtime.data.preparation.document import Piece
 
 ROWS = [{"text": f"text {n}", "p": f"{n} + {n} = ", "c": str(2 * n)} for n in range(40)]
 PAIRS = Fields(prompt="p", completion="c")

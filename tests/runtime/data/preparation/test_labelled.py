@@ -18,7 +18,7 @@ from jaxpipe.runtime.data import (
     read_pictures,
     sample,
 )
-from jaxpipe.runtime.data.batches import draw, serial_numbers
+from jaxpipe.runtime.data.order.batches import draw, serial_numbers
 from jaxpipe.runtime.storage.checksum import seal
 
 LINES = "yes\tgood day\nno\tbad\tday\n\nyes\tg\nmaybe\t" + "x" * 50 + "\n"

@@ -13,8 +13,8 @@ from typing import IO, Any
 import msgspec
 
 from jaxpipe.errors import DataError
-from jaxpipe.runtime.data.arrow_rows import rows_of, saved_files
-from jaxpipe.runtime.data.document import Fields, Piece
+from jaxpipe.runtime.data.preparation.arrow_rows import rows_of, saved_files
+from jaxpipe.runtime.data.preparation.document import Fields, Piece
 
 _SUFFIXES = (".jsonl", ".md", ".parquet", ".txt")
 _TABLES = (".parquet", ".arrow")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxpipe.runtime.data.permutation import mix, permute
+from jaxpipe.runtime.data.order.permutation import mix, permute
 
 KEYS = st.integers(0, 2**64 - 1)
 

@@ -20,8 +20,8 @@ from jaxpipe.runtime.data import (
     prepare_labelled,
     sample,
 )
-from jaxpipe.runtime.data.samples import Windows
-from jaxpipe.runtime.data.source_order import BLOCK, assign, counts, shares_of
+from jaxpipe.runtime.data.order.samples import Windows
+from jaxpipe.runtime.data.order.source_order import BLOCK, assign, counts, shares_of
 
 WEIGHTS = st.lists(st.floats(0.01, 100), min_size=1, max_size=5)
 SEEDS = st.integers(0, 2**64 - 1)

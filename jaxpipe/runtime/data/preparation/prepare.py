@@ -8,12 +8,17 @@ import numpy as np
 from jaxtyping import UInt
 
 from jaxpipe.errors import DataError
-from jaxpipe.runtime.data.held_out import HeldOutSplit, hold_out, hold_out_documents
-from jaxpipe.runtime.data.record import RECORD, TOKENIZER, Record, SplitFiles, write_record
-from jaxpipe.runtime.data.source import Source
-from jaxpipe.runtime.data.token_stream import TokenStream, ends_in, spooled, write_ranges
-from jaxpipe.runtime.data.tokenizer import Bytes, Tokenizer
-from jaxpipe.runtime.data.tokens import Dataset, open_dataset
+from jaxpipe.runtime.data.dataset.dataset import Dataset, open_dataset
+from jaxpipe.runtime.data.dataset.record import RECORD, TOKENIZER, Record, SplitFiles, write_record
+from jaxpipe.runtime.data.dataset.tokenizer import Bytes, Tokenizer
+from jaxpipe.runtime.data.preparation.held_out import HeldOutSplit, hold_out, hold_out_documents
+from jaxpipe.runtime.data.preparation.source import Source
+from jaxpipe.runtime.data.preparation.token_stream import (
+    TokenStream,
+    ends_in,
+    spooled,
+    write_ranges,
+)
 from jaxpipe.runtime.storage.atomic_write import write_durably
 from jaxpipe.runtime.storage.checksum import checksum_file
 
