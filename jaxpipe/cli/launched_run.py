@@ -8,8 +8,8 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.launch import Launch
 from jaxpipe.plan import Plan
 from jaxpipe.propose.resolve import plan_from
-from jaxpipe.runtime.config import ComputeKind, Survival
 from jaxpipe.runtime.rank_mesh import rank_mesh
+from jaxpipe.runtime.run_config import ComputeKind, Survival
 
 
 def launched_run(path: Path, settings: Sequence[str]) -> Launch:

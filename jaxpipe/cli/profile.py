@@ -11,7 +11,7 @@ from jaxpipe.models import preset_config
 from jaxpipe.run.folder.output_files import check_output
 from jaxpipe.run.terminal.console import console, print_table
 from jaxpipe.run.terminal.progress import Progress, showing_progress
-from jaxpipe.runtime.config import MatmulPrecision
+from jaxpipe.runtime.run_config import MatmulPrecision
 from jaxpipe.schedule import Remat
 
 

@@ -14,7 +14,7 @@ import tyro
 from jaxpipe.cli.main import with_exit_code
 from jaxpipe.run.start import check_training, start_training
 from jaxpipe.run.train_request import TrainRequest
-from jaxpipe.runtime.config import ComputeKind, TransportKind
+from jaxpipe.runtime.run_config import ComputeKind, TransportKind
 
 
 def train(

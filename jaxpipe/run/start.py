@@ -35,7 +35,6 @@ from jaxpipe.run.terminal.console import console, errors, next_line
 from jaxpipe.run.terminal.rank_progress import shown_ranks
 from jaxpipe.run.train_request import ENTRY, TrainRequest
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
-from jaxpipe.runtime.config import ComputeKind, Survival
 from jaxpipe.runtime.process.ctrl_z import not_suspended
 from jaxpipe.runtime.process.exit_cause import find_exit_cause
 from jaxpipe.runtime.process.mpirun import (
@@ -45,6 +44,7 @@ from jaxpipe.runtime.process.mpirun import (
     launch_command,
     launched_rank,
 )
+from jaxpipe.runtime.run_config import ComputeKind, Survival
 from jaxpipe.runtime.watchdog import (
     Cause,
     CauseKind,

@@ -24,8 +24,8 @@ from jaxpipe.run.drift.adopt import clear_adopted
 from jaxpipe.run.folder.output_files import announce_replaced
 from jaxpipe.run.terminal.console import console, next_line
 from jaxpipe.runtime.checkpoint import Checkpoint
-from jaxpipe.runtime.config import ComputeKind, RunConfig, TransportKind
 from jaxpipe.runtime.metrics.records import METRICS_FILE, TRACE_FILE
+from jaxpipe.runtime.run_config import ComputeKind, RunConfig, TransportKind
 from jaxpipe.runtime.watchdog import clear_cause, clear_ended, clear_heartbeats
 from jaxpipe.topo import Cluster
 

@@ -20,8 +20,7 @@ from jaxpipe.models import ModelConfig, layer_residual_bytes_of_part, parameters
 from jaxpipe.plan import Pipeline, Plan
 from jaxpipe.plan.cost import BytesPerParameter, StageMemory, stage_memory
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
-from jaxpipe.runtime.config import MeshConfig
-from jaxpipe.runtime.rank_mesh import rank_mesh
+from jaxpipe.runtime.rank_mesh import MeshConfig, rank_mesh
 from jaxpipe.schedule import Remat
 from jaxpipe.topo import Cluster, Device
 

@@ -17,7 +17,7 @@ from jaxpipe.run.hosts.placed_job import starter
 from jaxpipe.run.supervise.planner import Planner
 from jaxpipe.run.supervise.supervisor import Run, supervise
 from jaxpipe.run.train_request import TrainRequest
-from jaxpipe.runtime.config import ComputeKind, Survival
+from jaxpipe.runtime.run_config import ComputeKind, Survival
 
 _MOST_PORT = 65535
 

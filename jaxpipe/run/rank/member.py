@@ -13,11 +13,11 @@ from jaxpipe.run.rank.receive_plan import Start
 from jaxpipe.run.terminal.progress import Progress
 from jaxpipe.run.train_request import TrainRequest
 from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
-from jaxpipe.runtime.config import Survival
 from jaxpipe.runtime.data import dataset_folder
 from jaxpipe.runtime.data.dataset.bring_dataset import bring_datasets
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.recovery.last_state import LastState
+from jaxpipe.runtime.run_config import Survival
 from jaxpipe.runtime.storage.object_folder import Folder
 from jaxpipe.runtime.watchdog import Cause, Watchdog
 from jaxpipe.runtime.watchdog.of_job import start_watchdog

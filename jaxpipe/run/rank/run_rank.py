@@ -14,8 +14,8 @@ from jaxpipe.run.rank.train_rank import train_rank
 from jaxpipe.run.terminal.progress import Progress
 from jaxpipe.run.terminal.rank_progress import rank_progress
 from jaxpipe.runtime.checkpoint import newest_valid
-from jaxpipe.runtime.config import ComputeKind, TransportKind
 from jaxpipe.runtime.open_transport import choose_transport, open_base
+from jaxpipe.runtime.run_config import ComputeKind, TransportKind
 
 
 def run_rank(start: Start) -> int:

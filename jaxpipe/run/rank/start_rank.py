@@ -13,7 +13,6 @@ from jaxpipe.config import Config, check_paced, check_plan_fits
 from jaxpipe.plan import ResolvedPlan, read_resolved_plan
 from jaxpipe.run.folder.prepare_run import Prepared
 from jaxpipe.run.train_request import TrainRequest, load_hooks
-from jaxpipe.runtime.config import ComputeKind, Survival
 from jaxpipe.runtime.process.affinity import pin
 from jaxpipe.runtime.process.compile_cache import use_compile_cache
 from jaxpipe.runtime.process.gpu_assignment import number_on_host, take_devices
@@ -21,6 +20,7 @@ from jaxpipe.runtime.process.mpirun import LaunchedRank, check_launched_rank
 from jaxpipe.runtime.process.parent_death import die_with_parent
 from jaxpipe.runtime.process.ulfm_support import check_survival
 from jaxpipe.runtime.rank_mesh import rank_mesh
+from jaxpipe.runtime.run_config import ComputeKind, Survival
 
 
 def start_rank(request: TrainRequest, config: Config, here: LaunchedRank | Prepared) -> int:

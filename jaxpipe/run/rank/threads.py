@@ -25,9 +25,9 @@ from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.folder.folder_lock import locked
 from jaxpipe.run.folder.prepare_run import resume_notice
 from jaxpipe.runtime.checkpoint.resume import resumed_state
-from jaxpipe.runtime.config import ComputeKind, Survival, TransportKind
 from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.runtime.open_transport import choose_transport
+from jaxpipe.runtime.run_config import ComputeKind, Survival, TransportKind
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.train import Outcome, Stopped, outcome_in
 from jaxpipe.runtime.train import train as train_rank

@@ -15,7 +15,7 @@ from jaxpipe.run.supervise.ending import Attempt, Ending, EndKind
 from jaxpipe.run.supervise.giving_up import Decision, decide
 from jaxpipe.run.supervise.planner import Planned, Planner
 from jaxpipe.run.supervise.site import Site
-from jaxpipe.runtime.config import Survival
+from jaxpipe.runtime.run_config import Survival
 from jaxpipe.runtime.storage.object_folder import Folder
 from jaxpipe.runtime.watchdog import read_cause
 

@@ -35,11 +35,11 @@ from jaxpipe.errors import CheckpointError, RunError, printable
 from jaxpipe.runtime.checkpoint import newest_valid
 from jaxpipe.runtime.checkpoint.own_disks.available import newest_available
 from jaxpipe.runtime.checkpoint.resume import resumed_state
-from jaxpipe.runtime.config import RunConfig
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.step_result import StepEnd
 from jaxpipe.runtime.recovery.last_state import LastState
 from jaxpipe.runtime.recovery.state_transfer import Offer, TransferredState, transfer_state
+from jaxpipe.runtime.run_config import RunConfig
 from jaxpipe.runtime.train_snapshot import Saved, needed_tensors, own_tensors, to_metadata
 from jaxpipe.runtime.watchdog import Cause, CauseKind, read_cause, write_cause
 

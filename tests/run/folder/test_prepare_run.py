@@ -19,7 +19,7 @@ from jaxpipe.run.folder.prepare_run import (
     resume_notice,
 )
 from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
-from jaxpipe.runtime.config import RunConfig, TransportKind
+from jaxpipe.runtime.run_config import RunConfig, TransportKind
 from jaxpipe.runtime.watchdog import Cause, CauseKind, read_cause, write_cause
 from tests.runtime.training import tiny_tree
 
