@@ -102,9 +102,9 @@ def _judge(run: Path, damage: Damage, contents: Mapping[int, Content], warned: l
         found = newest_valid(run)
         content = Content.of(found)
     except CheckpointError as error:
-        raise RunError(f"nothing was found to resume from: {error}") from error
+        raise RunError(f"`--resume` finds nothing: {error}") from error
     except Exception as error:  # any other error is a traceback for the user
-        raise RunError(f"{type(error).__name__} instead of a verdict: {error}") from error
+        raise RunError(f"`--resume` raises {type(error).__name__}: {error}") from error
     expect(found.step == intact, f"step {found.step} was taken, not {intact}")
     expect(content.equals(contents[intact]), f"step {intact} is not what was saved")
     for step in range(intact + 1, _STEPS[-1] + 1):

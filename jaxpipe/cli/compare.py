@@ -73,7 +73,7 @@ def _be_rank(name: str, config: "Config", out: Path, executor: "Executor") -> in
     from jaxpipe.runtime.process.compile_cache import use_compile_cache
     from jaxpipe.runtime.process.gpu_assignment import take_devices
     from jaxpipe.runtime.process.mpirun import check_launched_rank, launched_rank
-    from jaxpipe.runtime.process.parent_death import die_with_parent
+    from jaxpipe.runtime.process.process_signals import die_with_parent
 
     here = launched_rank(os.environ)
     if here is None:

@@ -10,7 +10,7 @@ from jaxpipe.run.terminal.console import console
 from jaxpipe.runtime.process.affinity import pin
 from jaxpipe.runtime.process.gpu_assignment import take_devices
 from jaxpipe.runtime.process.mpirun import LaunchedRank, launched_rank
-from jaxpipe.runtime.process.parent_death import die_with_parent
+from jaxpipe.runtime.process.process_signals import die_with_parent
 from jaxpipe.topo.host_tcp import read_tcp_settings
 
 if TYPE_CHECKING:  # it imports jax

@@ -21,7 +21,7 @@ from pathlib import Path
 from jaxpipe.config import Config, load_config, place_of
 from jaxpipe.errors import CheckpointError, RunError
 from jaxpipe.plan import Plan
-from jaxpipe.run.drift.adopt import ADOPTED_EXIT_CODE, adopted_in
+from jaxpipe.run.drift.new_plan import ADOPTED_EXIT_CODE, adopted_in
 from jaxpipe.run.folder.folder_lock import beating, locked
 from jaxpipe.run.folder.prepare_run import (
     Prepared,
@@ -35,7 +35,6 @@ from jaxpipe.run.terminal.console import console, errors, next_line
 from jaxpipe.run.terminal.rank_progress import shown_ranks
 from jaxpipe.run.train_request import ENTRY, TrainRequest
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
-from jaxpipe.runtime.process.ctrl_z import not_suspended
 from jaxpipe.runtime.process.exit_cause import find_exit_cause
 from jaxpipe.runtime.process.mpirun import (
     STOP_EXIT_CODES,
@@ -44,6 +43,7 @@ from jaxpipe.runtime.process.mpirun import (
     launch_command,
     launched_rank,
 )
+from jaxpipe.runtime.process.process_signals import not_suspended
 from jaxpipe.runtime.run_config import ComputeKind, Survival
 from jaxpipe.runtime.watchdog import (
     Cause,

@@ -30,7 +30,7 @@ from jaxpipe.chaos.harness.processes import (
 from jaxpipe.chaos.harness.trial import expect
 from jaxpipe.errors import RunError
 from jaxpipe.runtime.process.compile_cache import variables_of_cache
-from jaxpipe.runtime.process.parent_death import die_with_parent
+from jaxpipe.runtime.process.process_signals import die_with_parent
 from jaxpipe.topo.toml_text import toml_text
 
 NUM_RANKS = 4

@@ -20,7 +20,7 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan, ResolvedPlan, draw_plan, resolved_plan_text
 from jaxpipe.propose.conditions import counted_profile
 from jaxpipe.propose.resolve import resolve
-from jaxpipe.run.drift.adopt import clear_adopted
+from jaxpipe.run.drift.new_plan import clear_adopted
 from jaxpipe.run.folder.output_files import announce_replaced
 from jaxpipe.run.terminal.console import console, next_line
 from jaxpipe.runtime.checkpoint import Checkpoint

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jaxpipe.config import load_config, place_of
 from jaxpipe.errors import CheckpointError
-from jaxpipe.run.drift.adopt import adopted_in
+from jaxpipe.run.drift.new_plan import adopted_in
 from jaxpipe.run.folder.prepare_run import forget_last_end
 from jaxpipe.run.hosts.joining import Joining
 from jaxpipe.run.hosts.placed_job import answering

@@ -27,7 +27,8 @@ from jaxpipe.run.rank.signals import stop_on_signal
 from jaxpipe.run.supervise.next_plan import next_plan, with_plan_file
 from jaxpipe.run.terminal.console import console
 from jaxpipe.run.terminal.progress import Progress
-from jaxpipe.run.terminal.report import ReportedHooks, StepReport, report_end, theory_of
+from jaxpipe.run.terminal.rank_progress import ReportedHooks
+from jaxpipe.run.terminal.report import StepReport, report_end, theory_of
 from jaxpipe.runtime.checkpoint.resume import resumed_state
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.records import StepMetrics

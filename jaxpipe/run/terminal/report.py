@@ -7,7 +7,6 @@ from math import isfinite
 from pathlib import Path
 from statistics import median
 
-import numpy as np
 from rich.console import Console
 
 from jaxpipe.config import Config
@@ -18,15 +17,11 @@ from jaxpipe.plan import Plan, ideal_bubble
 from jaxpipe.propose.conditions import counted_profile
 from jaxpipe.run.folder.prepare_run import PLAN_FILE
 from jaxpipe.run.terminal.console import next_line
-from jaxpipe.run.terminal.first_step import FirstStep, first_step
 from jaxpipe.run.terminal.progress import Pace, Progress, duration
 from jaxpipe.runtime.config import TrainConfig
-from jaxpipe.runtime.hooks import Hooks, SavePhase
-from jaxpipe.runtime.metrics.measured_pairs import MeasuredPairs
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics, read_truth
 from jaxpipe.runtime.storage.object_folder import Folder
 from jaxpipe.runtime.train import Outcome
-from jaxpipe.schedule import Instruction
 
 logger = logging.getLogger(__name__)
 
@@ -73,64 +68,6 @@ class StepReport:
             f"bubble {metrics.bubble:.1%} (theory {self._ideal_bubble:.1%})   "
             f"{left} left{_scaling(metrics)}{held_out}"
         )
-
-
-class ReportedHooks(Hooks):
-    """Hooks that say how far compilation and first step are, and call others at each point.
-
-    `on_links` is called with each report of links.
-    """
-
-    def __init__(
-        self,
-        inner: Hooks,
-        *,
-        say: Callable[[Progress], None],
-        on_links: Callable[[MeasuredPairs], None] | None = None,
-    ) -> None:
-        self._inner, self._say, self._on_links = inner, say, on_links
-        self._num_steps = 0
-        self._first_step: FirstStep | None = None
-
-    def before_compile(self, *, done: int, total: int) -> None:
-        """Say how many executables are compiled."""
-        self._say(Progress(what="compiling the stages", done=done, total=total))
-        self._inner.before_compile(done=done, total=total)
-
-    def after_compile(self) -> None:
-        """Say that this rank waits for those that still compile."""
-        self._say(Progress(what="waiting for ranks that compile"))
-        self._inner.after_compile()
-
-    def after_read(self, plan: Plan, tokens: np.ndarray | None, *, rank: int, step: int) -> None:
-        """Follow the first step; each later one is reported when it has ended."""
-        self._num_steps += 1
-        is_first = self._num_steps == 1
-        self._first_step = first_step(plan, rank=rank, say=self._say) if is_first else None
-        self._inner.after_read(plan, tokens, rank=rank, step=step)
-
-    def before_instruction(self, instruction: Instruction) -> None:
-        """Say how far the first step is."""
-        if self._first_step is not None:
-            self._first_step.before(instruction)
-        self._inner.before_instruction(instruction)
-
-    def before_evaluation(self) -> None:
-        """Say that the first step is followed by a held-out loss."""
-        if self._first_step is not None:
-            self._first_step = None
-            self._say(Progress(what="computing the held-out loss"))
-        self._inner.before_evaluation()
-
-    def before_save_phase(self, phase: SavePhase) -> None:
-        """Call the others."""
-        self._inner.before_save_phase(phase)
-
-    def after_links(self, measured: MeasuredPairs) -> None:
-        """Judge the links, and call the others."""
-        self._inner.after_links(measured)
-        if self._on_links is not None:
-            self._on_links(measured)
 
 
 def _scaling(metrics: StepMetrics) -> str:

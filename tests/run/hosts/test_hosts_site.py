@@ -11,8 +11,7 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.plan import default_plan, write_plan
-from jaxpipe.run.drift.adopt import adopt
-from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned
+from jaxpipe.run.drift.new_plan import CLUSTER_FILE, PLAN_FILE, Replanned, adopt
 from jaxpipe.run.hosts import hosts_site, joining
 from jaxpipe.run.hosts.hosts_site import HostsSite, end_of
 from jaxpipe.run.hosts.join_words import AnswerKind, JoinRequest

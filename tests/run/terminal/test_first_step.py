@@ -8,9 +8,8 @@ import pytest
 from jaxpipe.config import config_from
 from jaxpipe.plan import Plan
 from jaxpipe.propose.resolve import plan_from
-from jaxpipe.run.terminal.first_step import FirstStep, first_step
 from jaxpipe.run.terminal.progress import LogLines, Pace, Progress, left_text
-from jaxpipe.run.terminal.report import ReportedHooks
+from jaxpipe.run.terminal.rank_progress import FirstStep, ReportedHooks, first_step
 from jaxpipe.runtime.hooks import NoHooks
 from jaxpipe.schedule import Op
 from tests.runtime.training import tiny_tree

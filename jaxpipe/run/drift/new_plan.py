@@ -1,6 +1,6 @@
-"""A new plan that the run adopts by itself: rank 0 leaves it, and the supervisor continues with it.
+"""A new plan for links that have changed: what its search has found, its files, and its adoption.
 
-::
+A run adopts it by itself, if it may: rank 0 leaves it, and the supervisor continues with it::
 
     rank 0: new plan ─► files of its own, `adopt.json` ─► all ranks stop after the step
     supervisor: `adopt.json` ─► next attempt with its settings, from the checkpoint of that step
@@ -14,7 +14,40 @@ from pathlib import Path
 
 import msgspec
 
-from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned
+CLUSTER_FILE, PLAN_FILE = "drift-cluster.toml", "drift-plan.toml"
+"""The corrected cluster, and the new plan for it, in the folder of the run."""
+
+
+def replan_settings(folder: Path) -> tuple[str, ...]:
+    """Return the settings with which a configuration trains by the new plan in a run folder."""
+    return (f"plan.cluster={folder / CLUSTER_FILE}", f"plan.file={folder / PLAN_FILE}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replanned:
+    """Simulated seconds of a step over the measured links, by the present and by a new plan.
+
+    `keeps_rank_0` says whether rank 0 stays on its host, whose disk has the metrics of the run.
+    """
+
+    present_s: float
+    new_s: float
+    keeps_rank_0: bool = True
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether the new plan is faster by more than simulations may err between two plans."""
+        return self.new_s < 0.95 * self.present_s
+
+    def repays(self, *, num_steps: int, pause_s: float) -> bool:
+        """Return whether so many steps save more seconds than a pause takes.
+
+        >>> found = Replanned(present_s=4.0, new_s=1.0)
+        >>> found.repays(num_steps=10, pause_s=20.0), found.repays(num_steps=5, pause_s=20.0)
+        (True, False)
+        """
+        return num_steps * (self.present_s - self.new_s) > pause_s
+
 
 _ADOPT_FILE = "adopt.json"
 _FIELDS = {CLUSTER_FILE: "cluster", PLAN_FILE: "file"}

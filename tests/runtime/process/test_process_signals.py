@@ -9,17 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from jaxpipe.runtime.process.blocked_signal import is_supported
+from jaxpipe.runtime.process.process_signals import shows_pending_signals
 
-pytestmark = pytest.mark.skipif(not is_supported(), reason="only Linux tells which signals wait")
+pytestmark = pytest.mark.skipif(
+    not shows_pending_signals(), reason="only Linux tells which signals wait"
+)
 
 REPOSITORY = Path(__file__).parents[3]
 WAITS = """
 import signal, subprocess
 from functools import partial
-from jaxpipe.runtime.process.blocked_signal import block, is_pending
+from jaxpipe.runtime.process.process_signals import block_signal, is_pending
 
-with subprocess.Popen(["sleep", "20"], preexec_fn=partial(block, signal.SIGTERM)) as child:
+with subprocess.Popen(["sleep", "20"], preexec_fn=partial(block_signal, signal.SIGTERM)) as child:
     assert not is_pending(child.pid, signal.SIGTERM)
     child.terminate()
     assert is_pending(child.pid, signal.SIGTERM)
