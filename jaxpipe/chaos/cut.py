@@ -16,14 +16,7 @@ import time
 from collections.abc import Callable
 
 from jaxpipe.chaos.harness.emulated_hosts import NUM_HOSTS, cut_off, hosts_run, ip, over_hosts
-from jaxpipe.chaos.harness.tiny_run import (
-    ENDLESS,
-    Started,
-    started,
-    wait_for_steps,
-    wait_until,
-    write_config,
-)
+from jaxpipe.chaos.harness.tiny_run import ENDLESS, Started, started, write_config
 from jaxpipe.chaos.harness.trial import Case, Family, expect
 from jaxpipe.runtime.process.job_folder import remove_left_behind
 from jaxpipe.runtime.watchdog import CauseKind, read_cause
@@ -70,7 +63,7 @@ def _cut_until_next(case: Case, victim: int) -> None:
     )
     before = (sys.executable, "-P", "-m", "jaxpipe", "emulate", _CLUSTER, "--")
     with started(config, case.dataset, command="run", before=before) as run:
-        wait_for_steps(run, steps=_STEPS_AFTER)
+        run.wait_for_steps(_STEPS_AFTER)
         host = ip("netns", "identify", str(run.ranks()[victim].pid)).strip()
         cut = cut_off(host)
         begin_s = time.monotonic()
@@ -82,7 +75,7 @@ def _cut_until_next(case: Case, victim: int) -> None:
         case.figures["next_attempt_s"] = time.monotonic() - begin_s
         cut.reconnect()
         reached = run.num_steps()
-        wait_for_steps(run, steps=reached + _STEPS_AFTER)
+        run.wait_for_steps(reached + _STEPS_AFTER)
         run.process.terminate()
         run.wait(timeout_s=_ENDS_WITHIN_S)
         remove_left_behind()
@@ -93,7 +86,7 @@ def _cut_until_next(case: Case, victim: int) -> None:
 
 
 def _wait(run: Started, is_so: Callable[[], bool], *, what: str) -> None:
-    wait_until(is_so, run, what=what, timeout_s=_ENDS_WITHIN_S)
+    run.wait_until(is_so, what=what, timeout_s=_ENDS_WITHIN_S)
 
 
 CUT = Family(

@@ -18,13 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from jaxpipe.chaos.harness.mounts import can_mount, mount, mounted
-from jaxpipe.chaos.harness.tiny_run import (
-    Started,
-    started,
-    wait_for_steps,
-    wait_until,
-    write_config,
-)
+from jaxpipe.chaos.harness.tiny_run import Started, started, write_config
 from jaxpipe.chaos.harness.trial import Case, Family, expect, one_by_one
 
 _NEVER = 10**6
@@ -66,7 +60,7 @@ def _without_access(case: Case, config: Path) -> None:
 
 def _becomes_read_only(case: Case, config: Path) -> None:
     with mounted(config.with_name("run")) as folder, started(config, case.dataset) as run:
-        wait_for_steps(run, steps=3)
+        run.wait_for_steps(3)
         run.ranks()  # notes the memory that they share
         before = len(run.stderr)  # lines of progress
         _remount(folder, run)
@@ -105,7 +99,7 @@ def _remount(folder: Path, run: Started) -> None:
             return False
         return True
 
-    wait_until(is_done, run, what="the folder is read-only", timeout_s=_ENDS_WITHIN_S)
+    run.wait_until(is_done, what="the folder is read-only", timeout_s=_ENDS_WITHIN_S)
 
 
 FOLDER = Family(

@@ -19,16 +19,7 @@ from jaxpipe.chaos.harness.fault_plan import (
 )
 from jaxpipe.chaos.harness.kill_points import Point
 from jaxpipe.chaos.harness.processes import wait_for_ends
-from jaxpipe.chaos.harness.tiny_run import (
-    NUM_RANKS,
-    Started,
-    started,
-    undisturbed,
-    wait_for_ranks,
-    wait_for_steps,
-    wait_until,
-    write_config,
-)
+from jaxpipe.chaos.harness.tiny_run import NUM_RANKS, Started, started, undisturbed, write_config
 from jaxpipe.chaos.harness.trial import Case, Family, Setup, expect, one_by_one
 
 GONE_WITHIN_S = 0.5
@@ -102,7 +93,7 @@ def _trial(case: Case) -> None:
         if point is None:
             job = _kill(run, aimed)
         else:
-            wait_for_ranks(run)
+            run.wait_for_ranks()
             job = run.job()
         gone_s = wait_for_ends(job, timeout_s=_ENDS_WITHIN_S) - _struck_s(config)
         case.figures["gone_s"] = gone_s
@@ -119,10 +110,10 @@ def _trial(case: Case) -> None:
 def _kill(run: Started, aimed: Target) -> list[int]:
     """Kill a rank at its time; return the processes of its job."""
     victim, what = aimed.victim, f"rank {aimed.victim} is killed"
-    wait_until(lambda: victim in run.ranks(), run, what=what, timeout_s=_ENDS_WITHIN_S)
-    wait_for_steps(run, steps=aimed.step)
+    run.wait_until(lambda: victim in run.ranks(), what=what, timeout_s=_ENDS_WITHIN_S)
+    run.wait_for_steps(aimed.step)
     until_s = time.monotonic() + aimed.after_s
-    wait_until(lambda: time.monotonic() >= until_s, run, what=what, timeout_s=_ENDS_WITHIN_S)
+    run.wait_until(lambda: time.monotonic() >= until_s, what=what, timeout_s=_ENDS_WITHIN_S)
     # Before the kill: without mpirun, its ranks are no descendants any more.
     job, process = run.job(), run.ranks().get(victim)
     if process is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jaxpipe.chaos.harness.emulated_hosts import can_emulate
 from jaxpipe.chaos.harness.processes import psutil, wait_for_ends
-from jaxpipe.chaos.harness.tiny_run import ENDLESS, settle, started, write_config
+from jaxpipe.chaos.harness.tiny_run import ENDLESS, started, write_config
 from jaxpipe.chaos.harness.trial import Case, Family, expect, one_by_one
 from jaxpipe.runtime.process.job_folder import SHARED_MEMORY, remove_left_behind
 from jaxpipe.topo.emulate.namespaces import locked, sweep
@@ -30,7 +30,7 @@ def _trial(case: Case) -> None:
 
 def _kill_mpirun(case: Case, config: Path, after_s: float) -> None:
     with started(config, case.dataset) as run:
-        settle(run, steps=1, after_s=after_s)
+        run.settle(steps=1, after_s=after_s)
         job, folders = run.job(), _job_folders(run.process.pid)
         psutil.Process(run.process.pid).children()[0].kill()  # mpirun is its only child
         begin_s = time.monotonic()
@@ -45,7 +45,7 @@ def _kill_mpirun(case: Case, config: Path, after_s: float) -> None:
 def _kill_emulation(case: Case, config: Path, after_s: float) -> None:
     before = (sys.executable, "-P", "-m", "jaxpipe", "emulate", CLUSTER, "--")
     with started(config, case.dataset, before=before) as run:
-        settle(run, steps=1, after_s=after_s)
+        run.settle(steps=1, after_s=after_s)
         job, emulation = run.job(), run.process.pid
         run.process.kill()
         begin_s = time.monotonic()

@@ -15,7 +15,7 @@ from jaxpipe.chaos.harness.assertions import (
     write_lossless_config,
 )
 from jaxpipe.chaos.harness.processes import wait_for_ends
-from jaxpipe.chaos.harness.tiny_run import Started, started, wait_for_steps, wait_until
+from jaxpipe.chaos.harness.tiny_run import Started, started
 from jaxpipe.chaos.harness.trial import Case, Family, Setup, expect, one_by_one
 from jaxpipe.plan import read_resolved_plan
 from jaxpipe.run.folder.prepare_run import PLAN_FILE
@@ -47,7 +47,7 @@ def _trial(case: Case) -> None:
             expect(_size(run) == size, f"an attempt has {_size(run)} ranks, not {size}")
             if size == SIZES[-1]:
                 break
-            wait_for_steps(run, steps=steps)
+            run.wait_for_steps(steps)
             gone.append(chance.choice(_devices(run)))
             steps = run.num_steps() + _STEPS_EACH
         code = run.wait(timeout_s=ENDS_WITHIN_S)
@@ -78,7 +78,7 @@ def _size(run: Started) -> int:
         sizes[:] = [here.num_ranks for here in seats if here is not None]
         return bool(sizes) and len(ranks) == sizes[0]
 
-    wait_until(are_there, run, what="all ranks have started", timeout_s=ENDS_WITHIN_S)
+    run.wait_until(are_there, what="all ranks have started", timeout_s=ENDS_WITHIN_S)
     return sizes[0]
 
 

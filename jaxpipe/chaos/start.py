@@ -10,14 +10,7 @@ import time
 from pathlib import Path
 
 from jaxpipe.chaos.harness.processes import wait_for_ends
-from jaxpipe.chaos.harness.tiny_run import (
-    NUM_RANKS,
-    Started,
-    settle,
-    started,
-    wait_until,
-    write_config,
-)
+from jaxpipe.chaos.harness.tiny_run import NUM_RANKS, Started, started, write_config
 from jaxpipe.chaos.harness.trial import Case, Family, expect, one_by_one
 from jaxpipe.runtime.watchdog import read_cause
 
@@ -43,7 +36,7 @@ def _trial(case: Case) -> None:
 
 def _terminate(case: Case, config: Path, after_s: float) -> None:
     with started(config, case.dataset) as run:
-        settle(run, steps=0, after_s=after_s)
+        run.settle(steps=0, after_s=after_s)
         begin_s = time.monotonic()
         run.process.send_signal(signal.SIGTERM)
         code = run.wait(timeout_s=_ENDS_WITHIN_S)
@@ -77,7 +70,7 @@ def _ranks_of_next_attempt(run: Started, seen: set[int]):
         found.update(run.ranks())
         return len(found) == NUM_RANKS and not seen & {each.pid for each in found.values()}
 
-    wait_until(are_new, run, what="all ranks have started", timeout_s=_ENDS_WITHIN_S)
+    run.wait_until(are_new, what="all ranks have started", timeout_s=_ENDS_WITHIN_S)
     seen.update(each.pid for each in found.values())
     return found
 

@@ -10,16 +10,7 @@ import numpy as np
 
 from jaxpipe.chaos.harness.fault_plan import FaultPlan, write_fault_plan
 from jaxpipe.chaos.harness.processes import wait_for_ends
-from jaxpipe.chaos.harness.tiny_run import (
-    ENDLESS,
-    NUM_RANKS,
-    Started,
-    settle,
-    started,
-    wait_for_steps,
-    wait_until,
-    write_config,
-)
+from jaxpipe.chaos.harness.tiny_run import ENDLESS, NUM_RANKS, Started, started, write_config
 from jaxpipe.chaos.harness.trial import Case, Family, expect, one_by_one
 from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.runtime.watchdog import CauseKind, read_cause
@@ -44,13 +35,13 @@ def _trial(case: Case) -> None:
     rarely = {"every": ENDLESS["steps"]}
     config = write_config(case.folder, case.dataset, train=ENDLESS, checkpoint=rarely)
     with started(config, case.dataset) as run:
-        ranks = settle(run, steps=_SETTLED_STEPS, after_s=after_s)
+        ranks = run.settle(steps=_SETTLED_STEPS, after_s=after_s)
         # The limit follows from the steps before the stop, as the watchdog's own does.
         job, limit_s = run.job(), _limit_s(run)
         ranks[victim].send_signal(signal.SIGSTOP)
         begin_s = time.monotonic()
-        wait_until(
-            lambda: read_cause(run.folder) is not None, run, what="it is detected", timeout_s=60.0
+        run.wait_until(
+            lambda: read_cause(run.folder) is not None, what="it is detected", timeout_s=60.0
         )
         case.figures["found_s"] = found_s = time.monotonic() - begin_s
         case.figures["limit_s"] = limit_s
@@ -86,7 +77,7 @@ def _stay_calm(case: Case) -> None:
     with started(config, case.dataset, arguments=arguments) as run:
         looks = list[dict[int, int]]()
         for step in (_FIRST_LOOK, _LAST_LOOK):
-            wait_for_steps(run, steps=step, timeout_s=_CALM_WITHIN_S)
+            run.wait_for_steps(step, timeout_s=_CALM_WITHIN_S)
             looks.append({rank: each.memory_info().rss for rank, each in run.ranks().items()})
         code = run.wait(timeout_s=_CALM_WITHIN_S)
     case.figures["run_s"] = time.monotonic() - begin_s

@@ -25,7 +25,7 @@ from jaxpipe.chaos.harness.assertions import (
     write_lossless_config,
 )
 from jaxpipe.chaos.harness.processes import wait_for_ends
-from jaxpipe.chaos.harness.tiny_run import Started, started, wait_until
+from jaxpipe.chaos.harness.tiny_run import Started, started
 from jaxpipe.chaos.harness.trial import Case, Family, Setup, expect, one_by_one
 from jaxpipe.plan import read_resolved_plan
 from jaxpipe.run.folder.prepare_run import PLAN_FILE
@@ -121,7 +121,7 @@ def _wait_for_steps_of(run: Started, num_ranks: int, *, steps: int) -> None:
         return plan.num_ranks == num_ranks and since >= steps
 
     what = f"{num_ranks} ranks have done {steps} steps"
-    wait_until(are_done, run, what=what, timeout_s=ENDS_WITHIN_S)
+    run.wait_until(are_done, what=what, timeout_s=ENDS_WITHIN_S)
 
 
 SURVIVE = Family(

@@ -10,14 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from jaxpipe.chaos.harness.processes import psutil
-from jaxpipe.chaos.harness.tiny_run import (
-    ENDLESS,
-    NUM_RANKS,
-    Started,
-    settle,
-    started,
-    write_config,
-)
+from jaxpipe.chaos.harness.tiny_run import ENDLESS, NUM_RANKS, Started, started, write_config
 from jaxpipe.chaos.harness.trial import Case, Family, expect, one_by_one
 from jaxpipe.errors import RunError
 from jaxpipe.runtime.checkpoint import latest, newest_valid
@@ -47,7 +40,7 @@ def _trial(case: Case) -> None:
     config = write_config(case.folder, case.dataset, train=ENDLESS, checkpoint=rarely)
     with started(config, case.dataset) as run:
         # Before the first step, a signal ends the run at once, without a checkpoint.
-        ranks = settle(run, steps=3, after_s=after_s)
+        ranks = run.settle(steps=3, after_s=after_s)
         process = ranks[victim] if target is Target.RANK else _process(run, target)
         process.send_signal(signal.SIGTERM)
         case.figures["saved_s"] = _wait_for_checkpoint(run)

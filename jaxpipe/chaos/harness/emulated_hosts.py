@@ -25,7 +25,7 @@ from jaxpipe.chaos.harness.assertions import (
     train_undisturbed,
     write_lossless_config,
 )
-from jaxpipe.chaos.harness.tiny_run import Started, changed, started, wait_until
+from jaxpipe.chaos.harness.tiny_run import Started, changed, started
 from jaxpipe.chaos.harness.trial import Case, Setup, Trial, one_by_one
 from jaxpipe.errors import RunError
 from jaxpipe.runtime.metrics.records import METRICS_FILE
@@ -97,8 +97,7 @@ class HostsRun:
 
     def num_steps(self) -> int:
         """Return the number of steps in the metrics of host 0."""
-        path = self.folder() / METRICS_FILE
-        return path.read_bytes().count(b'"step"') if path.exists() else 0
+        return self.started.num_steps()
 
     def wait_for_step_after(self, words: str) -> None:
         """Wait until the run has printed some words, and then until a step has ended.
@@ -125,7 +124,7 @@ class HostsRun:
         Raises:
             RunError: they are not, in time.
         """
-        self.wait_until(lambda: self.num_steps() >= steps, what=f"{steps} steps are done")
+        self.started.wait_for_steps(steps, timeout_s=ENDS_WITHIN_S)
 
     def wait_until(self, is_so: Callable[[], bool], *, what: str) -> None:
         """Wait for a condition while the run continues.
@@ -133,7 +132,7 @@ class HostsRun:
         Raises:
             RunError: the run ends first, or it takes too long.
         """
-        wait_until(is_so, self.started, what=what, timeout_s=ENDS_WITHIN_S)
+        self.started.wait_until(is_so, what=what, timeout_s=ENDS_WITHIN_S)
 
     def said(self, text: str) -> bool:
         """Return whether the run has printed this."""
@@ -148,7 +147,7 @@ class HostsRun:
         code = self.started.wait(timeout_s=ENDS_WITHIN_S)
         self.started.expect_success(code)
         check_samples(self.started.config, case.dataset)
-        case.figures["loss_differs"] = check_losses(self.folder(), case.reference)
+        case.figures["loss_differs"] = check_losses(self.started.folder, case.reference)
 
     def kill(self, number: int) -> float:
         """Kill all processes of a host, and return when."""
@@ -203,6 +202,7 @@ def hosts_run(
             command="run",
             arguments=("--hosts", *hooks),
             before=("env", *settings, *emulation.enter(first)),
+            folder=disk_of(emulation.owner, 0, disk) / "run",
         ) as run:
             yield HostsRun(started=run, emulation=emulation, disk=disk)
 
