@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from jaxpipe.run.terminal.console import set_words
+
 if TYPE_CHECKING:  # these import numpy or jax, which `--help` can do without
     from jaxpipe.baselines.compare.measured import Measured, Step
     from jaxpipe.baselines.compare.system import Executor
@@ -128,8 +130,8 @@ class _StepLine:
 
 
 def _command(config: Path, settings: Sequence[str], steps: int, out: Path) -> list[str]:
-    changes = [argument for setting in settings for argument in ("--set", setting)]
-    return ["compare", str(config), *changes, "--steps", str(steps), "--out", str(out)]
+    changed = [str(config), *set_words(settings)]
+    return ["compare", *changed, "--steps", str(steps), "--out", str(out)]
 
 
 def _compare(

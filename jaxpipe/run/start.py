@@ -25,7 +25,7 @@ from jaxpipe.run.drift.new_plan import ADOPTED_EXIT_CODE, adopted_in
 from jaxpipe.run.folder.folder_lock import beating, locked
 from jaxpipe.run.folder.prepare_run import (
     Prepared,
-    begin_folder,
+    begin_run,
     introduce_run,
     prepare,
     report_complete,
@@ -119,9 +119,7 @@ def _launch(request: TrainRequest, config: Config) -> int:
         num_ranks, survives = prepared.plan.num_ranks, config.run.survive is Survival.SHRINK
         if num_ranks > 1:  # or says what lacks
             launch_command(find_mpirun(), num_ranks=num_ranks, survives=survives)
-        plan_file = begin_folder(prepared)
-        if config.run.compute is ComputeKind.REAL:
-            introduce_run(prepared)
+        plan_file = begin_run(prepared)
         if num_ranks > 1:
             return _start_ranks(prepared, request, plan_file, poll=lock.beat)
         with beating(lock), not_suspended():

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.run.terminal.console import next_line
+from jaxpipe.run.terminal.console import next_line, set_words
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 
 ENTRY = "jaxpipe.cli.train"
@@ -63,17 +63,13 @@ class TrainRequest:
             longer = replace(self, settings=(*self.settings, *settings))
             return next_line(*longer.arguments, "--resume")
         over = [] if self.lock is None else ["--hosts"]
-        changes = _set_words((*self.settings, *settings))
+        changes = set_words((*self.settings, *settings))
         return next_line("run", self.config, *over, *changes, "--resume")
 
     @property
     def arguments(self) -> list[str]:
         """The arguments of `jaxpipe` for this request, without `--resume`."""
-        return ["train", str(self.config), *_set_words(self.settings)]
-
-
-def _set_words(settings: Sequence[str]) -> list[str]:
-    return [word for setting in settings for word in ("--set", setting)]
+        return ["train", str(self.config), *set_words(self.settings)]
 
 
 def load_hooks(reference: str | None, config: Path, *, rank: int) -> Hooks:

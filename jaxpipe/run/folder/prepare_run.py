@@ -109,6 +109,18 @@ def begin_folder(prepared: Prepared) -> Path:
     return plan_file
 
 
+def begin_run(prepared: Prepared) -> Path:
+    """Write the inputs of a run into its folder, print its plan, and return the file of the plan.
+
+    Raises:
+        ConfigError: the folder cannot be made or written.
+    """
+    plan_file = begin_folder(prepared)
+    if prepared.config.run.compute is ComputeKind.REAL:  # a paced run prints its own
+        introduce_run(prepared)
+    return plan_file
+
+
 def forget_last_end(folder: Path) -> None:
     """Remove what the last run in a folder has left of its end."""
     clear_cause(folder)

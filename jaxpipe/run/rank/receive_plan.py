@@ -21,9 +21,8 @@ from jaxpipe.errors import ConfigError, UserError
 from jaxpipe.plan import Plan, ResolvedPlan, parse_resolved_plan, resolved_plan_text
 from jaxpipe.run.folder.folder_lock import locked
 from jaxpipe.run.folder.prepare_run import (
-    begin_folder,
+    begin_run,
     forget_last_end,
-    introduce_run,
     prepare,
     report_complete,
 )
@@ -184,9 +183,7 @@ def _prepared(start: Start, held: ExitStack, *, num_started: int) -> Start:
     if prepared.is_complete:
         report_complete(prepared)
         return start
-    begin_folder(prepared)
-    if start.config.run.compute is ComputeKind.REAL:
-        introduce_run(prepared)
+    begin_run(prepared)
     return replace(
         start,
         resolved=prepared.resolved,

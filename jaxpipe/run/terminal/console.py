@@ -39,14 +39,22 @@ def next_line(*words: object) -> str:
     return f"next: {shlex.join(['jaxpipe', *map(str, words)])}"
 
 
+def set_words(settings: Sequence[str]) -> list[str]:
+    """Return the words of a command line that change a configuration.
+
+    >>> set_words(["train.steps=10"])
+    ['--set', 'train.steps=10']
+    """
+    return [word for setting in settings for word in ("--set", setting)]
+
+
 def train_command(config: Path, settings: Sequence[str] = ()) -> str:
     """Return the command that trains with a configuration and changes to it, for a shell.
 
     >>> train_command(Path("my runs/a.toml"), ["plan.file=plan.toml"])
     "jaxpipe train 'my runs/a.toml' --set plan.file=plan.toml"
     """
-    changes = [word for setting in settings for word in ("--set", setting)]
-    return shlex.join(["jaxpipe", "train", str(config), *changes])
+    return shlex.join(["jaxpipe", "train", str(config), *set_words(settings)])
 
 
 def print_table(table: Table) -> None:
