@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from jaxpipe.errors import ConfigError, JaxpipeError, PlanError, RunError, UserError
     from jaxpipe.plan import Plan, draw_plan, read_plan
     from jaxpipe.propose.resolve import plan_from
-    from jaxpipe.run.forecast import simulate_step
-    from jaxpipe.run.threads import train
+    from jaxpipe.run.forecast.simulate_step import simulate_step
+    from jaxpipe.run.rank.threads import train
     from jaxpipe.topo import Cluster
     from jaxpipe.topo import load as load_cluster
     from jaxpipe.trace import Trace, read_chrome
@@ -71,8 +71,8 @@ _HOMES = MappingProxyType(
         "read_chrome": "jaxpipe.trace:read_chrome",
         "read_plan": "jaxpipe.plan:read_plan",
         "run_ranks": "jaxpipe.comm:run_ranks",
-        "simulate_step": "jaxpipe.run.forecast:simulate_step",
-        "train": "jaxpipe.run.threads:train",
+        "simulate_step": "jaxpipe.run.forecast.simulate_step:simulate_step",
+        "train": "jaxpipe.run.rank.threads:train",
     }
 )
 

@@ -41,7 +41,7 @@ def _constants_classes_functions(name: str) -> tuple[int, str]:
     [
         ("jaxpipe", ("jax", "numpy", "mpi4py", "tyro", "jaxpipe.topo", "jaxpipe.models")),
         ("jaxpipe.cli.main", ("jax", "numpy", "mpi4py", "jaxpipe.topo", "jaxpipe.models")),
-        ("jaxpipe.run.forecast", ("jax", "flax", "mpi4py", "matplotlib")),
+        ("jaxpipe.run.forecast.simulate_step", ("jax", "flax", "mpi4py", "matplotlib")),
         ("jaxpipe.models", ("jax", "flax", "numpy", "jaxpipe.errors")),
         ("jaxpipe.topo", ("jax", "mpi4py", "matplotlib", "jaxpipe.errors")),
         ("jaxpipe.schedule", ("jax", "numpy", "mpi4py")),

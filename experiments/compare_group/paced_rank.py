@@ -11,7 +11,7 @@ from experiments.compare_group.simulated import TABLE as SIMULATED
 from experiments.table import Row, append_csv
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.paced import Outcome, Scale, execute, planned_all_reduces
-from jaxpipe.runtime.process.parent_death import die_with_parent
+from jaxpipe.runtime.process.process_signals import die_with_parent
 from jaxpipe.simulate import dtfm_constants
 
 _TIMEOUT_S = 600.0

@@ -16,7 +16,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from experiments.table import markdown, write_csv
-from jaxpipe.chaos.harness.own_hosts import HostsRun, hosts_run
+from jaxpipe.chaos.harness.emulated_hosts import HostsRun, hosts_run
 from jaxpipe.chaos.harness.tiny_run import write_dataset
 from jaxpipe.chaos.host import disappear
 from jaxpipe.chaos.join import join

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from experiments.faults.long_run_picture import draw
 from experiments.table import Row, read_csv, write_csv
 from jaxpipe.chaos.harness.assertions import check_samples, train_undisturbed
-from jaxpipe.chaos.harness.own_hosts import HostsRun, hosts_run
+from jaxpipe.chaos.harness.emulated_hosts import HostsRun, hosts_run
 from jaxpipe.chaos.host import disappear
 from jaxpipe.chaos.join import join
 from jaxpipe.chaos.slow import slow_down

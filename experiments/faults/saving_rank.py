@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from jaxpipe.runtime.process.affinity import pin
-from jaxpipe.runtime.process.parent_death import die_with_parent
+from jaxpipe.runtime.process.process_signals import die_with_parent
 
 if __name__ == "__main__":
     die_with_parent()

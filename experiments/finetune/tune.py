@@ -14,7 +14,7 @@ from experiments.finetune.command import jaxpipe, settings
 from experiments.finetune.texts import write_texts
 from experiments.table import Row
 from jaxpipe.config import restored_model, saved_config
-from jaxpipe.run.evaluate import held_out_losses
+from jaxpipe.inference.held_out_losses import held_out_losses
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.data import open_dataset

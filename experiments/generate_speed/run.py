@@ -20,12 +20,12 @@ import jax
 import numpy as np
 
 from experiments.table import read_csv, write_csv
-from jaxpipe.generate import generated
+from jaxpipe.inference.sampling import Sampling
+from jaxpipe.inference.tokens import generated
 from jaxpipe.interchange import write_model
 from jaxpipe.models import build_model, preset_config
 from jaxpipe.models.llama_config import LlamaConfig
 from jaxpipe.runtime.checkpoint import flatten
-from jaxpipe.runtime.sampling import Sampling
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "speed.csv"

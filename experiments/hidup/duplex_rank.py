@@ -39,7 +39,7 @@ from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.comm.shaped import ShapedTransport
 from jaxpipe.models.gpt import Gpt
 from jaxpipe.models.gpt_config import GptConfig
-from jaxpipe.runtime.process.parent_death import die_with_parent
+from jaxpipe.runtime.process.process_signals import die_with_parent
 from jaxpipe.topo import Cluster, Device
 
 _TIMEOUT_S = 300.0

@@ -49,7 +49,7 @@ from jaxpipe.paced.paced_transport import PacedTransport, connect
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.switch import Switch
 from jaxpipe.paced.virtual_clock import TimeBase, VirtualClock
-from jaxpipe.runtime.process.parent_death import die_with_parent
+from jaxpipe.runtime.process.process_signals import die_with_parent
 from jaxpipe.schedule import Bucket
 from jaxpipe.simulate.engine.step_model import StepModel
 from jaxpipe.topo import Cluster

@@ -11,10 +11,12 @@ from jaxpipe.baselines.autoshard.hlo import Target, target_devices
 from jaxpipe.models import LlamaConfig, preset_config
 from jaxpipe.models.gpt_config import Attention
 from jaxpipe.models.llama import Llama
-from jaxpipe.runtime.config import Loop, MeshConfig, OptimizerConfig
+from jaxpipe.runtime.config import Loop
+from jaxpipe.runtime.rank_mesh import MeshConfig
 from jaxpipe.runtime.stage.compile import compile_stage
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.mesh import layout_over
+from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.schedule import Op, Remat
 

@@ -7,7 +7,7 @@ from experiments.table import Row, append_csv
 from jaxpipe.comm import BARRIER_TAG, Transport, barrier
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.paced import Outcome, Scale, execute, planned_all_reduces, planned_outer
-from jaxpipe.runtime.process.parent_death import die_with_parent
+from jaxpipe.runtime.process.process_signals import die_with_parent
 from jaxpipe.simulate import plan_step
 
 _TIMEOUT_S = 600.0

@@ -40,7 +40,7 @@ from jaxpipe.outer import (
     outer_step,
 )
 from jaxpipe.runtime.data import open_dataset
-from jaxpipe.runtime.data.samples import Windows
+from jaxpipe.runtime.data.order.samples import Windows
 from jaxpipe.runtime.stage.optimizer import clip_factor, stage_optimizer
 from jaxpipe.runtime.stage.stage import Stage
 

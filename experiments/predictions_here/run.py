@@ -22,7 +22,7 @@ from jaxpipe.config import Config, config_from
 from jaxpipe.plan.cost import Profile, write_profile
 from jaxpipe.profile.kept_profile import measured_profile
 from jaxpipe.profile.profile_task import ProfileTask
-from jaxpipe.run.forecast import simulate_step
+from jaxpipe.run.forecast.simulate_step import simulate_step
 from jaxpipe.runtime.data import Source, prepare
 from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.schedule import Remat

@@ -26,15 +26,15 @@ from jaxpipe.plan import Plan, PlanConfig, default_plan
 from jaxpipe.runtime.config import (
     CheckpointConfig,
     CommConfig,
-    MeshConfig,
-    OptimizerConfig,
-    RunConfig,
     TraceConfig,
     TrainConfig,
 )
 from jaxpipe.runtime.data import Bytes, Dataset, mixture_of
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS, find_mpirun, launch_command
+from jaxpipe.runtime.rank_mesh import MeshConfig
+from jaxpipe.runtime.run_config import RunConfig
+from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.topo import Cluster
 

@@ -7,7 +7,7 @@ from experiments.sailor.paced import SCENARIO, TABLE, Disputed, disputed
 from experiments.table import Row, write_csv
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.paced import Outcome, Scale, execute
-from jaxpipe.runtime.process.parent_death import die_with_parent
+from jaxpipe.runtime.process.process_signals import die_with_parent
 from jaxpipe.simulate import simulate_ends
 
 _TIMEOUT_S = 600.0

@@ -19,7 +19,7 @@ from statistics import median
 
 from experiments.table import Row, markdown, write_csv
 from jaxpipe import topo
-from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, replan_settings
+from jaxpipe.run.drift.new_plan import CLUSTER_FILE, PLAN_FILE, replan_settings
 from jaxpipe.runtime.data import Source, prepare
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
 from jaxpipe.topo.emulate import addresses

@@ -19,15 +19,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
 
-from jaxpipe.chaos.harness.corruption import BREAKS, Break, Damage, Folders
+from jaxpipe.chaos.harness.corruption import BREAKS, Damage, Folders
 from jaxpipe.chaos.harness.tiny_run import environment, write_config
-from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect
-from jaxpipe.errors import CheckpointError
+from jaxpipe.chaos.harness.trial import Case, Family, Setup, expect, one_by_one
+from jaxpipe.errors import CheckpointError, RunError
 from jaxpipe.runtime.checkpoint import Checkpoint, newest_valid, open_checkpoint
 
 _STEPS = (1, 2, 3)
@@ -56,20 +55,6 @@ class Content:
         )
 
 
-def _trials(setup: Setup) -> Iterator[Trial]:
-    """Break one file per trial, each in a fresh copy."""
-    saved = _train(setup)
-    contents = {step: Content.of(open_checkpoint(path)) for step, path in _folders(saved).items()}
-    assert tuple(contents) == _STEPS, tuple(contents)
-    for seed in range(setup.seed, setup.seed + setup.num_trials):
-        copy = shutil.copytree(saved, setup.folder / f"seed-{seed}")
-        # By seed: a trial that is repeated alone breaks the same file in the same way.
-        trial = _trial(copy, BREAKS[seed % len(BREAKS)], Random(seed), contents)
-        if trial.passed:
-            shutil.rmtree(copy)
-        yield trial
-
-
 def _train(setup: Setup) -> Path:
     """Train in other processes, saving after each step, and return the folder of the run.
 
@@ -95,31 +80,35 @@ def _train(setup: Setup) -> Path:
     return config.with_name("run")
 
 
-def _trial(run: Path, break_it: Break, random: Random, contents: Mapping[int, Content]) -> Trial:
-    damage = break_it(_folders(run), random)
+def _trial(case: Case) -> None:
+    """Break one file in a fresh copy: a trial that is repeated alone breaks it in the same way."""
+    saved = _folders(case.reference)
+    contents = {step: Content.of(open_checkpoint(path)) for step, path in saved.items()}
+    copy = shutil.copytree(case.reference, case.folder)
+    damage = BREAKS[case.seed % len(BREAKS)](_folders(copy), case.chance())
+    case.name = damage.what
     begin_s = time.perf_counter()
     with _warnings() as warned:
-        why = _judge(run, damage, contents, warned)
-    figures = {"verification_s": time.perf_counter() - begin_s}
-    return Trial(name=damage.what, passed=not why, why=why, figures=figures)
+        try:
+            _judge(copy, damage, contents, warned)
+        finally:
+            case.figures["verification_s"] = time.perf_counter() - begin_s
 
 
-def _judge(run: Path, damage: Damage, contents: Mapping[int, Content], warned: list[str]) -> str:
-    """Return what is wrong with the checkpoint that a resume would use; empty if nothing is."""
+def _judge(run: Path, damage: Damage, contents: Mapping[int, Content], warned: list[str]) -> None:
+    """Check the checkpoint that a resume would use."""
     intact = max(contents.keys() - damage.steps)
     try:
         found = newest_valid(run)
         content = Content.of(found)
     except CheckpointError as error:
-        return f"nothing was found to resume from: {error}"
+        raise RunError(f"`--resume` finds nothing: {error}") from error
     except Exception as error:  # any other error is a traceback for the user
-        return f"{type(error).__name__} instead of a verdict: {error}"
-    if found.step != intact:
-        return f"step {found.step} was taken, not {intact}"
-    if not content.equals(contents[intact]):
-        return f"step {intact} is not what was saved"
-    silent = [step for step in contents if step > intact and not _is_named(step, warned)]
-    return f"no warning names step {silent[0]}" if silent else ""
+        raise RunError(f"`--resume` raises {type(error).__name__}: {error}") from error
+    expect(found.step == intact, f"step {found.step} was taken, not {intact}")
+    expect(content.equals(contents[intact]), f"step {intact} is not what was saved")
+    for step in range(intact + 1, _STEPS[-1] + 1):
+        expect(_is_named(step, warned), f"no warning names step {step}")
 
 
 def _is_named(step: int, warned: list[str]) -> bool:
@@ -156,5 +145,5 @@ CORRUPT = Family(
     aim="detected, reported, and the newest intact one used",
     num_trials=39,
     num_trials_full=300,
-    trials=_trials,
+    trials=one_by_one(_trial, prepare=_train, keeps_passed=False),
 )

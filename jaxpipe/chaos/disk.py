@@ -11,21 +11,17 @@ Ranks train on four hosts in namespaces, each with a disk of its own, under `jax
 Needs root.
 """
 
-import random
 import shutil
 import time
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
-from jaxpipe.chaos.harness.own_hosts import (
+from jaxpipe.chaos.harness.emulated_hosts import (
     NUM_HOSTS,
     STEPS_BEFORE,
-    Case,
     hosts_run,
-    trials_over_hosts,
+    over_hosts,
 )
-from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
+from jaxpipe.chaos.harness.trial import Case, Family, expect
 from jaxpipe.runtime.checkpoint.folders import committed_folders
 from jaxpipe.topo.emulate import Emulation
 from jaxpipe.topo.emulate.commands import run as run_program
@@ -36,19 +32,16 @@ _FULL_S = 2.0
 _FILLING = "filling"
 
 
-def _trials(setup: Setup) -> Iterator[Trial]:
-    return trials_over_hosts(setup, _one, name="disk")
-
-
-def _one(case: Case) -> Trial:
+def _trial(case: Case) -> None:
     # A supervisor whose disk is gone has no lock and no metrics: its host may only be full.
-    is_full, chance = case.seed % 2 == 0, random.Random(case.seed)
+    is_full, chance = case.seed % 2 == 0, case.chance()
     victim = chance.randrange(0 if is_full else 1, NUM_HOSTS)
     trial, what = (_full, "is full for a while") if is_full else (_gone, "is gone")
-    return tried(f"the disk of host {victim} {what}", partial(trial, case, victim))
+    case.name = f"the disk of host {victim} {what}"
+    trial(case, victim)
 
 
-def _full(case: Case, victim: int, figures: dict[str, float]) -> None:
+def _full(case: Case, victim: int) -> None:
     def small_disk(emulation: Emulation, disk: Path) -> None:
         there = disk_of(emulation.owner, victim, disk)
         run_program("mount", "-t", "tmpfs", "-o", f"size={_SIZE_MIB}m", "none", str(there))
@@ -56,12 +49,12 @@ def _full(case: Case, victim: int, figures: dict[str, float]) -> None:
     with hosts_run(case.folder, case.dataset, prepare=small_disk) as run:
         there = run.disk_of(victim)
         try:
-            run.wait_for_steps(STEPS_BEFORE)
+            run.settle()
             _fill(there / _FILLING)
             time.sleep(_FULL_S)
             (there / _FILLING).unlink()
-            figures["steps_while_full"] = run.num_steps() - STEPS_BEFORE
-            run.finish(case, figures)
+            case.figures["steps_while_full"] = run.num_steps() - STEPS_BEFORE
+            run.finish(case)
             saved = committed_folders(run.folder(victim))
             expect(bool(saved), "nothing was saved on the disk after it had room again")
             expect(not run.said("attempt 2"), "it was started again")
@@ -81,15 +74,15 @@ def _fill(path: Path) -> None:
                 continue
 
 
-def _gone(case: Case, victim: int, figures: dict[str, float]) -> None:
+def _gone(case: Case, victim: int) -> None:
     with hosts_run(case.folder, case.dataset) as run:
-        run.wait_for_steps(STEPS_BEFORE)
+        run.settle()
         begin_s = time.monotonic()
         shutil.rmtree(run.folder(victim), ignore_errors=True)
         run.kill(victim)
         run.wait_for_step_after("attempt 2 continues")
-        figures["next_step_s"] = time.monotonic() - begin_s
-        run.finish(case, figures)
+        case.figures["next_step_s"] = time.monotonic() - begin_s
+        run.finish(case)
         expect(not run.said("from the beginning"), "nothing was left of the first attempt")
 
 
@@ -100,5 +93,5 @@ DISK = Family(
     "sample lost or doubled; losses equal to an undisturbed run's within 0.001 of them",
     num_trials=0,
     num_trials_full=20,
-    trials=_trials,
+    trials=over_hosts(_trial, name="disk"),
 )

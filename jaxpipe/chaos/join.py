@@ -6,23 +6,19 @@ address and the key. Needs root.
 """
 
 import os
-import random
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from functools import partial
 
 from jaxpipe.chaos.harness.assertions import ENDS_WITHIN_S
-from jaxpipe.chaos.harness.own_hosts import (
+from jaxpipe.chaos.harness.emulated_hosts import (
     STEPS_BEFORE,
-    Case,
     HostsRun,
     hosts_run,
-    trials_over_hosts,
+    over_hosts,
 )
-from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
+from jaxpipe.chaos.harness.trial import Case, Family, expect
 from jaxpipe.errors import RunError
 from jaxpipe.run.hosts.join_words import JOIN_FILE
 
@@ -30,28 +26,19 @@ _NEW = 2
 _TWO_HOSTS = {"stages": 2, "replicas": 1, "devices": ["here-0:0", "here-1:0"]}
 
 
-def _trials(setup: Setup) -> Iterator[Trial]:
-    return trials_over_hosts(setup, _one, name="join")
-
-
-def _one(case: Case) -> Trial:
-    after_s = random.Random(case.seed).uniform(0.0, 2.0)
-    work = partial(_trial, case, after_s)
-    return tried(f"a host joins {after_s:.2f} s after step {STEPS_BEFORE}", work)
-
-
-def _trial(case: Case, after_s: float, figures: dict[str, float]) -> None:
+def _trial(case: Case) -> None:
+    after_s = case.chance().uniform(0.0, 2.0)
+    case.name = f"a host joins {after_s:.2f} s after step {STEPS_BEFORE}"
     # No checkpoint but that of the stop: no step may be repeated.
     rarely = {"every": 10**6}
     with hosts_run(case.folder, case.dataset, plan=_TWO_HOSTS, checkpoint=rarely) as run:
-        run.wait_for_steps(STEPS_BEFORE)
-        time.sleep(after_s)
+        run.settle(after_s=after_s)
         begin_s = time.monotonic()
         text = join(run, _NEW)
-        figures["joined_s"] = time.monotonic() - begin_s
+        case.figures["joined_s"] = time.monotonic() - begin_s
         said = re.search(r"takes part from step (\d+) on", text)
         expect(said is not None, f"the host that joins does not learn since which step: {text}")
-        run.finish(case, figures)
+        run.finish(case)
         saved = list((run.folder(_NEW) / "checkpoints").glob("step-*[0-9]/*.safetensors"))
         expect(bool(saved), "the host that has joined has saved nothing on its disk")
 
@@ -88,5 +75,5 @@ JOIN = Family(
     "to an undisturbed run's within 0.001 of them",
     num_trials=0,
     num_trials_full=20,
-    trials=_trials,
+    trials=over_hosts(_trial, name="join"),
 )

@@ -5,9 +5,7 @@ import random
 import re
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from jaxpipe.chaos.harness.assertions import expect_equal
@@ -21,16 +19,8 @@ from jaxpipe.chaos.harness.fault_plan import (
 )
 from jaxpipe.chaos.harness.kill_points import Point
 from jaxpipe.chaos.harness.processes import wait_for_ends
-from jaxpipe.chaos.harness.tiny_run import (
-    NUM_RANKS,
-    Started,
-    started,
-    wait_for_ranks,
-    wait_for_steps,
-    wait_until,
-    write_config,
-)
-from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
+from jaxpipe.chaos.harness.tiny_run import NUM_RANKS, Started, started, undisturbed, write_config
+from jaxpipe.chaos.harness.trial import Case, Family, Setup, expect, one_by_one
 
 GONE_WITHIN_S = 0.5
 _NUM_STEPS = 10
@@ -85,56 +75,45 @@ def target(seed: int) -> Target:
     return Target(victim=rank, point=None, step=step, after_s=after_s)
 
 
-def _trials(setup: Setup) -> Iterator[Trial]:
-    reference = _undisturbed(setup, "undisturbed")
-    for seed in range(setup.seed, setup.seed + setup.num_trials):
-        aimed = target(seed)
-        config = write_config(setup.folder / f"seed-{seed}", setup.dataset, **_SECTIONS)
-        yield tried(aimed.name, partial(_trial, aimed, config, setup.dataset, reference))
+def _undisturbed(setup: Setup) -> Path:
+    config = write_config(setup.folder / "undisturbed", setup.dataset, **_SECTIONS)
+    return undisturbed(config, setup.dataset, timeout_s=_ENDS_WITHIN_S)
 
 
-def _undisturbed(setup: Setup, name: str) -> Path:
-    """Train without faults, and return the folder of the run."""
-    config = write_config(setup.folder / name, setup.dataset, **_SECTIONS)
-    with started(config, setup.dataset) as run:
-        code = run.wait(timeout_s=_ENDS_WITHIN_S)
-    expect(code == 0, f"an undisturbed run ended with exit code {code}: {run.stderr}")
-    return run.folder
-
-
-def _trial(
-    aimed: Target, config: Path, dataset: Path, reference: Path, figures: dict[str, float]
-) -> None:
+def _trial(case: Case) -> None:
+    aimed = target(case.seed)
+    case.name = aimed.name
+    config = write_config(case.folder, case.dataset, **_SECTIONS)
     point = aimed.point
     kill = None if point is None else Kill(point=point, victim=aimed.victim, step=aimed.step)
     write_fault_plan(config, FaultPlan(kill=kill))
     # Two restarts, for MPI may fail to start once.
     arguments = ("--restarts", "2", "--hooks", "jaxpipe.chaos.harness.injector:injector")
-    with started(config, dataset, command="run", arguments=arguments) as run:
+    with started(config, case.dataset, command="run", arguments=arguments) as run:
         if point is None:
             job = _kill(run, aimed)
         else:
-            wait_for_ranks(run)
+            run.wait_for_ranks()
             job = run.job()
         gone_s = wait_for_ends(job, timeout_s=_ENDS_WITHIN_S) - _struck_s(config)
-        figures["gone_s"] = gone_s
+        case.figures["gone_s"] = gone_s
         code = run.wait(timeout_s=_ENDS_WITHIN_S)
-    expect(code == 0, f"the run ends with exit code {code}: {run.stdout[-600:]}")
-    expect_equal(run.folder, reference)
+    run.expect_success(code)
+    expect_equal(run.folder, case.reference)
     failures = re.findall(r"^attempt \d+ failed .*", run.stdout, flags=re.MULTILINE)
-    figures["attempts"] = 1.0 + len(failures)
+    case.figures["attempts"] = 1.0 + len(failures)
     named = [int(rank) for line in failures for rank in re.findall(r": rank (\d+)", line)]
-    figures["rank_named"] = float(named == [aimed.victim])
+    case.figures["rank_named"] = float(named == [aimed.victim])
     expect(gone_s <= GONE_WITHIN_S, f"the job was gone after {gone_s:.2f} s, not {GONE_WITHIN_S} s")
 
 
 def _kill(run: Started, aimed: Target) -> list[int]:
     """Kill a rank at its time; return the processes of its job."""
     victim, what = aimed.victim, f"rank {aimed.victim} is killed"
-    wait_until(lambda: victim in run.ranks(), run, what=what, timeout_s=_ENDS_WITHIN_S)
-    wait_for_steps(run, steps=aimed.step)
+    run.wait_until(lambda: victim in run.ranks(), what=what, timeout_s=_ENDS_WITHIN_S)
+    run.wait_for_steps(aimed.step)
     until_s = time.monotonic() + aimed.after_s
-    wait_until(lambda: time.monotonic() >= until_s, run, what=what, timeout_s=_ENDS_WITHIN_S)
+    run.wait_until(lambda: time.monotonic() >= until_s, what=what, timeout_s=_ENDS_WITHIN_S)
     # Before the kill: without mpirun, its ranks are no descendants any more.
     job, process = run.job(), run.ranks().get(victim)
     if process is not None:
@@ -158,5 +137,5 @@ KILL = Family(
     f"the job gone within {GONE_WITHIN_S} s; nothing left behind",
     num_trials=4,
     num_trials_full=100,
-    trials=_trials,
+    trials=one_by_one(_trial, prepare=_undisturbed),
 )

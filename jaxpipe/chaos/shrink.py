@@ -5,9 +5,6 @@ started, until an attempt leaves the device out. That one trains some steps, ano
 and so on. Attempts with all ranks in between, in case a device has returned, end in the same way.
 """
 
-import random
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from jaxpipe.chaos.harness.assertions import (
@@ -18,36 +15,30 @@ from jaxpipe.chaos.harness.assertions import (
     write_lossless_config,
 )
 from jaxpipe.chaos.harness.processes import wait_for_ends
-from jaxpipe.chaos.harness.tiny_run import Started, started, wait_for_steps, wait_until
-from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
+from jaxpipe.chaos.harness.tiny_run import Started, started
+from jaxpipe.chaos.harness.trial import Case, Family, Setup, expect, one_by_one
 from jaxpipe.plan import read_resolved_plan
-from jaxpipe.run.prepare_run import PLAN_FILE
+from jaxpipe.run.folder.prepare_run import PLAN_FILE
 from jaxpipe.runtime.process.mpirun import launched_rank
 
 SIZES = (4, 3, 2)
 _STEPS_EACH = 5
 _RESTARTS = 12  # seven are needed
+_ARGUMENTS = (
+    *("--restarts", str(_RESTARTS)),
+    *("--hooks", "jaxpipe.chaos.harness.sample_log:recorder"),
+)
 
 
-def _trials(setup: Setup) -> Iterator[Trial]:
-    reference = train_undisturbed(setup.folder / "undisturbed", setup.dataset)
-    for seed in range(setup.seed, setup.seed + setup.num_trials):
-        config = write_lossless_config(setup.folder / f"seed-{seed}", setup.dataset)
-        work = partial(_trial, config, setup.dataset, reference, random.Random(seed))
-        yield tried(f"ranks lost, seed {seed}", work)
+def _undisturbed(setup: Setup) -> Path:
+    return train_undisturbed(setup.folder / "undisturbed", setup.dataset)
 
 
-def _trial(
-    config: Path, dataset: Path, reference: Path, chance: random.Random, figures: dict[str, float]
-) -> None:
-    arguments = (
-        "--restarts",
-        str(_RESTARTS),
-        "--hooks",
-        "jaxpipe.chaos.harness.sample_log:recorder",
-    )
+def _trial(case: Case) -> None:
+    case.name = f"ranks lost, seed {case.seed}"
+    chance, config = case.chance(), write_lossless_config(case.folder, case.dataset)
     gone: list[str] = []
-    with started(config, dataset, command="run", arguments=arguments) as run:
+    with started(config, case.dataset, command="run", arguments=_ARGUMENTS) as run:
         steps, num_kills = _STEPS_EACH, 0
         for size in SIZES:
             while lost := _ranks_on(run, gone):
@@ -56,14 +47,14 @@ def _trial(
             expect(_size(run) == size, f"an attempt has {_size(run)} ranks, not {size}")
             if size == SIZES[-1]:
                 break
-            wait_for_steps(run, steps=steps)
+            run.wait_for_steps(steps)
             gone.append(chance.choice(_devices(run)))
             steps = run.num_steps() + _STEPS_EACH
         code = run.wait(timeout_s=ENDS_WITHIN_S)
-    expect(code == 0, f"the run ends with exit code {code}: {run.stdout[-600:]}")
-    figures["kills"] = num_kills
-    check_samples(config, dataset)
-    figures["loss_differs"] = check_losses(run.folder, reference)
+    run.expect_success(code)
+    case.figures["kills"] = num_kills
+    check_samples(config, case.dataset)
+    case.figures["loss_differs"] = check_losses(run.folder, case.reference)
 
 
 def _devices(run: Started) -> tuple[str, ...]:
@@ -87,7 +78,7 @@ def _size(run: Started) -> int:
         sizes[:] = [here.num_ranks for here in seats if here is not None]
         return bool(sizes) and len(ranks) == sizes[0]
 
-    wait_until(are_there, run, what="all ranks have started", timeout_s=ENDS_WITHIN_S)
+    run.wait_until(are_there, what="all ranks have started", timeout_s=ENDS_WITHIN_S)
     return sizes[0]
 
 
@@ -105,5 +96,5 @@ SHRINK = Family(
     aim="no sample lost or doubled; losses equal to an undisturbed run's within 0.001 of them",
     num_trials=0,
     num_trials_full=5,
-    trials=_trials,
+    trials=one_by_one(_trial, prepare=_undisturbed),
 )

@@ -4,17 +4,14 @@ Two replicas train on two hosts in namespaces (htb), each with a disk of its own
 --hosts`; the gradients cross the link in each step. Needs root.
 """
 
-import random
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from ipaddress import ip_address
 
 import numpy as np
 
-from jaxpipe.chaos.harness.own_hosts import Case, HostsRun, hosts_run, trials_over_hosts
-from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
+from jaxpipe.chaos.harness.emulated_hosts import HostsRun, hosts_run, over_hosts
+from jaxpipe.chaos.harness.trial import Case, Family, expect
 from jaxpipe.topo.emulate import EngineKind, addresses
 from jaxpipe.topo.emulate.commands import tc_batch
 from jaxpipe.topo.tc import tc_commands
@@ -30,28 +27,19 @@ _SECTIONS = {
 }
 
 
-def _trials(setup: Setup) -> Iterator[Trial]:
-    return trials_over_hosts(setup, _one, name="slow")
-
-
-def _one(case: Case) -> Trial:
-    after_s = random.Random(case.seed).uniform(0.0, 2.0)
-    work = partial(_trial, case, after_s)
-    return tried(f"the link falls {after_s:.2f} s after step {_STEPS_BEFORE}", work)
-
-
-def _trial(case: Case, after_s: float, figures: dict[str, float]) -> None:
+def _trial(case: Case) -> None:
+    after_s = case.chance().uniform(0.0, 2.0)
+    case.name = f"the link falls {after_s:.2f} s after step {_STEPS_BEFORE}"
     network = hosts_run(
         case.folder, case.dataset, cluster=_CLUSTER, kind=EngineKind.HTB, **_SECTIONS
     )
     with network as run:
-        run.wait_for_steps(_STEPS_BEFORE)
-        time.sleep(after_s)
+        run.settle(steps=_STEPS_BEFORE, after_s=after_s)
         slow_down(run, by=_SLOWER)
         begin_s = time.monotonic()
         run.wait_until(lambda: run.said("planned were 0.02 Gbps"), what="the link is named")
-        figures["named_s"] = time.monotonic() - begin_s
-        run.finish(case, figures)
+        case.figures["named_s"] = time.monotonic() - begin_s
+        run.finish(case)
         expect(not run.said("attempt 2"), f"it was started again: {run.started.stdout[-600:]}")
 
 
@@ -80,5 +68,5 @@ SLOW = Family(
     "undisturbed run's within 0.001 of them",
     num_trials=0,
     num_trials_full=20,
-    trials=_trials,
+    trials=over_hosts(_trial, name="slow"),
 )

@@ -5,23 +5,13 @@ start-up of one attempt after another, as on spot machines; the attempt that is 
 ranks.
 """
 
-import random
 import signal
 import time
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from jaxpipe.chaos.harness.processes import wait_for_ends
-from jaxpipe.chaos.harness.tiny_run import (
-    NUM_RANKS,
-    Started,
-    started,
-    wait_for_ranks,
-    wait_until,
-    write_config,
-)
-from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
+from jaxpipe.chaos.harness.tiny_run import NUM_RANKS, Started, started, write_config
+from jaxpipe.chaos.harness.trial import Case, Family, expect, one_by_one
 from jaxpipe.runtime.watchdog import read_cause
 
 _NUM_KILLS = 3
@@ -31,50 +21,43 @@ _LATEST_S = 1.5
 """After the start of the ranks; importing jax takes longer."""
 
 
-def _trials(setup: Setup) -> Iterator[Trial]:
-    for seed in range(setup.seed, setup.seed + setup.num_trials):
-        chance = random.Random(seed)
-        config = write_config(
-            setup.folder / f"seed-{seed}", setup.dataset, train={"steps": _NUM_STEPS}
-        )
-        if seed % 2:
-            victims = chance.sample(range(NUM_RANKS), _NUM_KILLS)
-            name = f"ranks {', '.join(map(str, victims))} killed in turn"
-            yield tried(name, partial(_lose_in_turn, config, setup.dataset, victims))
-        else:
-            after_s = chance.uniform(0.0, _LATEST_S)
-            name = f"SIGTERM {after_s:.2f} s after the ranks have started"
-            yield tried(name, partial(_terminate, config, setup.dataset, after_s=after_s))
+def _trial(case: Case) -> None:
+    chance = case.chance()
+    config = write_config(case.folder, case.dataset, train={"steps": _NUM_STEPS})
+    if case.seed % 2:
+        victims = chance.sample(range(NUM_RANKS), _NUM_KILLS)
+        case.name = f"ranks {', '.join(map(str, victims))} killed in turn"
+        _lose_in_turn(case, config, victims)
+    else:
+        after_s = chance.uniform(0.0, _LATEST_S)
+        case.name = f"SIGTERM {after_s:.2f} s after the ranks have started"
+        _terminate(case, config, after_s)
 
 
-def _terminate(config: Path, dataset: Path, figures: dict[str, float], *, after_s: float) -> None:
-    with started(config, dataset) as run:
-        wait_for_ranks(run)
-        time.sleep(after_s)
-        run.ranks()  # notes the memory that they share
+def _terminate(case: Case, config: Path, after_s: float) -> None:
+    with started(config, case.dataset) as run:
+        run.settle(steps=0, after_s=after_s)
         begin_s = time.monotonic()
         run.process.send_signal(signal.SIGTERM)
         code = run.wait(timeout_s=_ENDS_WITHIN_S)
-        figures["over_s"] = time.monotonic() - begin_s
+        case.figures["over_s"] = time.monotonic() - begin_s
     expect(code == 128 + signal.SIGTERM, f"exit code {code}: {run.stderr[-300:]}")
     expect(read_cause(run.folder) is None, f"a request is no failure: {read_cause(run.folder)}")
 
 
-def _lose_in_turn(
-    config: Path, dataset: Path, victims: list[int], figures: dict[str, float]
-) -> None:
+def _lose_in_turn(case: Case, config: Path, victims: list[int]) -> None:
     arguments = ("--restarts", str(len(victims) + 1))  # one more, for MPI may fail to start once
     seen = set[int]()
-    with started(config, dataset, command="run", arguments=arguments) as run:
+    with started(config, case.dataset, command="run", arguments=arguments) as run:
         for victim in victims:
             ranks = _ranks_of_next_attempt(run, seen)
             job = run.job()  # before the kill: later, the ranks are no descendants of the run
             ranks[victim].kill()
             wait_for_ends(job, timeout_s=_ENDS_WITHIN_S)
         code = run.wait(timeout_s=_ENDS_WITHIN_S)
-    figures["attempts"] = 1.0 + run.stdout.count(" failed with exit code ")
-    expect(code == 0, f"the run ends with exit code {code}: {run.stdout[-600:]}")
-    expect("with fewer ranks" not in run.stdout, f"it has shrunk: {run.stdout[-600:]}")
+    case.figures["attempts"] = 1.0 + run.stdout.count(" failed with exit code ")
+    run.expect_success(code)
+    run.expect_no_shrinking()
     expect(run.num_steps() == _NUM_STEPS, f"the metrics hold {run.num_steps()} steps")
 
 
@@ -87,7 +70,7 @@ def _ranks_of_next_attempt(run: Started, seen: set[int]):
         found.update(run.ranks())
         return len(found) == NUM_RANKS and not seen & {each.pid for each in found.values()}
 
-    wait_until(are_new, run, what="all ranks have started", timeout_s=_ENDS_WITHIN_S)
+    run.wait_until(are_new, what="all ranks have started", timeout_s=_ENDS_WITHIN_S)
     seen.update(each.pid for each in found.values())
     return found
 
@@ -98,5 +81,5 @@ START = Family(
     aim="exit code 143 and no cause; the next attempts have all ranks",
     num_trials=2,
     num_trials_full=12,
-    trials=_trials,
+    trials=one_by_one(_trial),
 )

@@ -3,27 +3,15 @@
 A calm run is also the one in which memory is watched: what each step or save keeps adds up.
 """
 
-import random
 import signal
 import time
-from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 
 from jaxpipe.chaos.harness.fault_plan import FaultPlan, write_fault_plan
 from jaxpipe.chaos.harness.processes import wait_for_ends
-from jaxpipe.chaos.harness.tiny_run import (
-    NUM_RANKS,
-    Started,
-    started,
-    wait_for_ranks,
-    wait_for_steps,
-    wait_until,
-    write_config,
-)
-from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
+from jaxpipe.chaos.harness.tiny_run import ENDLESS, NUM_RANKS, Started, started, write_config
+from jaxpipe.chaos.harness.trial import Case, Family, expect, one_by_one
 from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.runtime.watchdog import CauseKind, read_cause
 
@@ -37,39 +25,27 @@ _FIRST_LOOK, _LAST_LOOK = 500, 4900
 _MOST_GROWN_MB = 16.0
 _COMPILE_S = 10.0
 _CALM_WITHIN_S = 3600.0
-_NEVER = 10**6
 
 
-def _trials(setup: Setup) -> Iterator[Trial]:
-    for seed in range(setup.seed, setup.seed + setup.num_trials):
-        chance = random.Random(seed)
-        victim, after_s = chance.randrange(NUM_RANKS), chance.uniform(0.0, 2.0)
-        # Without saves and evaluations, which would make single steps longer.
-        endless = {"steps": _NEVER, "eval_every": _NEVER}
-        folder = setup.folder / f"seed-{seed}"
-        config = write_config(folder, setup.dataset, train=endless, checkpoint={"every": _NEVER})
-        work = partial(_trial, config, setup.dataset, victim, after_s=after_s)
-        yield tried(f"rank {victim}, {after_s:.2f} s after step {_SETTLED_STEPS}", work)
-
-
-def _trial(
-    config: Path, dataset: Path, victim: int, figures: dict[str, float], *, after_s: float
-) -> None:
-    with started(config, dataset) as run:
-        ranks = wait_for_ranks(run)
-        wait_for_steps(run, steps=_SETTLED_STEPS)
-        time.sleep(after_s)
-        run.ranks()  # notes the memory that they share
+def _trial(case: Case) -> None:
+    chance = case.chance()
+    victim, after_s = chance.randrange(NUM_RANKS), chance.uniform(0.0, 2.0)
+    case.name = f"rank {victim}, {after_s:.2f} s after step {_SETTLED_STEPS}"
+    # Without saves and evaluations, which would make single steps longer.
+    rarely = {"every": ENDLESS["steps"]}
+    config = write_config(case.folder, case.dataset, train=ENDLESS, checkpoint=rarely)
+    with started(config, case.dataset) as run:
+        ranks = run.settle(steps=_SETTLED_STEPS, after_s=after_s)
         # The limit follows from the steps before the stop, as the watchdog's own does.
         job, limit_s = run.job(), _limit_s(run)
         ranks[victim].send_signal(signal.SIGSTOP)
         begin_s = time.monotonic()
-        wait_until(
-            lambda: read_cause(run.folder) is not None, run, what="it is detected", timeout_s=60.0
+        run.wait_until(
+            lambda: read_cause(run.folder) is not None, what="it is detected", timeout_s=60.0
         )
-        figures["found_s"] = found_s = time.monotonic() - begin_s
-        figures["limit_s"] = limit_s
-        figures["gone_s"] = wait_for_ends(job, timeout_s=60.0) - begin_s
+        case.figures["found_s"] = found_s = time.monotonic() - begin_s
+        case.figures["limit_s"] = limit_s
+        case.figures["gone_s"] = wait_for_ends(job, timeout_s=60.0) - begin_s
         code = run.wait(timeout_s=60.0)
     cause = read_cause(run.folder)
     assert cause is not None, "it was there"
@@ -86,31 +62,27 @@ def _limit_s(run: Started) -> float:
     return max(_FOUND_WITHIN_S, _TIMES * float(np.percentile(steps_s[1:], 99)))
 
 
-def _calm(setup: Setup) -> Iterator[Trial]:
-    for seed in range(setup.seed, setup.seed + setup.num_trials):
-        config = write_config(
-            setup.folder / f"seed-{seed}",
-            setup.dataset,
-            run={"seed": seed},
-            train={"steps": _CALM_STEPS, "eval_every": 500},
-            checkpoint={"every": 100},  # saving threads once kept the memory that they had used
-        )
-        write_fault_plan(config, FaultPlan(compile_s=_COMPILE_S))
-        yield tried(f"{_CALM_STEPS} steps", partial(_stay_calm, config, setup.dataset))
-
-
-def _stay_calm(config: Path, dataset: Path, figures: dict[str, float]) -> None:
+def _stay_calm(case: Case) -> None:
+    case.name = f"{_CALM_STEPS} steps"
+    config = write_config(
+        case.folder,
+        case.dataset,
+        run={"seed": case.seed},
+        train={"steps": _CALM_STEPS, "eval_every": 500},
+        checkpoint={"every": 100},  # saving threads once kept the memory that they had used
+    )
+    write_fault_plan(config, FaultPlan(compile_s=_COMPILE_S))
     begin_s = time.monotonic()
     arguments = ("--hooks", "jaxpipe.chaos.harness.injector:injector")
-    with started(config, dataset, arguments=arguments) as run:
+    with started(config, case.dataset, arguments=arguments) as run:
         looks = list[dict[int, int]]()
         for step in (_FIRST_LOOK, _LAST_LOOK):
-            wait_for_steps(run, steps=step, timeout_s=_CALM_WITHIN_S)
+            run.wait_for_steps(step, timeout_s=_CALM_WITHIN_S)
             looks.append({rank: each.memory_info().rss for rank, each in run.ranks().items()})
         code = run.wait(timeout_s=_CALM_WITHIN_S)
-    figures["run_s"] = time.monotonic() - begin_s
+    case.figures["run_s"] = time.monotonic() - begin_s
     first, last = looks
-    figures["grown_mb"] = grown_mb = max(last[rank] - first[rank] for rank in first) / 1e6
+    case.figures["grown_mb"] = grown_mb = max(last[rank] - first[rank] for rank in first) / 1e6
     expect(grown_mb <= _MOST_GROWN_MB, f"the memory of a rank has grown by {grown_mb:.1f} MB")
     expect(code == 0, f"the run ends with exit code {code}: {read_cause(run.folder)}")
     expect(read_cause(run.folder) is None, f"a false alarm: {read_cause(run.folder)}")
@@ -124,7 +96,7 @@ STOP = Family(
     "named, the job gone, nothing left behind",
     num_trials=1,
     num_trials_full=30,
-    trials=_trials,
+    trials=one_by_one(_trial),
 )
 
 CALM = Family(
@@ -133,5 +105,5 @@ CALM = Family(
     aim=f"no false alarm; the memory of a rank grows by at most {_MOST_GROWN_MB:g} MB",
     num_trials=0,
     num_trials_full=1,
-    trials=_calm,
+    trials=one_by_one(_stay_calm),
 )

@@ -14,9 +14,7 @@ instead of killed is killed by a rank that detects it.
 import random
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from jaxpipe.chaos.harness.assertions import (
@@ -27,10 +25,10 @@ from jaxpipe.chaos.harness.assertions import (
     write_lossless_config,
 )
 from jaxpipe.chaos.harness.processes import wait_for_ends
-from jaxpipe.chaos.harness.tiny_run import Started, started, wait_until
-from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
+from jaxpipe.chaos.harness.tiny_run import Started, started
+from jaxpipe.chaos.harness.trial import Case, Family, Setup, expect, one_by_one
 from jaxpipe.plan import read_resolved_plan
-from jaxpipe.run.prepare_run import PLAN_FILE
+from jaxpipe.run.folder.prepare_run import PLAN_FILE
 from jaxpipe.runtime.metrics.records import read_description
 
 _STEPS_EACH = 5
@@ -39,7 +37,7 @@ _ARGUMENTS = ("--restarts", "2", "--hooks", "jaxpipe.chaos.harness.sample_log:re
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
+class _Losses:
     """A run that loses ranks `by` a signal; `sizes` are the numbers of ranks after each loss."""
 
     name: str
@@ -49,59 +47,54 @@ class _Case:
     by: signal.Signals = signal.SIGKILL
 
 
-_CASES = (
-    _Case(name="from memory, then from a checkpoint"),
-    _Case(name="from checkpoints", is_sharded=True),
-    _Case(name="with a rank to spare", num_layers=2, sizes=(4, 2)),
-    _Case(name="stopped, not killed", by=signal.SIGSTOP),
+_LOSSES = (
+    _Losses(name="from memory, then from a checkpoint"),
+    _Losses(name="from checkpoints", is_sharded=True),
+    _Losses(name="with a rank to spare", num_layers=2, sizes=(4, 2)),
+    _Losses(name="stopped, not killed", by=signal.SIGSTOP),
 )
 
 
-def _trials(setup: Setup) -> Iterator[Trial]:
-    references: dict[int, Path] = {}
-    for seed in range(setup.seed, setup.seed + setup.num_trials):
-        case = _CASES[seed % len(_CASES)]
-        model = {"num_layers": case.num_layers}
-        if case.num_layers not in references:
-            folder = setup.folder / f"undisturbed-{case.num_layers}"
-            references[case.num_layers] = train_undisturbed(folder, setup.dataset, model=model)
-        config = write_lossless_config(
-            setup.folder / f"seed-{seed}",
-            setup.dataset,
-            run={"survive": "shrink"},
-            model=model,
-            checkpoint={"every": _CHECKPOINT_EVERY},
-            optimizer={"sharded": case.is_sharded},
-        )
-        chance, reference = random.Random(seed), references[case.num_layers]
-        yield tried(case.name, partial(_trial, config, setup.dataset, reference, case, chance))
+def _undisturbed(setup: Setup) -> Path:
+    """Train each model of the trials; return the folder in which they are."""
+    kinds = (
+        _LOSSES[seed % len(_LOSSES)] for seed in range(setup.seed, setup.seed + setup.num_trials)
+    )
+    for num_layers in {losses.num_layers for losses in kinds}:
+        folder = setup.folder / f"undisturbed-{num_layers}"
+        train_undisturbed(folder, setup.dataset, model={"num_layers": num_layers})
+    return setup.folder
 
 
-def _trial(
-    config: Path,
-    dataset: Path,
-    reference: Path,
-    case: _Case,
-    chance: random.Random,
-    figures: dict[str, float],
-) -> None:
-    with started(config, dataset, command="run", arguments=_ARGUMENTS) as run:
-        _wait_for_steps_of(run, case.sizes[0], steps=_STEPS_EACH)
-        for size in case.sizes[1:]:
-            begin_s = _strike_one(run, chance, case.by)
+def _trial(case: Case) -> None:
+    losses, chance = _LOSSES[case.seed % len(_LOSSES)], case.chance()
+    case.name = losses.name
+    config = write_lossless_config(
+        case.folder,
+        case.dataset,
+        run={"survive": "shrink"},
+        model={"num_layers": losses.num_layers},
+        checkpoint={"every": _CHECKPOINT_EVERY},
+        optimizer={"sharded": losses.is_sharded},
+    )
+    with started(config, case.dataset, command="run", arguments=_ARGUMENTS) as run:
+        _wait_for_steps_of(run, losses.sizes[0], steps=_STEPS_EACH)
+        for size in losses.sizes[1:]:
+            begin_s = _strike_one(run, chance, losses.by)
             _wait_for_steps_of(run, size, steps=1)
-            figures[f"to_{size}_ranks_s"] = time.monotonic() - begin_s
+            case.figures[f"to_{size}_ranks_s"] = time.monotonic() - begin_s
             _wait_for_steps_of(run, size, steps=_STEPS_EACH)
         # Before the last strike: afterwards the ranks are no descendants of the run.
         job = run.job()
-        begin_s = _strike_one(run, chance, case.by)
-        figures["over_s"] = wait_for_ends(job, timeout_s=ENDS_WITHIN_S) - begin_s
+        begin_s = _strike_one(run, chance, losses.by)
+        case.figures["over_s"] = wait_for_ends(job, timeout_s=ENDS_WITHIN_S) - begin_s
         code = run.wait(timeout_s=ENDS_WITHIN_S)
-    expect(code == 0, f"the run ends with exit code {code}: {run.stdout[-600:]}")
+    run.expect_success(code)
     words = "no majority"
     expect(words in run.stdout, f"no rank reports that there is {words}: {run.stdout[-600:]}")
-    check_samples(config, dataset)
-    figures["loss_differs"] = check_losses(run.folder, reference)
+    check_samples(config, case.dataset)
+    reference = case.reference / f"undisturbed-{losses.num_layers}" / "run"
+    case.figures["loss_differs"] = check_losses(run.folder, reference)
 
 
 def _strike_one(run: Started, chance: random.Random, by: signal.Signals) -> float:
@@ -128,7 +121,7 @@ def _wait_for_steps_of(run: Started, num_ranks: int, *, steps: int) -> None:
         return plan.num_ranks == num_ranks and since >= steps
 
     what = f"{num_ranks} ranks have done {steps} steps"
-    wait_until(are_done, run, what=what, timeout_s=ENDS_WITHIN_S)
+    run.wait_until(are_done, what=what, timeout_s=ENDS_WITHIN_S)
 
 
 SURVIVE = Family(
@@ -138,5 +131,5 @@ SURVIVE = Family(
     "without a majority the job ends, and `jaxpipe run` restarts it",
     num_trials=0,
     num_trials_full=8,
-    trials=_trials,
+    trials=one_by_one(_trial, prepare=_undisturbed),
 )

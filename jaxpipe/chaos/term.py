@@ -4,24 +4,14 @@ The launcher, `mpirun` or one rank gets the signal; the run must commit a checkp
 step, end with exit code 143, and resume from there, so that no step is done twice.
 """
 
-import random
 import signal
 import time
-from collections.abc import Iterator
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 
 from jaxpipe.chaos.harness.processes import psutil
-from jaxpipe.chaos.harness.tiny_run import (
-    NUM_RANKS,
-    Started,
-    started,
-    wait_for_ranks,
-    wait_for_steps,
-    write_config,
-)
-from jaxpipe.chaos.harness.trial import Family, Setup, Trial, expect, tried
+from jaxpipe.chaos.harness.tiny_run import ENDLESS, NUM_RANKS, Started, started, write_config
+from jaxpipe.chaos.harness.trial import Case, Family, expect, one_by_one
 from jaxpipe.errors import RunError
 from jaxpipe.runtime.checkpoint import latest, newest_valid
 from jaxpipe.runtime.metrics.records import read_metrics
@@ -29,7 +19,6 @@ from jaxpipe.runtime.metrics.records import read_metrics
 _SAVED_WITHIN_S = 5.0
 _MOST_LOST = 1
 _MORE_STEPS = 2
-_NEVER = 10**6
 _ENDS_WITHIN_S = 60.0
 _POLL_S = 0.01
 
@@ -42,48 +31,27 @@ class Target(StrEnum):
     LAUNCHER = "mpirun"
 
 
-def _trials(setup: Setup) -> Iterator[Trial]:
-    for seed in range(setup.seed, setup.seed + setup.num_trials):
-        chance = random.Random(seed)
-        target, victim = list(Target)[seed % len(Target)], chance.randrange(NUM_RANKS)
-        after_s = chance.uniform(0.0, 1.0)
-        config = _config(setup.folder / f"seed-{seed}", setup.dataset)
-        work = partial(_trial, config, setup.dataset, target, victim=victim, after_s=after_s)
-        who = f"{target} {victim}" if target is Target.RANK else target.value
-        yield tried(f"SIGTERM to {who}", work)
-
-
-def _config(folder: Path, dataset: Path) -> Path:
-    never = {"steps": _NEVER, "eval_every": _NEVER}
-    return write_config(folder, dataset, train=never, checkpoint={"every": _NEVER})
-
-
-def _trial(
-    config: Path,
-    dataset: Path,
-    target: Target,
-    figures: dict[str, float],
-    *,
-    victim: int,
-    after_s: float,
-) -> None:
-    with started(config, dataset) as run:
-        ranks = wait_for_ranks(run)
+def _trial(case: Case) -> None:
+    chance = case.chance()
+    target, victim = list(Target)[case.seed % len(Target)], chance.randrange(NUM_RANKS)
+    after_s = chance.uniform(0.0, 1.0)
+    case.name = f"SIGTERM to {f'{target} {victim}' if target is Target.RANK else target.value}"
+    rarely = {"every": ENDLESS["steps"]}
+    config = write_config(case.folder, case.dataset, train=ENDLESS, checkpoint=rarely)
+    with started(config, case.dataset) as run:
         # Before the first step, a signal ends the run at once, without a checkpoint.
-        wait_for_steps(run, steps=3)
-        time.sleep(after_s)
-        run.ranks()  # notes the memory that they share
+        ranks = run.settle(steps=3, after_s=after_s)
         process = ranks[victim] if target is Target.RANK else _process(run, target)
         process.send_signal(signal.SIGTERM)
-        figures["saved_s"] = _wait_for_checkpoint(run)
+        case.figures["saved_s"] = _wait_for_checkpoint(run)
         code = run.wait(timeout_s=_ENDS_WITHIN_S)
     done, saved = len(read_metrics(run.folder / "metrics.jsonl")), newest_valid(run.folder).step
-    figures["lost_steps"] = done - saved
-    limit_s, saved_s = _SAVED_WITHIN_S, figures["saved_s"]
+    case.figures["lost_steps"] = done - saved
+    limit_s, saved_s = _SAVED_WITHIN_S, case.figures["saved_s"]
     expect(abs(done - saved) <= _MOST_LOST, f"{done} steps were done, {saved} saved")
     expect(saved_s <= limit_s, f"a checkpoint was there after {saved_s:.1f} s, not {limit_s} s")
     expect(code == 128 + signal.SIGTERM, f"exit code {code}: {run.stderr[-300:]}")
-    _resume(config, dataset, steps=saved + _MORE_STEPS)
+    _resume(config, case.dataset, steps=saved + _MORE_STEPS)
 
 
 def _process(run: Started, target: Target) -> psutil.Process:
@@ -126,5 +94,5 @@ TERM = Family(
     aim="a checkpoint within 5 s, at most one step lost, exit code 143; resumes from there",
     num_trials=1,
     num_trials_full=12,
-    trials=_trials,
+    trials=one_by_one(_trial),
 )

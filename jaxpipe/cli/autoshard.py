@@ -20,7 +20,7 @@ from jaxpipe.cli.autoshard_request import (
     step_request,
 )
 from jaxpipe.errors import ConfigError, PlanError
-from jaxpipe.run.output_files import check_output
+from jaxpipe.run.folder.output_files import check_output
 
 GIB = 2**30
 

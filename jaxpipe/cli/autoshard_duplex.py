@@ -55,7 +55,7 @@ def search_duplex(
         strategy_json,
     )
     from jaxpipe.baselines.autoshard.duplex.noise import noisy_model
-    from jaxpipe.run.output_files import check_output
+    from jaxpipe.run.folder.output_files import check_output
 
     check_output("--out", out)
     model = _cost_model(request)

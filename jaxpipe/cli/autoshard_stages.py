@@ -53,7 +53,7 @@ def search_stages(
         json_: print one JSON object and nothing else.
     """
     from jaxpipe.baselines.autoshard.hlo import run_python
-    from jaxpipe.run.output_files import check_output
+    from jaxpipe.run.folder.output_files import check_output
 
     check_output("--out", out)
     check_output("--plan", plan)

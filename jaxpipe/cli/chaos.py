@@ -13,9 +13,9 @@ from rich.table import Table
 from jaxpipe.chaos.harness.scorecard import COLUMNS, Score, rows, write_scorecard
 from jaxpipe.chaos.harness.trial import Family, Setup, Trial
 from jaxpipe.errors import ConfigError
-from jaxpipe.run.console import console, print_table
-from jaxpipe.run.output_files import check_output_folder
-from jaxpipe.run.progress import Progress, showing_progress
+from jaxpipe.run.folder.output_files import check_output_folder
+from jaxpipe.run.terminal.console import console, print_table
+from jaxpipe.run.terminal.progress import Progress, showing_progress
 
 
 def chaos(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from jaxpipe.run.terminal.console import set_words
+
 if TYPE_CHECKING:  # these import numpy or jax, which `--help` can do without
     from jaxpipe.baselines.compare.measured import Measured, Step
     from jaxpipe.baselines.compare.system import Executor
@@ -68,12 +70,12 @@ def _be_rank(name: str, config: "Config", out: Path, executor: "Executor") -> in
     from jaxpipe.errors import ConfigError
     from jaxpipe.plan import ResolvedPlan, read_resolved_plan
     from jaxpipe.propose.resolve import plan_from
-    from jaxpipe.run.prepare_run import PLAN_FILE
+    from jaxpipe.run.folder.prepare_run import PLAN_FILE
     from jaxpipe.runtime.process.affinity import pin
     from jaxpipe.runtime.process.compile_cache import use_compile_cache
     from jaxpipe.runtime.process.gpu_assignment import take_devices
     from jaxpipe.runtime.process.mpirun import check_launched_rank, launched_rank
-    from jaxpipe.runtime.process.parent_death import die_with_parent
+    from jaxpipe.runtime.process.process_signals import die_with_parent
 
     here = launched_rank(os.environ)
     if here is None:
@@ -113,8 +115,8 @@ class _StepLine:
 
     def __call__(self, step: "Step") -> None:
         """Print a step."""
-        from jaxpipe.run.progress import Progress
-        from jaxpipe.run.rank_progress import write_progress
+        from jaxpipe.run.terminal.progress import Progress
+        from jaxpipe.run.terminal.rank_progress import write_progress
 
         what, total = f"{self._system}: training", self._num_steps
         write_progress(
@@ -128,8 +130,8 @@ class _StepLine:
 
 
 def _command(config: Path, settings: Sequence[str], steps: int, out: Path) -> list[str]:
-    changes = [argument for setting in settings for argument in ("--set", setting)]
-    return ["compare", str(config), *changes, "--steps", str(steps), "--out", str(out)]
+    changed = [str(config), *set_words(settings)]
+    return ["compare", *changed, "--steps", str(steps), "--out", str(out)]
 
 
 def _compare(
@@ -148,9 +150,9 @@ def _compare(
     from jaxpipe.errors import ConfigError, RunError
     from jaxpipe.plan import ResolvedPlan
     from jaxpipe.propose.resolve import plan_from
-    from jaxpipe.run.console import console
-    from jaxpipe.run.prepare_run import write_resolved_plan
-    from jaxpipe.run.rank_progress import shown_ranks
+    from jaxpipe.run.folder.prepare_run import write_resolved_plan
+    from jaxpipe.run.terminal.console import console
+    from jaxpipe.run.terminal.rank_progress import shown_ranks
     from jaxpipe.runtime.metrics.run_truth import truth_of
     from jaxpipe.runtime.process.mpirun import launch, launched_rank
 

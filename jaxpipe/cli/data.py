@@ -6,8 +6,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from jaxpipe.errors import ConfigError, DataError
-from jaxpipe.run.console import console
-from jaxpipe.run.progress import Progress, showing_progress
+from jaxpipe.run.terminal.console import console
+from jaxpipe.run.terminal.progress import Progress, showing_progress
 from jaxpipe.runtime import data
 
 _FLAGS = {"folder": "--out", "source": "--source", "tokenizer": "--tokenizer"}

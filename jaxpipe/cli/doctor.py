@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from jaxpipe import topo
 from jaxpipe.errors import ConfigError
-from jaxpipe.run.console import console
+from jaxpipe.run.terminal.console import console
 from jaxpipe.runtime.process.affinity import pin
 from jaxpipe.runtime.process.gpu_assignment import take_devices
 from jaxpipe.runtime.process.mpirun import LaunchedRank, launched_rank
-from jaxpipe.runtime.process.parent_death import die_with_parent
+from jaxpipe.runtime.process.process_signals import die_with_parent
 from jaxpipe.topo.host_tcp import read_tcp_settings
 
 if TYPE_CHECKING:  # it imports jax
@@ -67,17 +67,13 @@ def _of_this_job(here: LaunchedRank, *, timeout_s: float) -> "tuple[Finding, ...
     pin(os.environ)  # before jax, which makes as many threads as there are cores
     take_devices(os.environ, each=1)
 
+    from jaxpipe.comm import closing
     from jaxpipe.comm.mpi.mpi_transport import MpiTransport
     from jaxpipe.doctor import gather_facts, judge_job, judge_survival_of_job
 
     transport = MpiTransport()
-    try:
+    with closing(transport):
         facts = gather_facts(transport, timeout_s=timeout_s)
-    except BaseException as error:
-        # The other ranks wait in the same gather: they have to end, too.
-        transport.close(error=error)
-        raise
-    transport.close()
     if facts is None or here.rank > 0:
         return None
     found = judge_job(facts, num_started=here.num_ranks)

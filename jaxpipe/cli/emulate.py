@@ -15,8 +15,8 @@ import tyro
 
 from jaxpipe import topo
 from jaxpipe.errors import ConfigError, RunError
-from jaxpipe.run.console import errors
-from jaxpipe.runtime.process.parent_death import die_with_parent
+from jaxpipe.run.terminal.console import errors
+from jaxpipe.runtime.process.process_signals import die_with_parent
 from jaxpipe.topo.emulate import (
     Emulation,
     EmulationError,

@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.run.console import console
+from jaxpipe.run.terminal.console import console
 from jaxpipe.runtime.process.compile_cache import use_compile_cache
 
 
@@ -27,15 +27,16 @@ def evaluate(
             by default those of the run.
         windows: the most windows of each dataset, the first ones; by default all.
     """
-    # They import jax.
-    from jaxpipe.config import place_in, saved_config
-    from jaxpipe.run.evaluate import held_out_losses
-    from jaxpipe.runtime.checkpoint import latest, open_checkpoint
-    from jaxpipe.runtime.data import dataset_folder
-
     if windows is not None and windows < 1:
         raise ConfigError(f"`--windows` must be at least 1, not {windows}")
     use_compile_cache(os.environ)
+
+    # They import jax, which then uses the cache.
+    from jaxpipe.config import place_in, saved_config
+    from jaxpipe.inference.held_out_losses import held_out_losses
+    from jaxpipe.runtime.checkpoint import latest, open_checkpoint
+    from jaxpipe.runtime.data import dataset_folder
+
     checkpoint = open_checkpoint(latest(place_in(run)))
     folders = tuple(map(dataset_folder, data or saved_config(checkpoint).data.folders))
     console.print(f"step {checkpoint.step} of {run}, held-out parts, measured\n", markup=False)

@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.run.console import console
+from jaxpipe.run.terminal.console import console
 from jaxpipe.runtime.process.compile_cache import use_compile_cache
 
 
@@ -37,16 +37,17 @@ def generate(  # noqa: PLR0913 - each is an option
         stop: end before this text; may be repeated.
         seed: seed of the sampling.
     """
-    # They import jax.
-    from jaxpipe.config import place_in
-    from jaxpipe.run.sample import sample_texts
-    from jaxpipe.runtime.checkpoint import latest
-
     if tokens < 0:
         raise ConfigError(f"`--tokens` must not be negative, not {tokens}; give 0 or more")
     if not prompt:
         raise ConfigError("a text is continued: `--prompt` is missing; give one or more")
     use_compile_cache(os.environ)
+
+    # They import jax, which then uses the cache.
+    from jaxpipe.config import place_in
+    from jaxpipe.inference.sample_texts import sample_texts
+    from jaxpipe.runtime.checkpoint import latest
+
     streams = len(prompt) == 1
     begun = False
 

@@ -25,7 +25,7 @@ def init(folder: tyro.conf.Positional[Path] = Path(".")) -> int:
         folder: where to write `config.toml`; created if missing.
     """
     from jaxpipe.errors import ConfigError
-    from jaxpipe.run.console import console
+    from jaxpipe.run.terminal.console import console
 
     path, data = folder / "config.toml", folder / "data"
     text = starter_text(run=folder / "run", data=data)

@@ -12,8 +12,8 @@ import tyro
 from jaxpipe.errors import ConfigError, DataError
 from jaxpipe.models import ModelConfig, num_parameters
 from jaxpipe.models.catalogue import FAMILY
-from jaxpipe.run.console import console, errors, next_line
-from jaxpipe.run.output_files import check_output_folder
+from jaxpipe.run.folder.output_files import check_output_folder
+from jaxpipe.run.terminal.console import console, errors, next_line
 from jaxpipe.topo.toml_text import toml_text
 
 _HEAD = "# An imported model; edit `plan` and `train`."

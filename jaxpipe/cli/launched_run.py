@@ -8,8 +8,9 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.launch import Launch
 from jaxpipe.plan import Plan
 from jaxpipe.propose.resolve import plan_from
-from jaxpipe.runtime.config import ComputeKind, Survival
+from jaxpipe.run.terminal.console import set_words
 from jaxpipe.runtime.rank_mesh import rank_mesh
+from jaxpipe.runtime.run_config import ComputeKind, Survival
 
 
 def launched_run(path: Path, settings: Sequence[str]) -> Launch:
@@ -19,7 +20,6 @@ def launched_run(path: Path, settings: Sequence[str]) -> Launch:
         ConfigError: it keeps no checkpoints to resume from.
     """
     read = load_config(path, settings)
-    changes = [word for setting in settings for word in ("--set", setting)]
     if read.run.compute is ComputeKind.PACED:
         raise ConfigError(
             "a restarted run resumes from a checkpoint, and paced runs keep none: "
@@ -31,7 +31,7 @@ def launched_run(path: Path, settings: Sequence[str]) -> Launch:
         plan=plan,
         cluster=cluster,
         folder=read.run.folder,
-        arguments=("train", str(path), *changes),
+        arguments=("train", str(path), *set_words(settings)),
         steps=read.train.steps,
         survives=read.run.survive is Survival.SHRINK,
         gpus_each=_gpus_each(read, plan),

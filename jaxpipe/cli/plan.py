@@ -54,8 +54,8 @@ def plan(  # noqa: PLR0913  each is an option of the command line
         json_: print one JSON object and nothing else.
     """
     from jaxpipe.plan import write_plan
-    from jaxpipe.run.console import console, train_command
-    from jaxpipe.run.output_files import check_output
+    from jaxpipe.run.folder.output_files import check_output
+    from jaxpipe.run.terminal.console import console, train_command
 
     shorthands = {"model.preset": model, "plan.cluster": cluster, "train.batch": batch}
     changes = tuple(f"{key}={value}" for key, value in shorthands.items() if value is not None)
@@ -122,8 +122,8 @@ def _answer(read: "Config", options: SearchOptions) -> _Answer:
     from jaxpipe.config import cluster_from
     from jaxpipe.propose.fleet_proposal import MOST_SIMULATED, propose_fleet
     from jaxpipe.propose.proposal import propose
-    from jaxpipe.run.console import errors
-    from jaxpipe.run.progress import search_progress
+    from jaxpipe.run.terminal.console import errors
+    from jaxpipe.run.terminal.progress import search_progress
 
     cluster = cluster_from(read)
     budget_s = options.seconds(len(cluster))

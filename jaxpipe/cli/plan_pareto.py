@@ -19,7 +19,7 @@ def check_pareto(options: SearchOptions, path: Path) -> None:
         UserError: matplotlib is missing, or the file cannot be written.
     """
     from jaxpipe.pictures import check_format
-    from jaxpipe.run.output_files import check_output
+    from jaxpipe.run.folder.output_files import check_output
 
     if not options.has_front:
         raise ConfigError(

@@ -8,10 +8,10 @@ import tyro
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import preset_config
-from jaxpipe.run.console import console, print_table
-from jaxpipe.run.output_files import check_output
-from jaxpipe.run.progress import Progress, showing_progress
-from jaxpipe.runtime.config import MatmulPrecision
+from jaxpipe.run.folder.output_files import check_output
+from jaxpipe.run.terminal.console import console, print_table
+from jaxpipe.run.terminal.progress import Progress, showing_progress
+from jaxpipe.runtime.run_config import MatmulPrecision
 from jaxpipe.schedule import Remat
 
 

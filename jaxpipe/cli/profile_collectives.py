@@ -10,10 +10,11 @@ from jaxpipe.baselines.autoshard.measure_collectives import (
     CollectiveSettings,
     measure_collectives,
 )
+from jaxpipe.comm import closing
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.errors import ConfigError
-from jaxpipe.run.console import console
-from jaxpipe.run.output_files import check_output
+from jaxpipe.run.folder.output_files import check_output
+from jaxpipe.run.terminal.console import console
 from jaxpipe.runtime.process.mpirun import launched_rank
 
 _LEAST_MIB, _MOST_MIB = 4, 256
@@ -36,12 +37,8 @@ def profile_collectives(out: Path | None, *, largest_mib: int, repeats: int) -> 
     sizes = [mib for mib in (4, 16, 64, 256) if mib <= largest_mib]
     settings = CollectiveSettings(sizes_bytes=tuple(mib * MIB for mib in sizes), repeats=repeats)
     transport = MpiTransport()
-    try:
+    with closing(transport):
         measured = measure_collectives(transport, settings, clock=time.perf_counter)
-    except BaseException as error:
-        transport.close(error=error)
-        raise
-    transport.close()
     if here.rank:
         return 0
     text = profile_text("measured", measured)

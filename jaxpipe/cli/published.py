@@ -70,8 +70,8 @@ def plan(  # noqa: PLR0913  each is an option of the command line
     from jaxpipe.config import cluster_from, config_of_settings, load_config
     from jaxpipe.plan import write_plan
     from jaxpipe.propose.searched_plan import Query
-    from jaxpipe.run.console import console, train_command
-    from jaxpipe.run.output_files import check_output
+    from jaxpipe.run.folder.output_files import check_output
+    from jaxpipe.run.terminal.console import console, train_command
     from jaxpipe.schedule import Remat
     from jaxpipe.simulate import plan_step_s
 

@@ -55,9 +55,9 @@ def simulate(  # noqa: PLR0913, PLR0915  each is an option of the command line
     from jaxpipe.baselines.published.systems import num_devices_used, system_peak_bytes, system_step
     from jaxpipe.baselines.published.workload import Workload
     from jaxpipe.errors import ConfigError
-    from jaxpipe.run.console import console
-    from jaxpipe.run.output_files import check_output, check_picture
-    from jaxpipe.run.progress import showing_progress
+    from jaxpipe.run.folder.output_files import check_output, check_picture
+    from jaxpipe.run.terminal.console import console
+    from jaxpipe.run.terminal.progress import showing_progress
     from jaxpipe.simulate import dtfm_constants
     from jaxpipe.simulate import simulate as run
     from jaxpipe.trace import chosen_ranks, plot, write_chrome
@@ -125,7 +125,7 @@ def simulate(  # noqa: PLR0913, PLR0915  each is an option of the command line
 
 def _note_devices(num_used: int, cluster: "Cluster") -> None:
     """Say so if only some of the devices train."""
-    from jaxpipe.run.console import console
+    from jaxpipe.run.terminal.console import console
 
     if num_used < len(cluster):
         console.print(

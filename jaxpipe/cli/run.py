@@ -4,18 +4,21 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
 from jaxpipe.cli.versions import version_line
+from jaxpipe.config import load_config
 from jaxpipe.errors import ConfigError
-from jaxpipe.run.folder_lock import locked
+from jaxpipe.run.folder.folder_lock import locked
+from jaxpipe.run.hosts.run_over_hosts import HostsRequest, run_over_hosts
+from jaxpipe.run.supervise.ending import Attempt
+from jaxpipe.run.supervise.planner import Planner
+from jaxpipe.run.supervise.site import ThisHost
+from jaxpipe.run.supervise.supervisor import Run, supervise
+from jaxpipe.run.train_request import ENTRY, TrainRequest
 from jaxpipe.runtime.process.mpirun import run_child
-
-if TYPE_CHECKING:
-    from jaxpipe.run.start import TrainRequest
-    from jaxpipe.run.supervise.ending import Attempt
 
 
 def run(
@@ -47,8 +50,6 @@ def run(
         listen: the address at which hosts join, by default a free port of all addresses.
         hooks: as in `jaxpipe train`; not among the options.
     """
-    from jaxpipe.run.start import TrainRequest
-
     if restarts < 0:
         raise ConfigError(f"`--restarts` must not be negative, is {restarts}; use 0 to start once")
 
@@ -63,14 +64,8 @@ def run(
     return _here(request, restarts=restarts)
 
 
-def _here(request: "TrainRequest", *, restarts: int) -> int:
-    from jaxpipe.config import load_config
-    from jaxpipe.run.start import ENTRY
-    from jaxpipe.run.supervise.planner import Planner
-    from jaxpipe.run.supervise.site import ThisHost
-    from jaxpipe.run.supervise.supervisor import Run, supervise
-
-    def start(attempt: "Attempt") -> int:
+def _here(request: TrainRequest, *, restarts: int) -> int:
+    def start(attempt: Attempt) -> int:
         attempted = replace(
             request,
             settings=attempt.settings,
@@ -95,9 +90,7 @@ def _here(request: "TrainRequest", *, restarts: int) -> int:
     return code
 
 
-def _over_hosts(request: "TrainRequest", *, restarts: int, listen: str | None) -> int:
-    from jaxpipe.run.hosts.run_over_hosts import HostsRequest, run_over_hosts
-
+def _over_hosts(request: TrainRequest, *, restarts: int, listen: str | None) -> int:
     code = run_over_hosts(
         HostsRequest(train=request, max_restarts=restarts, versions=version_line(), listen=listen),
         show=_show,

@@ -8,10 +8,10 @@ import tyro
 from rich.markup import escape
 from rich.table import Table
 
-from jaxpipe.run.console import console, next_line, print_table
-from jaxpipe.run.list_runs import RunSummary, runs_in
-from jaxpipe.run.output_files import check_picture
-from jaxpipe.run.runs_picture import draw_runs
+from jaxpipe.run.folder.list_runs import RunSummary, runs_in
+from jaxpipe.run.folder.output_files import check_picture
+from jaxpipe.run.folder.runs_picture import draw_runs
+from jaxpipe.run.terminal.console import console, next_line, print_table
 
 
 def runs(

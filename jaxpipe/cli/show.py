@@ -29,9 +29,9 @@ def show(
     from jaxpipe.propose.conditions import counted_profile
     from jaxpipe.propose.reasons import reason_lines
     from jaxpipe.propose.resolve import resolve
-    from jaxpipe.run.console import train_command
-    from jaxpipe.run.output_files import check_output
-    from jaxpipe.run.plan_memory import check_memory, memory_lines, plan_memory
+    from jaxpipe.run.folder.output_files import check_output
+    from jaxpipe.run.forecast.plan_memory import check_memory, memory_lines, plan_memory
+    from jaxpipe.run.terminal.console import train_command
     from jaxpipe.schedule import legend, write_schedule
 
     read = load_config(config, settings, notice=_print)
@@ -62,6 +62,6 @@ def show(
 
 
 def _print(text: str) -> None:
-    from jaxpipe.run.console import console
+    from jaxpipe.run.terminal.console import console
 
     console.print(text, markup=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
-    from jaxpipe.run.prediction import Prediction
+    from jaxpipe.run.forecast.prediction import Prediction
 
 _FEW_LINKS = 8
 
@@ -33,9 +33,9 @@ def simulate(
         json_: print one JSON object and nothing else.
     """
     from jaxpipe.config import load_config
-    from jaxpipe.run.console import console, errors, train_command
-    from jaxpipe.run.output_files import check_output, check_picture
-    from jaxpipe.run.prediction import predict
+    from jaxpipe.run.folder.output_files import check_output, check_picture
+    from jaxpipe.run.forecast.prediction import predict
+    from jaxpipe.run.terminal.console import console, errors, train_command
     from jaxpipe.trace import plot, write_chrome
 
     check_picture("--png", png)
@@ -59,7 +59,7 @@ def simulate(
 
 
 def _lines(prediction: "Prediction") -> list[str]:
-    from jaxpipe.run.plan_memory import memory_lines
+    from jaxpipe.run.forecast.plan_memory import memory_lines
     from jaxpipe.trace import Spent, mean_spent_s
 
     plan, binding = prediction.plan, prediction.binding

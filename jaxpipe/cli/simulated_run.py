@@ -4,7 +4,7 @@ from pathlib import Path
 
 from jaxpipe.config import Config, cluster_from, config_in
 from jaxpipe.errors import UserError
-from jaxpipe.run.forecast import simulate_step
+from jaxpipe.run.forecast.simulate_step import simulate_step
 from jaxpipe.runtime.metrics.records import read_description
 from jaxpipe.topo import with_slower_links, without_network
 from jaxpipe.trace import Trace

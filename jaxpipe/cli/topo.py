@@ -13,8 +13,8 @@ from jaxpipe import topo
 from jaxpipe.errors import ConfigError
 from jaxpipe.pictures.cluster_map import draw_map
 from jaxpipe.pictures.cluster_picture import draw_picture
-from jaxpipe.run.console import console
-from jaxpipe.run.output_files import check_output, check_output_folder, check_picture
+from jaxpipe.run.folder.output_files import check_output, check_output_folder, check_picture
+from jaxpipe.run.terminal.console import console
 from jaxpipe.runtime.process.mpirun import launched_rank
 from jaxpipe.topo.draw_cluster import draw_cluster
 from jaxpipe.topo.hostfile import mpich_hostfile, openmpi_hostfile, openmpi_rankfile

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import tyro
 
 from jaxpipe.errors import UserError
-from jaxpipe.run.console import console
-from jaxpipe.run.output_files import check_output, check_picture
+from jaxpipe.run.folder.output_files import check_output, check_picture
+from jaxpipe.run.terminal.console import console
 from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.trace import (
     LinkReport,

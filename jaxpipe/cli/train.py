@@ -1,11 +1,20 @@
-"""`jaxpipe train`: trains a model; starts the ranks, or is one of them if an MPI has started it."""
+"""`jaxpipe train`: trains a model; starts the ranks, or is one of them if an MPI has started it.
 
+`python -m jaxpipe.cli.train CONFIG REQUEST` is an attempt, or a rank, that jaxpipe starts. The
+options of the command are those of its users; what a launcher or a supervisor tells the processes
+that it starts is a `TrainRequest`.
+"""
+
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from jaxpipe.runtime.config import ComputeKind, TransportKind
+from jaxpipe.cli.main import with_exit_code
+from jaxpipe.run.start import check_training, start_training
+from jaxpipe.run.train_request import TrainRequest
+from jaxpipe.runtime.run_config import ComputeKind, TransportKind
 
 
 def train(
@@ -36,8 +45,6 @@ def train(
             `jaxpipe.runtime.hooks.Hooks` of a rank, called in each with the configuration's path
             and `rank`.
     """
-    from jaxpipe.run.start import TrainRequest, check_training, start_training
-
     replaced = {"run.compute": compute, "run.transport": transport}
     # At the end, where they win over `--set`.
     settings += tuple(f"{key}={kind}" for key, kind in replaced.items() if kind is not None)
@@ -46,3 +53,7 @@ def train(
         check_training(request)
         return 0
     return start_training(request)
+
+
+if __name__ == "__main__":
+    sys.exit(with_exit_code(lambda: start_training(TrainRequest.of_words(sys.argv[1:]))))

@@ -53,6 +53,7 @@ from jaxpipe.comm.transport import (
     Sending,
     SurvivingTransport,
     Transport,
+    closing,
 )
 
 __all__ = [
@@ -93,6 +94,7 @@ __all__ = [
     "broadcast",
     "broadcast_bytes",
     "clock_offset",
+    "closing",
     "exchange_bytes",
     "first_text",
     "gather_bytes",

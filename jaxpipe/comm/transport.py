@@ -9,7 +9,8 @@ raises a `RankLostError`, on some ranks only. These call `revoke`, after which a
 error, and all that are left call `shrink`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
 import jax
@@ -88,3 +89,17 @@ class SurvivingTransport(Transport, Protocol):
     def among(self, ranks: Sequence[int]) -> "SurvivingTransport | None":
         """Return the transport of some ranks, numbered in this order, and None on the others."""
         ...
+
+
+@contextmanager
+def closing(transport: Transport) -> Iterator[None]:
+    """Close a transport after the block; an error of the block ends all ranks.
+
+    Ctrl-C as well: the other ranks would wait for this one until their timeout.
+    """
+    try:
+        yield
+    except BaseException as error:
+        transport.close(error=error)
+        raise
+    transport.close()

@@ -4,8 +4,7 @@ from jaxpipe.config.read import Config
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import family_of
 from jaxpipe.plan import Plan
-from jaxpipe.runtime.config import MeshConfig
-from jaxpipe.runtime.rank_mesh import rank_mesh
+from jaxpipe.runtime.rank_mesh import MeshConfig, rank_mesh
 
 
 def check_mesh_fits(config: Config, plan: Plan) -> None:

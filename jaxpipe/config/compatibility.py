@@ -18,7 +18,8 @@ from jaxpipe.config.read import Config
 from jaxpipe.errors import ConfigError
 from jaxpipe.models.gpt_config import Attention
 from jaxpipe.plan import Plan
-from jaxpipe.runtime.config import ComputeKind, OptimizerName, Survival, TransportKind
+from jaxpipe.runtime.run_config import ComputeKind, Survival, TransportKind
+from jaxpipe.runtime.stage.optimizer_config import OptimizerName
 from jaxpipe.schedule import Op
 
 

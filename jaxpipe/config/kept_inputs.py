@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from jaxpipe.config.read import BESIDE_FILE, Config, config_from, to_tree
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.config import ComputeKind
 from jaxpipe.runtime.data import (
     Tokenizer,
     byte_level_definition,
@@ -24,7 +23,8 @@ from jaxpipe.runtime.data import (
     load_byte_pairs,
     open_dataset,
 )
-from jaxpipe.runtime.data.record import RECORD
+from jaxpipe.runtime.data.dataset.record import RECORD
+from jaxpipe.runtime.run_config import ComputeKind
 from jaxpipe.runtime.storage.object_folder import ObjectFolder
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.toml_text import toml_text

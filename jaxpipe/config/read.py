@@ -22,16 +22,14 @@ from jaxpipe.plan import PlanConfig
 from jaxpipe.runtime.config import (
     CheckpointConfig,
     CommConfig,
-    LossScaleConfig,
-    MeshConfig,
-    OptimizerConfig,
-    PacedConfig,
-    RunConfig,
     SampleConfig,
     TraceConfig,
     TrainConfig,
 )
 from jaxpipe.runtime.data_config import DataConfig
+from jaxpipe.runtime.rank_mesh import MeshConfig
+from jaxpipe.runtime.run_config import PacedConfig, RunConfig
+from jaxpipe.runtime.stage.optimizer_config import LossScaleConfig, OptimizerConfig
 from jaxpipe.topo.plain_types import in_plain_words
 from jaxpipe.topo.toml_text import parse_toml
 

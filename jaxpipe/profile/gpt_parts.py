@@ -20,10 +20,10 @@ from jaxpipe.profile.measure_config import MeasureConfig
 from jaxpipe.profile.model_ends import Ends
 from jaxpipe.profile.part import PartCosts, measure_part
 from jaxpipe.profile.timing import Clock, matrix_peak_flops_per_s
-from jaxpipe.runtime.config import OptimizerConfig
-from jaxpipe.runtime.data.input_shape import InputShape
+from jaxpipe.runtime.data.dataset.dataset import InputShape
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.model import Model
+from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.schedule import Op
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.config import Loop, MatmulPrecision
+from jaxpipe.runtime.config import Loop
+from jaxpipe.runtime.run_config import MatmulPrecision
 from jaxpipe.schedule import Remat
 
 

@@ -24,7 +24,7 @@ from typing import IO, Any, TypeVar
 import msgspec
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.process.parent_death import die_with_parent
+from jaxpipe.runtime.process.process_signals import die_with_parent
 
 T = TypeVar("T")
 _MOST_PROCESSES = 4

@@ -12,7 +12,10 @@ import msgspec
 from jaxpipe.errors import ConfigError
 from jaxpipe.finetune.lora_config import LoraConfig
 from jaxpipe.models import ModelConfig, config_type
-from jaxpipe.runtime.config import Loop, MatmulPrecision, OptimizerConfig, Remat
+from jaxpipe.runtime.config import Loop
+from jaxpipe.runtime.run_config import MatmulPrecision
+from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
+from jaxpipe.schedule.remat import Remat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from jaxpipe.plan.cost import Profile, read_profile
 from jaxpipe.propose.device_speeds import precision_of, with_speeds
 from jaxpipe.propose.gpt_profile import gpt_profile
 from jaxpipe.propose.gpu_profiles import read_gpu_profiles, with_profiled_speeds
-from jaxpipe.runtime.config import MatmulPrecision
+from jaxpipe.runtime.run_config import MatmulPrecision
 from jaxpipe.schedule import Remat
 from jaxpipe.simulate import Overheads, dtfm_constants
 from jaxpipe.topo import Cluster

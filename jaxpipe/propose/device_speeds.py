@@ -5,7 +5,7 @@ from dataclasses import replace
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import ModelConfig
 from jaxpipe.models.gpt_config import DTYPE_BYTES
-from jaxpipe.runtime.config import MatmulPrecision
+from jaxpipe.runtime.run_config import MatmulPrecision
 from jaxpipe.topo import Cluster, Device
 from jaxpipe.topo.gpu import Precision
 

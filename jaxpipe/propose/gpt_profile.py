@@ -3,7 +3,7 @@
 from jaxpipe.models import ModelConfig, costs
 from jaxpipe.models.gpt_config import DTYPE_BYTES
 from jaxpipe.plan.cost import BytesPerParameter, Part, Profile
-from jaxpipe.runtime.config import OptimizerName
+from jaxpipe.runtime.stage.optimizer_config import OptimizerName
 from jaxpipe.schedule import Remat
 
 

@@ -10,52 +10,41 @@ The plan is resolved once. A launcher of ours gives its ranks the path of `plan.
 user's own launcher receive the plan from rank 0 over the transport, and may have no common disk.
 """
 
-import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from importlib import import_module
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
-from jaxpipe.config import Config, check_paced, check_plan_fits, load_config, place_of
-from jaxpipe.errors import CheckpointError, ConfigError, RunError
-from jaxpipe.plan import Plan, ResolvedPlan, read_resolved_plan
-from jaxpipe.run.console import console, errors, next_line
-from jaxpipe.run.drift.adopt import ADOPTED_EXIT_CODE, adopted_in
-from jaxpipe.run.folder_lock import beating, locked
-from jaxpipe.run.prepare_run import (
+from jaxpipe.config import Config, load_config, place_of
+from jaxpipe.errors import CheckpointError, RunError
+from jaxpipe.plan import Plan
+from jaxpipe.run.drift.new_plan import ADOPTED_EXIT_CODE, adopted_in
+from jaxpipe.run.folder.folder_lock import beating, locked
+from jaxpipe.run.folder.prepare_run import (
     Prepared,
-    begin_folder,
+    begin_run,
     introduce_run,
     prepare,
     report_complete,
 )
-from jaxpipe.run.rank_progress import shown_ranks
+from jaxpipe.run.rank.start_rank import start_rank
+from jaxpipe.run.terminal.console import console, errors, next_line
+from jaxpipe.run.terminal.rank_progress import shown_ranks
+from jaxpipe.run.train_request import ENTRY, TrainRequest
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
-from jaxpipe.runtime.config import ComputeKind, Survival
-from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
-from jaxpipe.runtime.process.affinity import pin
-from jaxpipe.runtime.process.compile_cache import use_compile_cache
-from jaxpipe.runtime.process.ctrl_z import not_suspended
 from jaxpipe.runtime.process.exit_cause import find_exit_cause
-from jaxpipe.runtime.process.gpu_assignment import number_on_host, take_devices
 from jaxpipe.runtime.process.mpirun import (
     STOP_EXIT_CODES,
-    LaunchedRank,
-    check_launched_rank,
     find_mpirun,
     launch,
     launch_command,
     launched_rank,
 )
-from jaxpipe.runtime.process.parent_death import die_with_parent
-from jaxpipe.runtime.process.ulfm_support import check_survival
-from jaxpipe.runtime.rank_mesh import rank_mesh
+from jaxpipe.runtime.process.process_signals import not_suspended
+from jaxpipe.runtime.run_config import ComputeKind, Survival
 from jaxpipe.runtime.watchdog import (
     Cause,
     CauseKind,
@@ -64,69 +53,6 @@ from jaxpipe.runtime.watchdog import (
     read_cause,
     write_cause,
 )
-
-ENTRY = "jaxpipe.cli.start_entry"
-"""The module that a launcher or a supervisor starts in a process, with the words of a request."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainRequest:
-    """What `jaxpipe train` is asked for.
-
-    `plan` is the plan file of a launcher that has resolved the plan; `hooks` names the function
-    that makes the hooks of a rank, as `MODULE:FUNCTION`. `lock` is the token of the lock that the
-    supervisor of a run over hosts holds. `is_supervised` says whether `jaxpipe run` has started
-    this attempt, `plan_bytes` how many bytes of `plan.file` it sends to the input of rank 0.
-    """
-
-    config: Path
-    settings: tuple[str, ...] = ()
-    resume: bool = False
-    plan: Path | None = None
-    hooks: str | None = None
-    lock: str | None = None
-    is_supervised: bool = False
-    plan_bytes: int = 0
-
-    @property
-    def words(self) -> list[str]:
-        """The words with which `jaxpipe.cli.start_entry` starts an attempt, or a rank of it."""
-        fields = msgspec.to_builtins(replace(self, config=Path()), enc_hook=str)
-        return [str(self.config), json.dumps({**fields, "config": ""})]
-
-    @classmethod
-    def of_words(cls, words: Sequence[str]) -> "TrainRequest":
-        """Return the request of these words.
-
-        >>> request = TrainRequest(config=Path("my.toml"), settings=("run.seed=1",), resume=True)
-        >>> TrainRequest.of_words(request.words) == request
-        True
-        """
-        config, fields = words
-        request = msgspec.json.decode(fields, type=cls, dec_hook=lambda _, text: Path(text))
-        return replace(request, config=Path(config))
-
-    def resume_line(self, settings: Sequence[str] = ()) -> str:
-        """Return the line that names the command with which the run continues, with more settings.
-
-        >>> TrainRequest(config=Path("my.toml"), settings=("run.folder=a b",)).resume_line()
-        "next: jaxpipe train my.toml --set 'run.folder=a b' --resume"
-        """
-        if not self.is_supervised:
-            longer = replace(self, settings=(*self.settings, *settings))
-            return next_line(*longer.arguments, "--resume")
-        over = [] if self.lock is None else ["--hosts"]
-        changes = _set_words((*self.settings, *settings))
-        return next_line("run", self.config, *over, *changes, "--resume")
-
-    @property
-    def arguments(self) -> list[str]:
-        """The arguments of `jaxpipe` for this request, without `--resume`."""
-        return ["train", str(self.config), *_set_words(self.settings)]
-
-
-def _set_words(settings: Sequence[str]) -> list[str]:
-    return [word for setting in settings for word in ("--set", setting)]
 
 
 def start_training(request: TrainRequest) -> int:
@@ -146,7 +72,7 @@ def start_training(request: TrainRequest) -> int:
         return _launch(request, config)
     if request.plan_bytes and here.rank == 0:
         _read_plan_file(config, num_bytes=request.plan_bytes)
-    return _be_rank(request, config, here)
+    return start_rank(request, config, here)
 
 
 def _read_plan_file(config: Config, *, num_bytes: int) -> None:
@@ -182,70 +108,6 @@ def _notice(line: str) -> None:
     console.print(f"{line}\n", markup=False)
 
 
-def load_hooks(reference: str | None, config: Path, *, rank: int) -> Hooks:
-    """Return the hooks of a rank: what the function `MODULE:FUNCTION` makes for it.
-
-    Raises:
-        ConfigError: there is no such function.
-    """
-    if reference is None:
-        return NO_HOOKS
-    module, _, name = reference.partition(":")
-    try:
-        make = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"`--hooks` names a function as MODULE:FUNCTION, is {reference!r:.80}: {error}"
-        ) from error
-    return make(config, rank=rank)
-
-
-def _be_rank(request: TrainRequest, config: Config, here: LaunchedRank) -> int:
-    """Train as one of the ranks that an MPI has started."""
-    resolved = None if request.plan is None else read_resolved_plan(request.plan)
-    num_ranks = config.plan.num_ranks if resolved is None else resolved.plan.num_ranks
-    if num_ranks is not None:  # else rank 0 compares, when it has read `plan.file`
-        check_launched_rank(here, num_ranks=num_ranks)
-    if resolved is not None:
-        check_plan_fits(config, resolved.plan, source=str(request.plan))
-    if config.run.compute is ComputeKind.PACED:
-        check_paced(config, resume=request.resume)
-    if config.run.survive is Survival.SHRINK:
-        check_survival(os.environ)
-    # Before jax and MPI start: XLA makes as many threads as the process has cores, and takes all
-    # GPUs that it sees.
-    die_with_parent()
-    pin(os.environ)
-    _take_devices(config, resolved, rank=here.rank)
-    use_compile_cache(os.environ)
-    hooks = load_hooks(request.hooks, request.config, rank=here.rank)
-
-    from jaxpipe.run.rank import Start, run_rank  # loads jax and MPI
-
-    start = Start(
-        config=config,
-        resume=request.resume,
-        resolved=resolved,
-        hooks=hooks,
-        resume_line=request.resume_line,
-        lock=request.lock,
-        is_supervised=request.is_supervised,
-    )
-    return run_rank(start, is_launched=True)
-
-
-def _take_devices(config: Config, resolved: ResolvedPlan | None, *, rank: int) -> None:
-    if resolved is None:
-        take_devices(os.environ, each=config.mesh.num_devices)
-        return
-    take_devices(
-        os.environ,
-        each=rank_mesh(resolved.plan, config.mesh, rank=rank).num_devices,
-        number=number_on_host(resolved.devices, rank),
-        group=resolved.groups[rank],
-    )
-
-
 def _launch(request: TrainRequest, config: Config) -> int:
     """Prepare the run in its locked folder, and start its ranks; one rank needs no MPI."""
     # No thread touches the lock: this process has to fork.
@@ -257,32 +119,11 @@ def _launch(request: TrainRequest, config: Config) -> int:
         num_ranks, survives = prepared.plan.num_ranks, config.run.survive is Survival.SHRINK
         if num_ranks > 1:  # or says what lacks
             launch_command(find_mpirun(), num_ranks=num_ranks, survives=survives)
-        plan_file = begin_folder(prepared)
-        if config.run.compute is ComputeKind.REAL:
-            introduce_run(prepared)
+        plan_file = begin_run(prepared)
         if num_ranks > 1:
             return _start_ranks(prepared, request, plan_file, poll=lock.beat)
         with beating(lock), not_suspended():
-            return _be_only_rank(request, prepared)
-
-
-def _be_only_rank(request: TrainRequest, prepared: Prepared) -> int:
-    """Train in this process, without MPI."""
-    use_compile_cache(os.environ)
-    hooks = load_hooks(request.hooks, request.config, rank=0)
-
-    from jaxpipe.run.rank import Start, run_rank
-
-    start = Start(
-        config=prepared.config,
-        resume=request.resume,
-        resolved=prepared.resolved,
-        checkpoint=prepared.checkpoint,
-        hooks=hooks,
-        resume_line=request.resume_line,
-        is_supervised=request.is_supervised,
-    )
-    return run_rank(start, is_launched=False)
+            return start_rank(request, config, prepared)
 
 
 def _start_ranks(

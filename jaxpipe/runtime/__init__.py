@@ -12,5 +12,4 @@
 - `data`: text, tokens and batches; `metrics`: reports of rank 0
 - `train_snapshot`, `checkpoint`, `storage`: the state as named tensors, in files
 - `watchdog`: hang detection; `recovery`: continue without lost ranks
-- `generate`: sample text from a trained model
 """

@@ -8,14 +8,27 @@
 They observe and may delay or end the process; they change nothing that is computed.
 """
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from jaxpipe.plan import Plan
-from jaxpipe.runtime.metrics.measured_pairs import MeasuredPairs
 from jaxpipe.schedule import Instruction
+from jaxpipe.trace import PairUse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPairs:
+    """What all pairs of ranks have sent in some steps, as rank 0 measured it.
+
+    The steps from `first_step` to `last_step` count from 1.
+    """
+
+    first_step: int
+    last_step: int
+    pairs: tuple[PairUse, ...]
 
 
 class SavePhase(Enum):

@@ -12,20 +12,18 @@ from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
 from jaxpipe.runtime.config import (
     CheckpointConfig,
     CommConfig,
-    LossScaleConfig,
-    MeshConfig,
-    OptimizerConfig,
-    RunConfig,
     TraceConfig,
     TrainConfig,
 )
 from jaxpipe.runtime.data import Mixture
 from jaxpipe.runtime.metrics.records import METRICS_FILE
 from jaxpipe.runtime.metrics.run_truth import RunTruth, truth_of
-from jaxpipe.runtime.rank_mesh import first_device, rank_mesh
+from jaxpipe.runtime.rank_mesh import MeshConfig, first_device, rank_mesh
+from jaxpipe.runtime.run_config import RunConfig
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE, Device, Layout, layout_over
 from jaxpipe.runtime.stage.model import Model
+from jaxpipe.runtime.stage.optimizer_config import LossScaleConfig, OptimizerConfig
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.runtime.step.parameter_gather import optimizer_shards_of
 from jaxpipe.runtime.storage.object_folder import Folder

@@ -8,7 +8,7 @@ from jaxpipe.comm import LocalWorld, ShapedTransport, Transport, first_text
 from jaxpipe.comm.nccl import NcclBinding, NcclTransport, local_binding
 from jaxpipe.comm.tags import GATHER_TAG
 from jaxpipe.plan import Plan
-from jaxpipe.runtime.config import RunConfig, Survival, TransportKind
+from jaxpipe.runtime.run_config import RunConfig, Survival, TransportKind
 from jaxpipe.topo import Cluster
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,61 @@
-"""The mesh of a rank: that of its group of devices in the plan, or the configured one."""
+"""The section `mesh`; the mesh of a rank is that of its group of devices, or the configured one."""
+
+from dataclasses import dataclass
+from typing import Annotated
 
 from jaxpipe.plan import Plan, Sharing
-from jaxpipe.runtime.config import MeshConfig
+from jaxpipe.ranges import Range, check_ranges
+
+_AT_LEAST_1 = Range(least=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshConfig:
+    """How the local devices of each rank share its stages.
+
+    A rank uses the first `data` x `context` x `tensor` of the devices that it sees. A token
+    embedding is replicated if `tensor` does not divide its rows.
+    """
+
+    data: Annotated[int, _AT_LEAST_1] = 1
+    """Parts of each microbatch, one per device of the axis; must divide the microbatch."""
+    context: Annotated[int, _AT_LEAST_1] = 1
+    """Parts of each sequence, one per device of the axis (context parallelism, ring attention);
+    twice as many must divide the sequence."""
+    tensor: Annotated[int, _AT_LEAST_1] = 1
+    """Parts of each layer, one per device of the axis (tensor parallelism); must divide the
+    attention heads."""
+    sharded: bool = False
+    """Shard parameters, gradients and moments over `data` and `context` as well (ZeRO-3, FSDP)."""
+    sequence_parallel: bool = False
+    """Between attention and MLP, where tensor parallelism has nothing to divide, divide sequences
+    over `tensor` as well; it must divide them."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.sharded and self.data * self.context == 1:
+            raise ValueError(
+                "`sharded` splits parameters over the axes `data` and `context`, which are 1; "
+                "raise one, or set `sharded` to false"
+            )
+        if self.sequence_parallel and self.tensor == 1:
+            raise ValueError(
+                "`sequence_parallel` divides sequences over the axis `tensor`, which is 1; raise "
+                "it, or set `sequence_parallel` to false"
+            )
+
+    @property
+    def num_devices(self) -> int:
+        """The number of devices of a rank."""
+        return self.data * self.context * self.tensor
+
+    @property
+    def words(self) -> str:
+        """The axes and their sizes, for messages."""
+        return (
+            "`mesh.data` x `mesh.context` x `mesh.tensor` = "
+            f"{self.data} x {self.context} x {self.tensor}"
+        )
 
 
 def rank_mesh(plan: Plan, mesh: MeshConfig, *, rank: int) -> MeshConfig:

@@ -23,6 +23,7 @@ from jaxpipe.runtime.checkpoint import latest
 from jaxpipe.runtime.checkpoint.async_saver import Saver
 from jaxpipe.runtime.checkpoint.own_disks.commit_by_message import CommitByMessage
 from jaxpipe.runtime.checkpoint.own_disks.copies import copies_of
+from jaxpipe.runtime.checkpoint.own_disks.fetch import gather_on_rank_0
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot
 from jaxpipe.runtime.config import LinkDetail
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
@@ -44,7 +45,6 @@ from jaxpipe.runtime.outer.outer_loop import OuterEnd, OuterLoop
 from jaxpipe.runtime.outer.outer_snapshot import outer_snapshot, start_outer
 from jaxpipe.runtime.process.compile_cache import publish
 from jaxpipe.runtime.recovery.last_state import LastState, Trained
-from jaxpipe.runtime.resume_apart import gather_on_rank_0
 from jaxpipe.runtime.stage.optimizer import learning_rate
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.nonfinite import NonfiniteSteps
@@ -148,8 +148,9 @@ def train(
     worker.close()
     if outer is not None:
         outer.close(timeout_s=job.run.timeout_s)
-    if last_step == job.train.steps:
-        gather_on_rank_0(job, transport)
+    if last_step == job.train.steps and job.disks is not None and job.has_own_checkpoints:
+        timeout_s = job.run.startup_timeout_s
+        gather_on_rank_0(transport, job.disks, job.folder, timeout_s=timeout_s)
     trace = gather_trace(worker, training.reporter.bubbles)
     training.reporter.close()
     if trace is None:

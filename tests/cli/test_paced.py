@@ -10,7 +10,7 @@ from jaxpipe.baselines.systems import System
 from jaxpipe.cli.main import main
 from jaxpipe.config import load_config
 from jaxpipe.plan import write_plan
-from jaxpipe.run.forecast import simulate_step
+from jaxpipe.run.forecast.simulate_step import simulate_step
 from jaxpipe.trace import Truth, read_chrome
 from tests.cli.conftest import WriteConfig
 from tests.cli.test_runs import JAXPIPE, run

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.cli.main import main
-from jaxpipe.run.folder_lock import holder_of
+from jaxpipe.run.folder.folder_lock import holder_of
 from tests.cli.conftest import WriteConfig
 
 
@@ -17,7 +17,7 @@ def test_the_folder_is_locked_over_all_attempts(
     holders: list[int | None] = []
 
     def run_child(command: Sequence[str], *, poll: Callable[[], object]) -> int:
-        assert "jaxpipe.cli.start_entry" in command
+        assert "jaxpipe.cli.train" in command
         poll()
         holder = holder_of(tmp_path / "run")
         holders.append(None if holder is None else holder.process)

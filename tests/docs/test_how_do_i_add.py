@@ -116,7 +116,7 @@ result = [candidate.name for candidate in found.of_choice("schedule") if candida
 
 _TRAIN = """
 from jaxpipe.config import config_from
-from jaxpipe.run.threads import train
+from jaxpipe.run.rank.threads import train
 losses = {}
 for name, tree in arguments.items():
     losses[name] = []

@@ -9,8 +9,8 @@ import pytest
 
 from jaxpipe.cli.main import main
 from jaxpipe.config import config_from, describe, keep_tokenizer, read_merged, restored_model
+from jaxpipe.inference.held_out_losses import held_out_losses
 from jaxpipe.interchange import begin_run, our_names, shape_of
-from jaxpipe.run.evaluate import held_out_losses
 from jaxpipe.runtime.checkpoint import Checkpoint, StreamedTensor, latest, open_checkpoint
 from jaxpipe.runtime.data import Bytes
 from jaxpipe.runtime.metrics.records import METRICS_FILE, StepMetrics, read_metrics

@@ -18,11 +18,12 @@ from jaxpipe.models.gpt import Gpt
 from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.models.llama import Llama
 from jaxpipe.runtime.checkpoint import flatten, names, restore
-from jaxpipe.runtime.config import Loop, OptimizerConfig
-from jaxpipe.runtime.data.input_shape import InputShape
-from jaxpipe.runtime.data.samples import IGNORED
+from jaxpipe.runtime.config import Loop
+from jaxpipe.runtime.data.dataset.dataset import InputShape
+from jaxpipe.runtime.data.order.samples import IGNORED
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.model import Model
+from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.runtime.stage.stage import Stage
 from tests.oracles.llamas import GEMMA, LLAMA, MISTRAL, QWEN2, QWEN3
 

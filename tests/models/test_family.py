@@ -30,8 +30,8 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.interchange.folder import exchange_of
 from jaxpipe.models import num_parameters
 from jaxpipe.propose.gpt_profile import gpt_profile
-from jaxpipe.run.threads import train
-from jaxpipe.runtime.config import Remat
+from jaxpipe.run.rank.threads import train
+from jaxpipe.schedule.remat import Remat
 from jaxpipe.runtime.metrics.records import read_metrics
 
 tree = json.loads(sys.argv[1])

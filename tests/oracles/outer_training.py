@@ -18,7 +18,7 @@ from jaxpipe.config import Config
 from jaxpipe.models import build_model
 from jaxpipe.runtime.checkpoint import flatten, restore
 from jaxpipe.runtime.data import open_dataset, sample
-from jaxpipe.runtime.data.samples import Windows
+from jaxpipe.runtime.data.order.samples import Windows
 from jaxpipe.runtime.stage.optimizer import learning_rate, matrices
 from jaxpipe.runtime.stage.stage import Stage
 

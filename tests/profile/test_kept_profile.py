@@ -14,7 +14,8 @@ from jaxpipe.plan.cost import Part, Profile
 from jaxpipe.profile import kept_profile as module
 from jaxpipe.profile.kept_profile import kept_profile, mean_tree, measured_profile
 from jaxpipe.profile.profile_task import ProfileTask, task_from
-from jaxpipe.runtime.config import OptimizerConfig, OptimizerName, Remat
+from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig, OptimizerName
+from jaxpipe.schedule.remat import Remat
 
 TINY = GptConfig(num_layers=3, dim=16, num_heads=2, sequence=8, vocabulary=32)
 TASK = ProfileTask(model=TINY, microbatches=(2,))

@@ -13,7 +13,7 @@ from jaxpipe.baselines.published.named_layout import named_plan
 from jaxpipe.baselines.systems import System
 from jaxpipe.plan import Plan, Sharing, default_plan, write_plan
 from jaxpipe.plan.sync import with_island_trees
-from jaxpipe.runtime.config import MeshConfig
+from jaxpipe.runtime.rank_mesh import MeshConfig
 from jaxpipe.schedule import Op
 from jaxpipe.search import Task
 from tests.plan.models import profile_of

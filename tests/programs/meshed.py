@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from jaxpipe.runtime.config import MeshConfig
+from jaxpipe.runtime.rank_mesh import MeshConfig
 from jaxpipe.runtime.stage.compile import CompiledStage
 from jaxpipe.schedule import Op
 from tests.runtime.pipelined import compiled_stage

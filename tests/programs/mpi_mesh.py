@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
-from jaxpipe.runtime.config import Loop, MeshConfig
+from jaxpipe.runtime.config import Loop
+from jaxpipe.runtime.rank_mesh import MeshConfig
 from jaxpipe.schedule import ScheduleKind
 from tests.oracles.one_device import MICROBATCH, draw_tokens, worst_error
 from tests.runtime.pipelined import gradients_of_rank, make_plan

@@ -21,7 +21,8 @@ from jaxpipe.models.kernels.attention import grouped_attention
 from jaxpipe.models.kernels.ring_attention import Ring, RingAttention
 from jaxpipe.models.kernels.scores import Scores
 from jaxpipe.models.llama import Llama
-from jaxpipe.runtime.config import Loop, MeshConfig
+from jaxpipe.runtime.config import Loop
+from jaxpipe.runtime.rank_mesh import MeshConfig
 from jaxpipe.runtime.stage.context import in_order, zigzag
 from jaxpipe.runtime.stage.mesh import layout_over
 from jaxpipe.runtime.stage.placed import PackedTargets

@@ -20,7 +20,7 @@ from jaxpipe.propose.codec_choice import choose_codecs, strongest
 from jaxpipe.propose.options import Goal, OuterQuestion, SearchOptions
 from jaxpipe.propose.proposal import propose
 from jaxpipe.propose.resolve import plan_from
-from jaxpipe.run.forecast import simulate_step
+from jaxpipe.run.forecast.simulate_step import simulate_step
 from jaxpipe.schedule import Remat
 from jaxpipe.search import Task
 from jaxpipe.simulate import Conditions, plan_step, plan_step_s

@@ -10,7 +10,7 @@ from jaxpipe.models import GptConfig, load_preset, num_parameters, train_flops_p
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.device_speeds import precision_of, with_speeds
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
-from jaxpipe.runtime.config import MatmulPrecision
+from jaxpipe.runtime.run_config import MatmulPrecision
 from jaxpipe.schedule import Remat
 from jaxpipe.simulate import dtfm_constants
 from jaxpipe.topo.gpu import Precision

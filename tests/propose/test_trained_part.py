@@ -10,7 +10,7 @@ from jaxpipe.finetune.lora_config import LoraConfig
 from jaxpipe.models import DTYPE_BYTES, preset_config
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.propose.trained_part import TrainedPart
-from jaxpipe.run.forecast import simulate_step
+from jaxpipe.run.forecast.simulate_step import simulate_step
 from jaxpipe.schedule import Remat
 
 MODEL = preset_config("llama-tiny")

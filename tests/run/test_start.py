@@ -8,7 +8,8 @@ from types import ModuleType
 import pytest
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.run.start import TrainRequest, load_hooks, overdue_end
+from jaxpipe.run.start import overdue_end
+from jaxpipe.run.train_request import TrainRequest, load_hooks
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.watchdog import Cause, CauseKind, write_cause
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from functools import cache
 from threading import Lock
 
-from jaxpipe.runtime.config import MatmulPrecision
+from jaxpipe.runtime.run_config import MatmulPrecision
 from jaxpipe.runtime.stage.compile import CompiledStage, compile_stage, num_executables
 from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.schedule import Op

@@ -17,11 +17,13 @@ from jaxpipe.comm import (
 )
 from jaxpipe.plan import Plan, default_plan
 from jaxpipe.runtime.checkpoint import flatten
-from jaxpipe.runtime.config import Loop, MeshConfig, OptimizerConfig
+from jaxpipe.runtime.config import Loop
+from jaxpipe.runtime.rank_mesh import MeshConfig
 from jaxpipe.runtime.stage.compile import CompiledStage
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.gradient_buckets import unpack
 from jaxpipe.runtime.stage.mesh import layout_over
+from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.runtime.stage.train_state import StageState, TrainState
 from jaxpipe.runtime.step.interpreter import Interpreter, StepBatch

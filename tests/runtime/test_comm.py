@@ -12,7 +12,7 @@ from jaxpipe.config import config_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import write_plan
 from jaxpipe.propose.resolve import plan_from
-from jaxpipe.run.threads import train as train_in_threads
+from jaxpipe.run.rank.threads import train as train_in_threads
 from jaxpipe.runtime.config import CommConfig
 from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.runtime.step.worker import boundary_codecs

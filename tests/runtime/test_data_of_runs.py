@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jaxpipe.run.evaluate import held_out_losses
+from jaxpipe.inference.held_out_losses import held_out_losses
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.data import Fields, Source, prepare
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics

@@ -10,8 +10,7 @@ from jaxpipe.baselines.systems import System
 from jaxpipe.config import check_plan_fits, config_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Sharing
-from jaxpipe.runtime.config import MeshConfig
-from jaxpipe.runtime.rank_mesh import first_device, rank_mesh
+from jaxpipe.runtime.rank_mesh import MeshConfig, first_device, rank_mesh
 from tests.programs.grouped import BATCH, MODEL, layout_plan, unlike_plan
 from tests.programs.report import report_of
 from tests.runtime.training import tiny_tree

@@ -12,12 +12,12 @@ from jaxpipe import topo
 from jaxpipe.comm import LocalTransport, ShapedTransport, Transport, run_ranks
 from jaxpipe.comm.nccl import NcclBinding, NcclTransport
 from jaxpipe.plan import Plan, default_plan
-from jaxpipe.runtime.config import RunConfig, TransportKind
 from jaxpipe.runtime.open_transport import (
     choose_transport,
     open_transport,
     pipeline_pairs,
 )
+from jaxpipe.runtime.run_config import RunConfig, TransportKind
 from jaxpipe.schedule import ScheduleKind
 from tests.comm.nccl.fake import FakeBinding, World
 from tests.plan_section import decided

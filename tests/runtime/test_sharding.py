@@ -16,7 +16,7 @@ from jaxpipe.config import cluster_from, config_from, job_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.propose.conditions import conditions_of
 from jaxpipe.propose.resolve import plan_from
-from jaxpipe.run.plan_memory import plan_memory
+from jaxpipe.run.forecast.plan_memory import plan_memory
 from jaxpipe.runtime.checkpoint import open_checkpoint
 from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.runtime.stage.zero1 import (

@@ -17,8 +17,8 @@ from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.checkpoint.folders import committed_folders
 from jaxpipe.runtime.checkpoint.own_disks.available import newest_available
 from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
+from jaxpipe.runtime.checkpoint.resume import resumed_state
 from jaxpipe.runtime.metrics.records import read_metrics
-from jaxpipe.runtime.resume_apart import fetched_checkpoint
 from jaxpipe.runtime.step import worker
 from jaxpipe.runtime.train import train
 from tests.runtime.compiled_once import compile_stage_once
@@ -43,7 +43,8 @@ def train_apart(root: Path, tree: Tree, *, resume: bool = False) -> None:
         checkpoint = None
         if resume:
             found = newest_available(transport, APART, folder, timeout_s=TIMEOUT_S)
-            checkpoint = fetched_checkpoint(job, transport, found, timeout_s=TIMEOUT_S)
+            checkpoint = resumed_state(job, transport, found, timeout_s=TIMEOUT_S)
+            assert checkpoint is not None
             assert checkpoint.step == STEPS - 2
         train(job, transport, checkpoint=checkpoint, observe=lambda _: None)
 

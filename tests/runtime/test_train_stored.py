@@ -15,8 +15,8 @@ from jaxpipe.config.kept_inputs import TOKENIZER_FILE, keep_inputs
 from jaxpipe.errors import CheckpointError, DataError
 from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.checkpoint import committed, newest_valid
+from jaxpipe.runtime.checkpoint.resume import resumed_state
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
-from jaxpipe.runtime.resume_stored import stored_checkpoint
 from jaxpipe.runtime.step import worker
 from jaxpipe.runtime.storage.object_folder import ObjectFolder, open_object_folder
 from jaxpipe.runtime.train import train
@@ -41,7 +41,7 @@ def resume(tree: Tree) -> list[StepMetrics]:
 
     def work(transport: Transport) -> None:
         found = newest_valid(job.checkpoints) if transport.rank == 0 else None
-        saved = stored_checkpoint(job, transport, found, timeout_s=TIMEOUT_S)
+        saved = resumed_state(job, transport, found, timeout_s=TIMEOUT_S)
         train(job, transport, checkpoint=saved, observe=lambda _: None)
 
     with patch.object(worker, "compile_stage", compile_stage_once):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpipe.runtime.process.affinity import pin
-from jaxpipe.runtime.process.parent_death import die_with_parent
+from jaxpipe.runtime.process.process_signals import die_with_parent
 
 
 def run(program: Callable[[Any, Mapping[str, Any]], Any]) -> None:

@@ -10,7 +10,8 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.models import GptConfig, family_of
 from jaxpipe.models.moe.routing import Dispatch
 from jaxpipe.plan import Plan
-from jaxpipe.runtime.config import Decayed, OptimizerName, TransportKind
+from jaxpipe.runtime.run_config import TransportKind
+from jaxpipe.runtime.stage.optimizer_config import Decayed, OptimizerName
 from jaxpipe.schedule import Remat
 
 TABLE = "compare.csv"

@@ -13,7 +13,7 @@ from jaxpipe.baselines.compare.sharded_rank import Ranks, run_sharded
 from jaxpipe.baselines.compare.strategies import Chosen
 from jaxpipe.baselines.compare.system import Executor
 from jaxpipe.baselines.systems import System
-from jaxpipe.comm import GATHER_TAG, Transport, gather_bytes
+from jaxpipe.comm import GATHER_TAG, Transport, closing, gather_bytes
 from jaxpipe.config import Config, cluster_from, job_from
 from jaxpipe.plan import Plan, ResolvedPlan
 from jaxpipe.runtime.job import Job
@@ -40,14 +40,9 @@ def run_system(
     """
     cluster = cluster_from(config)  # its regions and links, which a plan does not hold
     transport = open_transport(config.run, resolved.plan, cluster, is_launched=True)
-    try:
+    with closing(transport):
         job = job_from(config, resolved.plan, devices=resolved.devices)
         _run(system, job, transport, cluster, folder=folder, observe=observe, executor=executor)
-    # BaseException: an interrupted rank must end the others as well, or they wait for it.
-    except BaseException as error:
-        transport.close(error=error)
-        raise
-    transport.close()
 
 
 def _run(

@@ -9,10 +9,10 @@ import numpy as np
 import optax
 
 from jaxpipe.baselines.autoshard.spmd import initial_state, train_step
-from jaxpipe.runtime.config import OptimizerConfig
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.optimizer import clip_factor, stage_optimizer
+from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.schedule import Remat
 
 

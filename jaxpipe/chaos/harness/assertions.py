@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jaxpipe.chaos.harness.sample_log import read_fed, wanted_rows, wrongly_fed
-from jaxpipe.chaos.harness.tiny_run import changed, started, write_config
+from jaxpipe.chaos.harness.tiny_run import changed, undisturbed, write_config
 from jaxpipe.chaos.harness.trial import expect
 from jaxpipe.config import load_config
 from jaxpipe.runtime.checkpoint import newest_valid
@@ -72,10 +72,7 @@ def train_undisturbed(folder: Path, dataset: Path, /, **sections: Mapping[str, A
         RunError: it did not end with exit code 0.
     """
     config = write_lossless_config(folder, dataset, **sections)
-    with started(config, dataset) as run:
-        code = run.wait(timeout_s=ENDS_WITHIN_S)
-    expect(code == 0, f"an undisturbed run ended with exit code {code}: {run.stderr}")
-    return run.folder
+    return undisturbed(config, dataset, timeout_s=ENDS_WITHIN_S)
 
 
 def check_samples(config: Path, dataset: Path) -> None:

@@ -27,12 +27,15 @@ from jaxpipe.chaos.harness.processes import (
     remove,
     shared_memory_of,
 )
+from jaxpipe.chaos.harness.trial import expect
 from jaxpipe.errors import RunError
 from jaxpipe.runtime.process.compile_cache import variables_of_cache
-from jaxpipe.runtime.process.parent_death import die_with_parent
+from jaxpipe.runtime.process.process_signals import die_with_parent
 from jaxpipe.topo.toml_text import toml_text
 
 NUM_RANKS = 4
+ENDLESS = {"steps": 10**6, "eval_every": 10**6}
+"""The section `train` of a run that ends by its fault."""
 _GONE_WITHIN_S = 5.0
 _POLL_S = 0.05
 _STARTS_WITHIN_S = 400.0  # four ranks that compile, on two busy cores
@@ -100,17 +103,13 @@ def environment(dataset: Path) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A started run, and the shared memory that its ranks were seen to map."""
+    """A started run in its `folder`, and the shared memory that its ranks were seen to map."""
 
     config: Path
     command: str
+    folder: Path
     process: subprocess.Popen[bytes]
     shared_memory: set[str] = field(default_factory=set[str])
-
-    @property
-    def folder(self) -> Path:
-        """The run's folder."""
-        return self.config.with_name("run")
 
     @property
     def stdout(self) -> str:
@@ -152,6 +151,72 @@ class Started:
         except subprocess.TimeoutExpired:
             raise RunError(f"the run does not end within {timeout_s:g} s") from None
 
+    def wait_until(self, is_so: Callable[[], bool], *, what: str, timeout_s: float) -> None:
+        """Wait for a condition, while the run continues.
+
+        Raises:
+            RunError: the run ends first, or it takes too long.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while not is_so():
+            if (code := self.process.poll()) is not None:
+                raise RunError(f"the run ended with exit code {code} before {what}")
+            if time.monotonic() > deadline_s:
+                raise RunError(f"it takes more than {timeout_s:g} s until {what}")
+            time.sleep(_POLL_S)
+
+    def wait_for_ranks(self) -> dict[int, psutil.Process]:
+        """Return the processes of all ranks, once all have started.
+
+        Raises:
+            RunError: they do not start in time.
+        """
+        ranks: dict[int, psutil.Process] = {}
+
+        def are_there() -> bool:
+            ranks.update(self.ranks())
+            return len(ranks) == NUM_RANKS
+
+        self.wait_until(are_there, what="all ranks have started", timeout_s=_STARTS_WITHIN_S)
+        return ranks
+
+    def wait_for_steps(self, steps: int, *, timeout_s: float = _STARTS_WITHIN_S) -> None:
+        """Wait until this many steps are done.
+
+        Raises:
+            RunError: they are not, in time.
+        """
+        what = f"{steps} steps are done"
+        self.wait_until(lambda: self.num_steps() >= steps, what=what, timeout_s=timeout_s)
+
+    def settle(self, *, steps: int, after_s: float) -> dict[int, psutil.Process]:
+        """Return the processes of all ranks, some time after `steps` steps are done.
+
+        Raises:
+            RunError: the ranks do not start, or the steps are not done, in time.
+        """
+        ranks = self.wait_for_ranks()
+        self.wait_for_steps(steps)
+        time.sleep(after_s)
+        self.ranks()  # notes the memory that they share
+        return ranks
+
+    def expect_success(self, code: int) -> None:
+        """Check the exit code of the run.
+
+        Raises:
+            RunError: it is not 0.
+        """
+        expect(code == 0, f"the run ends with exit code {code}: {self.stdout[-600:]}")
+
+    def expect_no_shrinking(self) -> None:
+        """Check that each attempt had all ranks.
+
+        Raises:
+            RunError: one had fewer.
+        """
+        expect("with fewer ranks" not in self.stdout, f"it has shrunk: {self.stdout[-600:]}")
+
 
 @contextmanager
 def started(
@@ -161,8 +226,11 @@ def started(
     command: str = "train",
     arguments: Sequence[str] = (),
     before: Sequence[str] = (),
+    folder: Path | None = None,
 ) -> Iterator[Started]:
     """Start `BEFORE jaxpipe COMMAND CONFIG ARGUMENTS`; nothing of it may be left after the block.
+
+    The `folder` of the run is by default next to the configuration.
 
     Raises:
         RunError: a process or a file in shared memory was left behind; it is removed.
@@ -177,7 +245,8 @@ def started(
             stderr=stderr,
             preexec_fn=partial(die_with_parent, signal.SIGTERM),  # noqa: PLW1509  only prctl
         )
-    run = Started(config=config, command=command, process=process)
+    folder = config.with_name("run") if folder is None else folder
+    run = Started(config=config, command=command, folder=folder, process=process)
     try:
         yield run
     finally:
@@ -189,47 +258,16 @@ def started(
         raise RunError(f"left behind: {', '.join(left)}")
 
 
-def wait_until(is_so: Callable[[], bool], run: Started, *, what: str, timeout_s: float) -> None:
-    """Wait for a condition, while the run continues.
+def undisturbed(config: Path, dataset: Path, *, timeout_s: float) -> Path:
+    """Train without faults, and return the folder of the run.
 
     Raises:
-        RunError: the run ends first, or it takes too long.
+        RunError: it did not end with exit code 0.
     """
-    deadline_s = time.monotonic() + timeout_s
-    while not is_so():
-        if (code := run.process.poll()) is not None:
-            raise RunError(f"the run ended with exit code {code} before {what}")
-        if time.monotonic() > deadline_s:
-            raise RunError(f"it takes more than {timeout_s:g} s until {what}")
-        time.sleep(_POLL_S)
-
-
-def wait_for_ranks(
-    run: Started, *, timeout_s: float = _STARTS_WITHIN_S
-) -> dict[int, psutil.Process]:
-    """Return the processes of all ranks, once all have started.
-
-    Raises:
-        RunError: they do not start in time.
-    """
-    found: dict[int, psutil.Process] = {}
-
-    def are_there() -> bool:
-        found.update(run.ranks())
-        return len(found) == NUM_RANKS
-
-    wait_until(are_there, run, what="all ranks have started", timeout_s=timeout_s)
-    return found
-
-
-def wait_for_steps(run: Started, *, steps: int, timeout_s: float = _STARTS_WITHIN_S) -> None:
-    """Wait until `steps` steps are done.
-
-    Raises:
-        RunError: they are not done in time.
-    """
-    what = f"{steps} steps are done"
-    wait_until(lambda: run.num_steps() >= steps, run, what=what, timeout_s=timeout_s)
+    with started(config, dataset) as run:
+        code = run.wait(timeout_s=timeout_s)
+    expect(code == 0, f"an undisturbed run ended with exit code {code}: {run.stderr}")
+    return run.folder
 
 
 def _remove_memory(run: Started) -> list[str]:

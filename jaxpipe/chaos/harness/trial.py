@@ -1,5 +1,14 @@
-"""Run a trial of fault injection; a `JaxpipeError` makes it a failed `Trial`."""
+"""The loop of fault injection: the trials of a family, one after the other.
 
+::
+
+    Family ── one_by_one ─► a Case for each seed ─► it breaks something, and raises if what follows
+                              │                     is wrong
+                              └─► Trial: its name and figures; passed, or why not
+"""
+
+import random
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +43,41 @@ class Setup:
     seed: int
 
 
+@dataclass(slots=True, kw_only=True)
+class Case:
+    """A trial that runs: its seed, its own folder, the dataset; it gives its `name` and `figures`.
+
+    `reference` is what the family has prepared for all of them: the folder of an undisturbed run.
+    """
+
+    seed: int
+    folder: Path
+    dataset: Path
+    reference: Path
+    name: str = ""
+    figures: dict[str, float] = field(default_factory=dict[str, float])
+
+    def chance(self) -> random.Random:
+        """Return the source of all that is random in this trial."""
+        return random.Random(self.seed)
+
+    def result(self, run: Callable[["Case"], object]) -> Trial:
+        """Run the trial; a `JaxpipeError` makes it a failed one.
+
+        >>> def run(case):
+        ...     case.name, case.figures["gone_s"] = "a", 7.0
+        ...     expect(case.figures["gone_s"] < 1, "it takes too long")
+        >>> Case(seed=0, folder=Path(), dataset=Path(), reference=Path()).result(run)
+        Trial(name='a', passed=False, why='it takes too long', figures={'gone_s': 7.0})
+        """
+        why = ""
+        try:
+            run(self)
+        except JaxpipeError as error:
+            why = " ".join(str(error).split())
+        return Trial(name=self.name, passed=not why, why=why, figures=self.figures)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """One kind of fault: what is done, what is required, and the number of trials.
@@ -57,22 +101,36 @@ class Family:
     trials: Callable[[Setup], Iterator[Trial]]
 
 
-def tried(name: str, work: Callable[[dict[str, float]], object]) -> Trial:
-    """Run a trial, which records its figures, and raises if it fails.
+def one_by_one(
+    run: Callable[[Case], object],
+    *,
+    prepare: Callable[[Setup], Path] | None = None,
+    keeps_passed: bool = True,
+) -> Callable[[Setup], Iterator[Trial]]:
+    """Return the trials of a family: `run` has a case for each seed.
 
-    >>> def work(figures):
-    ...     figures["gone_s"] = 7.0
-    ...     expect(figures["gone_s"] < 1, "it takes too long")
-    >>> tried("a", work)
-    Trial(name='a', passed=False, why='it takes too long', figures={'gone_s': 7.0})
+    `prepare` is called once, before the first. Without `keeps_passed`, the folder of a trial that
+    has passed is removed.
+
+    >>> def run(case):
+    ...     case.name = f"number {case.seed}"
+    ...     expect(case.seed < 4, "it is too large")
+    >>> setup = Setup(folder=Path(), dataset=Path(), num_trials=2, seed=3)
+    >>> [(trial.name, trial.why) for trial in one_by_one(run)(setup)]
+    [('number 3', ''), ('number 4', 'it is too large')]
     """
-    figures: dict[str, float] = {}
-    try:
-        work(figures)
-    except JaxpipeError as error:
-        why = " ".join(str(error).split())
-        return Trial(name=name, passed=False, why=why, figures=figures)
-    return Trial(name=name, passed=True, figures=figures)
+
+    def trials(setup: Setup) -> Iterator[Trial]:
+        reference = setup.folder if prepare is None else prepare(setup)
+        for seed in range(setup.seed, setup.seed + setup.num_trials):
+            folder = setup.folder / f"seed-{seed}"
+            case = Case(seed=seed, folder=folder, dataset=setup.dataset, reference=reference)
+            trial = case.result(run)
+            if trial.passed and not keeps_passed:
+                shutil.rmtree(folder)
+            yield trial
+
+    return trials
 
 
 def expect(is_so: bool, otherwise: str) -> None:

@@ -19,8 +19,8 @@ from jaxpipe.plan import Plan, PlanConfig, write_plan
 from jaxpipe.propose.boundary_codecs import with_boundary_codecs
 from jaxpipe.propose.resolve import plan_from
 from jaxpipe.propose.searched_plan import Query, executable
-from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned
-from jaxpipe.run.prepare_run import PLAN_FILE as RUN_PLAN_FILE
+from jaxpipe.run.drift.new_plan import CLUSTER_FILE, PLAN_FILE, Replanned
+from jaxpipe.run.folder.prepare_run import PLAN_FILE as RUN_PLAN_FILE
 from jaxpipe.schedule import Remat
 from jaxpipe.search import Effort, Task, search
 from jaxpipe.search.build_plan import with_suited_trees

@@ -9,7 +9,7 @@ from shutil import which
 from typing import Protocol, runtime_checkable
 
 from jaxpipe.profile.measuring_process import without_mpi
-from jaxpipe.run.drift.replanned import Replanned
+from jaxpipe.run.drift.new_plan import Replanned
 
 BUDGET_S = 20.0
 """Seconds of the search for a new plan."""

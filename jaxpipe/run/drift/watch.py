@@ -10,13 +10,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from jaxpipe.plan import PlanConfig, Replan
-from jaxpipe.run.drift.adopt import adopt
-from jaxpipe.run.drift.corrected import corrected
-from jaxpipe.run.drift.replanned import CLUSTER_FILE, Replanned, replan_settings
+from jaxpipe.run.drift.new_plan import CLUSTER_FILE, Replanned, adopt, replan_settings
 from jaxpipe.run.drift.search_process import Search, SearchProcess
-from jaxpipe.run.drift.slow_links import LinkJudge, SlowLink
+from jaxpipe.run.drift.slow_links import LinkJudge, SlowLink, corrected
+from jaxpipe.runtime.hooks import MeasuredPairs
 from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.metrics.measured_pairs import MeasuredPairs
 from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.topo import Cluster, subcluster, with_slower_links
 from jaxpipe.topo.units import gbps_from_bytes_per_s

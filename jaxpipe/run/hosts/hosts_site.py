@@ -12,12 +12,12 @@ from pathlib import Path
 
 from jaxpipe.config import load_config, place_of
 from jaxpipe.errors import CheckpointError
-from jaxpipe.run.drift.adopt import adopted_in
+from jaxpipe.run.drift.new_plan import adopted_in
+from jaxpipe.run.folder.prepare_run import forget_last_end
 from jaxpipe.run.hosts.joining import Joining
 from jaxpipe.run.hosts.placed_job import answering
-from jaxpipe.run.prepare_run import forget_last_end
-from jaxpipe.run.start import TrainRequest
 from jaxpipe.run.supervise.ending import Attempt, EndKind
+from jaxpipe.run.train_request import TrainRequest
 from jaxpipe.runtime.checkpoint import committed
 from jaxpipe.runtime.process.mpirun import Wish
 from jaxpipe.runtime.storage.object_folder import Folder

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from jaxpipe.run.start import ENTRY, TrainRequest
-from jaxpipe.runtime.process.blocked_signal import is_supported
+from jaxpipe.run.train_request import ENTRY, TrainRequest
 from jaxpipe.runtime.process.job_folder import job_folder
 from jaxpipe.runtime.process.mpirun import (
     MEMORY_SETTINGS,
@@ -26,7 +25,7 @@ from jaxpipe.runtime.process.mpirun import (
     launch_command,
     run_child,
 )
-from jaxpipe.runtime.process.parent_death import die_with_parent
+from jaxpipe.runtime.process.process_signals import die_with_parent, shows_pending_signals
 
 _POLL_S = 0.05
 
@@ -62,7 +61,7 @@ class Starter:
             [*self.command(hosts), sys.executable, "-P", "-m", ENTRY, *request.words],
             read_from=plan_file,
             first_signal=signal.SIGUSR1,
-            blocks_sigterm=is_supported(),
+            blocks_sigterm=shows_pending_signals(),
             can_stop=can_stop,
             poll=poll,
             environment=self.environment,

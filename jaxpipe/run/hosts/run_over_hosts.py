@@ -8,16 +8,16 @@ from pathlib import Path
 
 from jaxpipe.config import Config, load_config
 from jaxpipe.errors import ConfigError
-from jaxpipe.run.folder_lock import locked
+from jaxpipe.run.folder.folder_lock import locked
 from jaxpipe.run.hosts.hosts_site import HostsSite
 from jaxpipe.run.hosts.join_desk import JoinDesk
 from jaxpipe.run.hosts.join_words import JOIN_FILE, JoinAddress, new_key, write_join_file
 from jaxpipe.run.hosts.joining import Joining
 from jaxpipe.run.hosts.placed_job import starter
-from jaxpipe.run.start import TrainRequest
 from jaxpipe.run.supervise.planner import Planner
 from jaxpipe.run.supervise.supervisor import Run, supervise
-from jaxpipe.runtime.config import ComputeKind, Survival
+from jaxpipe.run.train_request import TrainRequest
+from jaxpipe.runtime.run_config import ComputeKind, Survival
 
 _MOST_PORT = 65535
 

@@ -8,8 +8,7 @@
               └──► who is there? ─► plan for those ─► attempt, from the newest checkpoint
 
 - `supervisor`: the loop
-- `ending`: how an attempt ended
-- `giving_up`: what follows failures: another attempt, with all devices or without some, or none
+- `ending`: how an attempt ended; what follows failures: another, with all devices or without some
 - `planner`: the plan for the devices that are there
 - `next_plan`: the search for it, after the plan before
 - `remaining_groups`: groups of devices that ranks can have

@@ -27,8 +27,8 @@ from jaxpipe.plan.cost import Profile
 from jaxpipe.propose.conditions import conditions_of
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.run.supervise.remaining_groups import remaining_groups
-from jaxpipe.runtime.config import Remat
 from jaxpipe.schedule import ScheduleKind
+from jaxpipe.schedule.remat import Remat
 from jaxpipe.search.remaining import Future, Remaining, Replanned, candidates, choose
 from jaxpipe.topo import Cluster
 

@@ -15,7 +15,7 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import Plan, ResolvedPlan
 from jaxpipe.propose.resolve import plan_from
-from jaxpipe.run.drift.adopt import Adopted
+from jaxpipe.run.drift.new_plan import Adopted
 from jaxpipe.run.supervise.next_plan import NextPlan, next_plan
 from jaxpipe.topo import Cluster
 

@@ -9,13 +9,12 @@ from pathlib import Path
 from jaxpipe.config import load_config, place_of
 from jaxpipe.errors import UserError
 from jaxpipe.plan import read_resolved_plan
-from jaxpipe.run.drift.adopt import Adopted, adopted_in
-from jaxpipe.run.prepare_run import PLAN_FILE
-from jaxpipe.run.supervise.ending import Attempt, Ending, EndKind
-from jaxpipe.run.supervise.giving_up import Decision, decide
+from jaxpipe.run.drift.new_plan import Adopted, adopted_in
+from jaxpipe.run.folder.prepare_run import PLAN_FILE
+from jaxpipe.run.supervise.ending import Attempt, Decision, Ending, EndKind, decide
 from jaxpipe.run.supervise.planner import Planned, Planner
 from jaxpipe.run.supervise.site import Site
-from jaxpipe.runtime.config import Survival
+from jaxpipe.runtime.run_config import Survival
 from jaxpipe.runtime.storage.object_folder import Folder
 from jaxpipe.runtime.watchdog import read_cause
 

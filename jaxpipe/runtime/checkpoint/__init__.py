@@ -7,19 +7,19 @@
     rank 0            commit ──► prune
 
     rank 0            newest_valid
-    every rank        agree_on_checkpoint ──► read(names(...)) ──► restore
+    every rank        resumed_state ──► read(names(...)) ──► restore
 
 - `checkpoint`: commit and read a checkpoint as a whole; `folders`: where it is, `prune`
 - `manifest`, `shard`: its files, verified when written and when read
 - `checkpoint_files`, `stores`: the same in a local folder and in `object_storage`
 - `tensor_names`: names of tensors that any partition of the layers can read
-- `newest_valid`, `agree`: which checkpoint a run resumes from, on all ranks
+- `newest_valid`, `resume`: which checkpoint a run resumes from, on all ranks
 - `make_room`: remove old checkpoints from a disk that is full
 - `save_parts`: what a rank contributes; `async_saver`: save while the training continues
 - `own_disks`: all of this where the hosts share no folder
 - `object_storage`: all of this behind a URL
 
-The package needs neither jax nor MPI; `agree`, `async_saver` and `own_disks` do, and are imported
+The package needs neither jax nor MPI; `resume`, `async_saver` and `own_disks` do, and are imported
 by themselves.
 """
 

@@ -13,8 +13,8 @@ import numpy as np
 from jaxpipe.comm import GATHER_TAG, MessageLog, Transport, gather_bytes
 from jaxpipe.comm.message_log import RECEIVED, SENT
 from jaxpipe.runtime.config import LinkDetail
+from jaxpipe.runtime.hooks import MeasuredPairs
 from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.metrics.measured_pairs import MeasuredPairs
 from jaxpipe.runtime.metrics.step_result import StepEnd
 from jaxpipe.runtime.metrics.transfers import Matcher, pair_uses
 from jaxpipe.topo import with_slower_links

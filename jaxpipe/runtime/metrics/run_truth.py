@@ -7,7 +7,7 @@ variables say so: ranks cannot tell emulated links from real ones.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxpipe.runtime.config import RunConfig, TransportKind
+from jaxpipe.runtime.run_config import RunConfig, TransportKind
 from jaxpipe.topo.emulate.mpi import LINKS, MARK
 from jaxpipe.trace import Truth
 

@@ -1,11 +1,11 @@
 """The processes of a run: how `mpirun` starts them, and what each does before jax and MPI start.
 
 - `mpirun`: start the ranks, forward signals to them; `tee`: pass on their output
-- `blocked_signal`: intercept a SIGTERM that Open MPI's `mpirun` would turn into a kill
+- `process_signals`: end a rank with its launcher, answer Ctrl-Z, and intercept a SIGTERM that Open
+  MPI's `mpirun` would turn into a kill
 - `exit_cause`: the rank and the signal that a launcher reports; `ulfm`: the options for survival
 - `user_cache`: where a user keeps what outlives runs
 - `compile_cache`: the executables that ranks share, and that the next start reads
-- `parent_death`: end a rank with its launcher
 - `affinity`, `core_claims`, `gpu_assignment`: the core and the GPUs of a rank
 - `preflight`: all ranks have the same versions and the same configuration
 """

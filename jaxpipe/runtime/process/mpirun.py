@@ -15,10 +15,14 @@ from pathlib import Path
 from types import MappingProxyType
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.process.blocked_signal import block, is_pending, is_supported
-from jaxpipe.runtime.process.ctrl_z import not_suspended
 from jaxpipe.runtime.process.job_folder import job_folder
-from jaxpipe.runtime.process.parent_death import die_with_parent
+from jaxpipe.runtime.process.process_signals import (
+    block_signal,
+    die_with_parent,
+    is_pending,
+    not_suspended,
+    shows_pending_signals,
+)
 from jaxpipe.runtime.process.tee import Output, Tee
 from jaxpipe.runtime.process.ulfm_support import SURVIVAL_OPTIONS, cannot_survive
 
@@ -130,7 +134,7 @@ def launch(
         *(sys.executable, "-P", "-m", module),
         *arguments,
     ]
-    blocks = is_supported() and _is_open_mpi(mpirun) and not survives
+    blocks = shows_pending_signals() and _is_open_mpi(mpirun) and not survives
     with job_folder() as environment:
         return run_child(
             command,
@@ -304,7 +308,7 @@ def _begin_child(deadly: int) -> None:
     die_with_parent(deadly)
     if deadly != signal.SIGTERM:
         # Blocked before `exec`, it stays blocked: `mpirun` would kill its ranks 0.2 s after it.
-        block(signal.SIGTERM)
+        block_signal(signal.SIGTERM)
 
 
 def launch_command(

@@ -33,15 +33,13 @@ from jaxpipe.comm import SurvivingTransport, Transport
 from jaxpipe.comm.mpi.abort_job import end_launcher
 from jaxpipe.errors import CheckpointError, RunError, printable
 from jaxpipe.runtime.checkpoint import newest_valid
-from jaxpipe.runtime.checkpoint.agree import agree_on_checkpoint
 from jaxpipe.runtime.checkpoint.own_disks.available import newest_available
-from jaxpipe.runtime.config import RunConfig
+from jaxpipe.runtime.checkpoint.resume import resumed_state
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.step_result import StepEnd
 from jaxpipe.runtime.recovery.last_state import LastState
 from jaxpipe.runtime.recovery.state_transfer import Offer, TransferredState, transfer_state
-from jaxpipe.runtime.resume_apart import fetched_checkpoint
-from jaxpipe.runtime.resume_stored import stored_checkpoint
+from jaxpipe.runtime.run_config import RunConfig
 from jaxpipe.runtime.train_snapshot import Saved, needed_tensors, own_tensors, to_metadata
 from jaxpipe.runtime.watchdog import Cause, CauseKind, read_cause, write_cause
 
@@ -245,13 +243,11 @@ def _from_disk(transport: Transport, job: Job, *, timeout_s: float) -> Saved | N
             available = newest_available(transport, job.disks, folder, timeout_s=timeout_s)
         except CheckpointError:  # which all ranks raise
             return None
-        return fetched_checkpoint(job, transport, available, timeout_s=timeout_s)
+        return resumed_state(job, transport, available, timeout_s=timeout_s)
     if transport.rank == 0:
         with suppress(CheckpointError):
             found = newest_valid(job.checkpoints)
-    if job.checkpoint.folder is not None:
-        return stored_checkpoint(job, transport, found, timeout_s=timeout_s)
-    return agree_on_checkpoint(transport, found, timeout_s=timeout_s)
+    return resumed_state(job, transport, found, timeout_s=timeout_s)
 
 
 def _no_job(folder: Path, survivors: Survivors) -> RunError:

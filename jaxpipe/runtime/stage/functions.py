@@ -9,12 +9,12 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from jaxpipe.runtime.config import OptimizerConfig
-from jaxpipe.runtime.data.input_shape import InputShape
+from jaxpipe.runtime.data.dataset.dataset import InputShape
 from jaxpipe.runtime.stage.calls import Scalar, StageSpec
 from jaxpipe.runtime.stage.gradient_buckets import Buckets, pack, unpack
 from jaxpipe.runtime.stage.model import Parameters, Tuned
 from jaxpipe.runtime.stage.optimizer import clip_factor, decay_mask, stage_optimizer
+from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.runtime.stage.split_backward import Carried, Crossing, SplitBackward, split_backward
 from jaxpipe.runtime.stage.stage import Input, Output, Stage, Targets, microbatch_key
 from jaxpipe.runtime.stage.trained import held, overlay, trained

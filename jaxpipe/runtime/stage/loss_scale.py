@@ -16,7 +16,7 @@ Source: Micikevicius et al. 2018, "Mixed precision training", section 3.2.
 import math
 from dataclasses import dataclass
 
-from jaxpipe.runtime.config import LossScaleConfig
+from jaxpipe.runtime.stage.optimizer_config import LossScaleConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

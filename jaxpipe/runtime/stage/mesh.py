@@ -37,7 +37,7 @@ from jax.tree_util import DictKey, GetAttrKey, KeyPath
 from jaxtyping import Array
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.config import MeshConfig
+from jaxpipe.runtime.rank_mesh import MeshConfig
 
 DATA, CONTEXT, TENSOR = "data", "context", "tensor"
 

@@ -91,7 +91,7 @@ class Model(Protocol):
     def loss(self, params: Parameters, x: Hidden, targets: Targets, /) -> Float[Array, ""]:
         """Return the cross-entropy of the head in nats, summed over all targets, in float32.
 
-        Targets of -100 do not count (`jaxpipe.runtime.data.samples.IGNORED`).
+        Targets of -100 do not count (`jaxpipe.runtime.data.order.samples.IGNORED`).
 
         Its input is that of `head`, not logits: those of all tokens may not fit into memory.
         """

@@ -12,9 +12,9 @@ from jaxtyping import Array, Float
 from optax.contrib import MuonDimensionNumbers
 from optax.contrib import muon as optax_muon
 
-from jaxpipe.runtime.config import Decayed, OptimizerConfig, Schedule
 from jaxpipe.runtime.stage.adafactor import adafactor_directions
 from jaxpipe.runtime.stage.model import Parameters
+from jaxpipe.runtime.stage.optimizer_config import Decayed, OptimizerConfig, Schedule
 
 MUON_RMS = 0.2
 """The root mean square of Muon's updates, near that of AdamW's: one learning rate suits both.

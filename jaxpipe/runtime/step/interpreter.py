@@ -15,7 +15,7 @@ from jaxpipe.comm import (
     receive_jax,
 )
 from jaxpipe.plan import Plan
-from jaxpipe.runtime.data.samples import IGNORED
+from jaxpipe.runtime.data.order.samples import IGNORED
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.stage.calls import StageCalls, TargetArrays
 from jaxpipe.runtime.stage.gradient_buckets import Buckets

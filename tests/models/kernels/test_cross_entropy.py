@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jax import Array
 
 from jaxpipe.models.kernels.cross_entropy import IGNORED, chunk_tokens, cross_entropy
-from jaxpipe.runtime.data import samples
+from jaxpipe.runtime.data.order import samples
 
 pytestmark = pytest.mark.slow
 

@@ -14,14 +14,18 @@ from jaxpipe.config import Config, cluster_from, config_from, job_from, keep_inp
 from jaxpipe.plan import ResolvedPlan, read_plan
 from jaxpipe.propose.resolve import plan_from
 from jaxpipe.propose.searched_plan import Query
-from jaxpipe.run.drift.adopt import adopted_in
-from jaxpipe.run.drift.corrected import corrected
+from jaxpipe.run.drift.new_plan import (
+    CLUSTER_FILE,
+    PLAN_FILE,
+    Replanned,
+    adopted_in,
+    replan_settings,
+)
 from jaxpipe.run.drift.replan import begins_on, replan
-from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned, replan_settings
 from jaxpipe.run.drift.search_process import SearchProcess
-from jaxpipe.run.drift.slow_links import LinkJudge, SlowLink
+from jaxpipe.run.drift.slow_links import LinkJudge, SlowLink, corrected
 from jaxpipe.run.drift.watch import DriftWatch, drift_watch
-from jaxpipe.run.prepare_run import forget_last_end, write_resolved_plan
+from jaxpipe.run.folder.prepare_run import forget_last_end, write_resolved_plan
 from jaxpipe.schedule import Remat
 from jaxpipe.topo.write import cluster_toml
 from tests.plan_section import decided

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from jaxpipe import topo
-from jaxpipe.run.drift.corrected import corrected
-from jaxpipe.run.drift.slow_links import LinkJudge, SlowLink
-from jaxpipe.runtime.metrics.measured_pairs import MeasuredPairs
+from jaxpipe.run.drift.slow_links import LinkJudge, SlowLink, corrected
+from jaxpipe.runtime.hooks import MeasuredPairs
 from jaxpipe.topo.write import cluster_toml
 from jaxpipe.trace import PairUse
 

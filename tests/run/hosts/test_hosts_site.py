@@ -11,16 +11,15 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.plan import default_plan, write_plan
-from jaxpipe.run.drift.adopt import adopt
-from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned
+from jaxpipe.run.drift.new_plan import CLUSTER_FILE, PLAN_FILE, Replanned, adopt
 from jaxpipe.run.hosts import hosts_site, joining
 from jaxpipe.run.hosts.hosts_site import HostsSite, end_of
 from jaxpipe.run.hosts.join_words import AnswerKind, JoinRequest
 from jaxpipe.run.hosts.joining import Joining
-from jaxpipe.run.start import TrainRequest
 from jaxpipe.run.supervise.ending import EndKind
 from jaxpipe.run.supervise.planner import Planner
 from jaxpipe.run.supervise.supervisor import Run, supervise
+from jaxpipe.run.train_request import TrainRequest
 from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
 from jaxpipe.runtime.process.mpirun import Wish
 from jaxpipe.runtime.watchdog import Cause, CauseKind, mark_ended, write_cause

@@ -10,8 +10,7 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.plan import PlanConfig, default_plan, read_plan, write_plan
-from jaxpipe.run.drift.adopt import ADOPTED_EXIT_CODE, adopt
-from jaxpipe.run.drift.replanned import CLUSTER_FILE, PLAN_FILE, Replanned
+from jaxpipe.run.drift.new_plan import ADOPTED_EXIT_CODE, CLUSTER_FILE, PLAN_FILE, Replanned, adopt
 from jaxpipe.run.supervise.ending import Attempt
 from jaxpipe.run.supervise.planner import Planner
 from jaxpipe.run.supervise.site import ThisHost

@@ -14,7 +14,6 @@ from jaxpipe.comm import Transport, run_ranks
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.runtime.checkpoint import (
     Checkpoint,
-    agree,
     committed,
     latest,
     newest_valid,
@@ -23,6 +22,7 @@ from jaxpipe.runtime.checkpoint import (
 from jaxpipe.runtime.checkpoint.async_saver import Saver
 from jaxpipe.runtime.checkpoint.manifest import MANIFEST
 from jaxpipe.runtime.checkpoint.object_storage.object_store import ObjectStore
+from jaxpipe.runtime.checkpoint.resume import agree_on_checkpoint
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot
 from jaxpipe.runtime.config import CheckpointConfig
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks, SavePhase
@@ -168,7 +168,7 @@ def test_all_ranks_open_the_checkpoint_of_rank_0(folder: ObjectFolder) -> None:
 
     def work(transport: Transport) -> None:
         found = newest_valid(folder) if transport.rank == 0 else None
-        agreed = agree.agree_on_checkpoint(transport, found, timeout_s=20.0)
+        agreed = agree_on_checkpoint(transport, found, timeout_s=20.0)
         assert agreed is not None
         check(agreed, step=4)
 

@@ -58,7 +58,7 @@ def test_the_command_that_starts_ranks_does_so():
 
 @pytest.mark.mpi
 def test_ranks_die_with_their_launcher():
-    dies = "from jaxpipe.runtime.process.parent_death import die_with_parent as d; d(); "
+    dies = "from jaxpipe.runtime.process.process_signals import die_with_parent as d; d(); "
     code = f"import time; {dies}"
     nap = f"time.sleep({time.time()})"  # found again by its length
     launcher = subprocess.Popen(mpi_command(2, "-c", code + nap))

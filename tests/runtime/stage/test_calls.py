@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from jaxpipe.paced.paced_stage import PacedStage
-from jaxpipe.runtime.config import MatmulPrecision, OptimizerConfig
+from jaxpipe.runtime.run_config import MatmulPrecision
 from jaxpipe.runtime.stage.calls import StageCalls, StageSpec
 from jaxpipe.runtime.stage.compile import CompiledStage, compile_stage
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE
+from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.runtime.stage.zero1 import OptimizerShard
 from jaxpipe.schedule import Op

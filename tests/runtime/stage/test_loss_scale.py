@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from jaxpipe.comm import AsyncAllReduce, LocalWorld
 from jaxpipe.runtime.checkpoint import Checkpoint, open_checkpoint
-from jaxpipe.runtime.config import LossScaleConfig
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
 from jaxpipe.runtime.stage.loss_scale import LossScale, adjust, initial_loss_scale
+from jaxpipe.runtime.stage.optimizer_config import LossScaleConfig
 from jaxpipe.runtime.step.worker import copied_errors, settle_errors
 from tests.runtime.training import Tree, run_tree, tiny_tree
 

@@ -10,7 +10,7 @@ import pytest
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import layer_residual_bytes_of_part, parameters_of_part
-from jaxpipe.runtime.config import MeshConfig
+from jaxpipe.runtime.rank_mesh import MeshConfig
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE, layout_over
 from tests.helpers import mpi_command, mpi_environment
 from tests.oracles.one_device import MICROBATCH, TOLERANCE, tiny_gpt

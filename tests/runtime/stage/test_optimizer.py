@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxpipe.runtime.config import OptimizerConfig
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.gradient_buckets import pack, unpack
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.optimizer import clip_factor, learning_rate
+from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.schedule import Bucket
 from tests.oracles.one_device import NUM_LAYERS, SEED, SEQUENCE, tiny_gpt

@@ -8,7 +8,6 @@ import numpy as np
 import optax
 import pytest
 
-from jaxpipe.runtime.config import Decayed, OptimizerConfig, OptimizerName, Schedule
 from jaxpipe.runtime.stage.moments import moments_of, with_moments
 from jaxpipe.runtime.stage.optimizer import (
     MUON_RMS,
@@ -16,6 +15,12 @@ from jaxpipe.runtime.stage.optimizer import (
     learning_rate,
     matrices,
     stage_optimizer,
+)
+from jaxpipe.runtime.stage.optimizer_config import (
+    Decayed,
+    OptimizerConfig,
+    OptimizerName,
+    Schedule,
 )
 from jaxpipe.runtime.stage.zero1 import OptimizerShard
 

@@ -16,8 +16,8 @@ from jaxpipe.models.gpt import Gpt
 from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.models.llama import Llama
 from jaxpipe.runtime.config import Loop
-from jaxpipe.runtime.data.packing import packed_rows
-from jaxpipe.runtime.data.samples import IGNORED, Samples
+from jaxpipe.runtime.data.order.packing import packed_rows
+from jaxpipe.runtime.data.order.samples import IGNORED, Samples
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.stage.placed import PackedTargets, can_place
 from jaxpipe.runtime.stage.stage import Stage

@@ -24,7 +24,12 @@ from jaxpipe.runtime.checkpoint.checkpoint import (
     verify_file,
 )
 from jaxpipe.runtime.checkpoint.manifest import corrupt, parse_manifest
-from jaxpipe.runtime.checkpoint.own_disks.available import Available, base_folder, elsewhere
+from jaxpipe.runtime.checkpoint.own_disks.available import (
+    Available,
+    base_folder,
+    elsewhere,
+    newest_available,
+)
 from jaxpipe.runtime.checkpoint.own_disks.copies import in_rounds
 from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
 from jaxpipe.runtime.checkpoint.own_disks.file_transfer import receive_file, send_file
@@ -105,6 +110,20 @@ def fetch(
     leader = disks.leader_of[transport.rank]
     committed = base.with_suffix("") if base.suffix == _PARTIAL else base
     return elsewhere(open_checkpoint(committed), available.held[leader] | needed[leader])
+
+
+def gather_on_rank_0(transport: Transport, disks: Disks, folder: Path, *, timeout_s: float) -> None:
+    """Bring all files of the last checkpoint to the disk of rank 0, which ends with a whole model.
+
+    All ranks call this once everything is saved.
+
+    Raises:
+        CheckpointError: a file could not be read, written or verified.
+        DeadlineError: a message took longer than `timeout_s`.
+    """
+    last = newest_available(transport, disks, folder, timeout_s=timeout_s)
+    needs = last.on_disk(folder, leader=0).names_by_file if transport.rank == 0 else ()
+    fetch(transport, disks, folder, last, needs=needs, timeout_s=timeout_s)
 
 
 def _needed(

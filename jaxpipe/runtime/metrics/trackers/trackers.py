@@ -6,11 +6,11 @@ from functools import partial
 from importlib.util import find_spec
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.config import TrackerKind
 from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.runtime.metrics.trackers.adapters import TensorBoardFile, TrackioRun, WandbRun
 from jaxpipe.runtime.metrics.trackers.background import BackgroundTracker
 from jaxpipe.runtime.metrics.trackers.tracker import TrackedRun, Tracker
+from jaxpipe.runtime.run_config import TrackerKind
 from jaxpipe.trace import LinkReport
 
 _CLOSE_TIMEOUT_S = 30.0

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.config import TrackerKind
 from jaxpipe.runtime.metrics.records import MetricsFile, StepMetrics
 from jaxpipe.runtime.metrics.trackers import (
     BackgroundTracker,
@@ -24,6 +23,7 @@ from jaxpipe.runtime.metrics.trackers import (
     check_installed,
 )
 from jaxpipe.runtime.metrics.trackers import trackers as installed
+from jaxpipe.runtime.run_config import TrackerKind
 from jaxpipe.trace import LinkReport, LinkUse
 from tests.runtime.training import run_tree, tiny_tree
 

@@ -10,8 +10,9 @@ import pytest
 
 from jaxpipe.models.gpt import Gpt
 from jaxpipe.models.gpt_config import GptConfig
-from jaxpipe.runtime.config import Loop, OptimizerConfig
+from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
+from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.runtime.stage.split_backward import SplitBackward, split_backward
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.runtime.stage.vjp import backward_from_residuals, forward_with_residuals

@@ -1,0 +1,147 @@
+"""Text that a checkpoint continues: whole characters, streamed, up to a stop string.
+
+::
+
+    prompts ─► tokens.generated ─► a token of each text ─► Continuation ─► text to show
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+
+from jaxpipe.config import model_from, saved_config
+from jaxpipe.errors import ConfigError
+from jaxpipe.inference import tokens as drawing
+from jaxpipe.inference.sampling import Sampling
+from jaxpipe.runtime.checkpoint import open_checkpoint
+from jaxpipe.runtime.data import Tokenizer
+from jaxpipe.runtime.storage.object_folder import Folder
+
+
+def _nothing(_: str) -> None:
+    """Show nothing."""
+
+
+def sample_text(
+    folder: Folder,
+    prompt: str,
+    *,
+    tokens: int,
+    temperature: float,
+    top_k: int | None = None,
+    seed: int = 0,
+) -> str:
+    """Return the prompt with its continuation by the model of the checkpoint in `folder`."""
+    (text,) = sample_texts(
+        folder, [prompt], tokens=tokens, temperature=temperature, top_k=top_k, seed=seed
+    )
+    return text
+
+
+def sample_texts(  # noqa: PLR0913 - the options of `jaxpipe generate`
+    folder: Folder,
+    prompts: Sequence[str],
+    *,
+    tokens: int,
+    temperature: float,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    stops: Sequence[str] = (),
+    show: Callable[[str], object] = _nothing,
+) -> list[str]:
+    """Return each prompt with its continuation, up to the first of the strings `stops`.
+
+    Text number n is drawn with the seed `seed` + n. `show` is called with the text that each token
+    adds to the first prompt. Products have the precision of the run, `run.matmul_precision`.
+
+    Raises:
+        ConfigError: a prompt or a stop string is empty, or how tokens are drawn is none.
+        CheckpointError: a tensor is missing or corrupt.
+    """
+    try:
+        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if not all(stops):
+        raise ConfigError("`--stop` must hold at least one character; it is empty")
+    checkpoint = open_checkpoint(folder)
+    model, params, tokenizer = model_from(checkpoint)
+    encoded = [np.asarray(tokenizer.encode(prompt), np.int64) for prompt in prompts]
+    if not all(map(len, encoded)):
+        raise ConfigError("`--prompt` must hold at least one token; it is empty")
+    texts = [Continuation(tokenizer, stops) for _ in prompts]
+    precision = saved_config(checkpoint).run.matmul_precision
+    with jax.default_matmul_precision(precision.jax_name):  # all of it: tokens come one by one
+        steps = drawing.generated(model, params, encoded, num_tokens=tokens, sampling=sampling)
+        for step in steps:
+            new = [text.add(token) for text, token in zip(texts, step, strict=True)]
+            show(new[0])
+            if all(text.is_stopped for text in texts):
+                break
+    show(texts[0].rest())
+    for text in texts:
+        text.rest()
+    return [prompt + text.shown for prompt, text in zip(prompts, texts, strict=True)]
+
+
+_UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+"""What a tokenizer makes of the first bytes of a character."""
+
+
+@dataclass(slots=True)
+class Continuation:
+    """A text that grows by tokens, and ends before the first of the `stops` in it.
+
+    >>> from jaxpipe.runtime.data import Bytes
+    >>> text = Continuation(Bytes(), stops=("end",))
+    >>> [text.add(token) for token in b"men. end of"], text.is_stopped
+    (['m', '', '', 'en.', ' ', '', '', '', '', '', ''], True)
+    >>> text.rest(), text.shown
+    ('', 'men. ')
+    """
+
+    tokenizer: Tokenizer
+    stops: Sequence[str] = ()
+    is_stopped: bool = False
+    shown: str = ""
+    _tokens: list[int] = field(default_factory=list)
+
+    def add(self, token: int) -> str:
+        """Return the text that a token completes: what no later token can change or stop."""
+        if self.is_stopped:
+            return ""
+        self._tokens.append(token)
+        text = self._text()
+        found = [place for stop in self.stops if (place := text.find(stop)) >= 0]
+        if found:
+            self.is_stopped = True
+            return self._show(text[: min(found)])
+        text = text.rstrip(_UNFINISHED)
+        return self._show(text[: len(text) - self._held(text)])
+
+    def rest(self) -> str:
+        """Return what was held back, once there are no more tokens."""
+        return "" if self.is_stopped else self._show(self._text())
+
+    def _text(self) -> str:
+        return self.tokenizer.decode(np.array(self._tokens, np.int64))
+
+    def _show(self, text: str) -> str:
+        new = text[len(self.shown) :]
+        self.shown += new
+        return new
+
+    def _held(self, text: str) -> int:
+        """Return the length of the longest end of a text with which a stop string begins."""
+        return max(
+            (
+                length
+                for stop in self.stops
+                for length in range(1, len(stop))
+                if text.endswith(stop[:length])
+            ),
+            default=0,
+        )

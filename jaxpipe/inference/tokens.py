@@ -1,0 +1,93 @@
+"""The tokens that continue a batch of prompts, one step after the other.
+
+Two programs are compiled: one for the prompts, one for a token more. Both have the shapes of the
+longest prompt and of the number of tokens, and none is compiled while tokens are drawn.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from jaxpipe.inference.sampling import Sampling, continuation, draw
+from jaxpipe.models.decoder import Decoder, Logits, can_decode
+from jaxpipe.models.kernels.cached_attention import Cache
+from jaxpipe.runtime.stage.model import Model, Parameters
+
+Tokens = tuple[int, ...]
+
+
+def generated(
+    model: Model,
+    params: Parameters,
+    prompts: Sequence[Int[np.ndarray, " tokens"]],
+    *,
+    num_tokens: int,
+    sampling: Sampling,
+) -> Iterator[Tokens]:
+    """Yield the next token of each text, `num_tokens` times; no prompt may be empty.
+
+    Keys and values are cached if the texts fit into the model's sequence and its layers can
+    (`can_decode`); otherwise each token computes the last tokens of its text again. A text depends
+    neither on the others of its batch, but for rounding, nor on the cache.
+    """
+    room = max(map(len, prompts)) + num_tokens - 1
+    if num_tokens and can_decode(model) and room <= model.sequence:
+        yield from _cached(Decoder(model, room), params, prompts, num_tokens, sampling)
+        return
+    again = (
+        continuation(model, params, prompt, num_tokens=num_tokens, sampling=sampling, row=row)
+        for row, prompt in enumerate(prompts)
+    )
+    yield from zip(*again, strict=True)
+
+
+def _cached(
+    decoder: Decoder,
+    params: Parameters,
+    prompts: Sequence[Int[np.ndarray, " tokens"]],
+    num_tokens: int,
+    sampling: Sampling,
+) -> Iterator[Tokens]:
+    lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+    padded = np.zeros((len(prompts), max(lengths)), np.int32)
+    for row, prompt in zip(padded, prompts, strict=True):
+        row[: len(prompt)] = prompt
+    tokens, cache = _first(decoder, sampling, params, padded, lengths)
+    yield tuple(tokens.tolist())
+    for number in range(1, num_tokens):
+        place = lengths, np.int32(number)
+        tokens, cache = _next(decoder, sampling, params, tokens, cache, *place)
+        yield tuple(tokens.tolist())
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _first(
+    decoder: Decoder, sampling: Sampling, params: Parameters, prompts: Array, lengths: Array
+) -> tuple[Array, Cache]:
+    logits, cache = decoder.prefill(params, prompts, lengths)
+    return _drawn(sampling, logits, jnp.int32(0)), cache
+
+
+@partial(jax.jit, static_argnums=(0, 1), donate_argnums=(4,))
+def _next(
+    decoder: Decoder,
+    sampling: Sampling,
+    params: Parameters,
+    tokens: Array,
+    cache: Cache,
+    lengths: Array,
+    number: Array,
+) -> tuple[Array, Cache]:
+    logits, cache = decoder.step(params, tokens, lengths + number - 1, cache)
+    return _drawn(sampling, logits, number), cache
+
+
+def _drawn(sampling: Sampling, logits: Logits, number: Array) -> Array:
+    def of_row(logits: Array, row: Array) -> Array:
+        return draw(sampling, logits, number=number, row=row)
+
+    return jax.vmap(of_row)(logits, jnp.arange(len(logits))).astype(jnp.int32)

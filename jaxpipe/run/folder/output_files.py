@@ -1,0 +1,67 @@
+"""The files that a command writes: checked before its work, and announced if they replace one.
+
+A path that cannot be written must not cost the minutes of a search, and no file is replaced without
+a line that says so.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from jaxpipe.errors import ConfigError
+from jaxpipe.pictures import check_format
+from jaxpipe.run.terminal.console import errors
+
+
+def check_output(flag: str, path: Path | None) -> None:
+    """Check that a file can be written, and announce it if it replaces one; None is no file.
+
+    Raises:
+        ConfigError: its folder is missing or cannot be written, or the path is a folder.
+    """
+    if path is None:
+        return
+    folder = path.parent
+    if path.is_dir():
+        raise ConfigError(f"`{flag}` must name a file, {path} is a folder; add a name to it")
+    if not folder.is_dir():
+        raise ConfigError(f"`{flag}` {path} is in no folder: {folder} is missing; make it first")
+    is_file = path.exists()
+    if not os.access(path if is_file else folder, os.W_OK):
+        raise ConfigError(f"`{flag}` {path} cannot be written; name another file")
+    if is_file:
+        announce_replaced((path,))
+
+
+def check_picture(flag: str, path: Path | None) -> None:
+    """Check that a picture can be drawn and written; see `check_output`.
+
+    Raises:
+        ConfigError: the name of the file says no known format, or it cannot be written.
+        UserError: matplotlib is missing.
+    """
+    if path is None:
+        return
+    check_format(path, name=flag)
+    check_output(flag, path)
+
+
+def check_output_folder(flag: str, folder: Path, names: Iterable[str] = ()) -> None:
+    """Check that a folder can be made and written, and announce which files in it are replaced.
+
+    Raises:
+        ConfigError: it is a file, or cannot be made or written.
+    """
+    existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    if not existing.is_dir():
+        raise ConfigError(f"`{flag}` must name a folder, {existing} is a file; name another")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(f"`{flag}` {folder} cannot be written; name another folder")
+    announce_replaced(folder / name for name in names)
+
+
+def announce_replaced(paths: Iterable[Path]) -> None:
+    """Print a line on standard error that names the files that exist: they are replaced."""
+    replaced = [str(path) for path in paths if path.exists()]
+    if replaced:
+        errors.print(f"replacing {', '.join(replaced)}", markup=False)

@@ -1,0 +1,8 @@
+"""A dataset on disk or in object storage: its record with checksums, its arrays, its tokenizer.
+
+::
+
+    dataset.json   record ─► dataset: open_dataset ─► train, eval, labels
+    tokenizer.json ─► byte_pairs, or bytes: tokenizer
+    bring_dataset  where the hosts of a run share no folder
+"""

@@ -1,0 +1,149 @@
+"""The tokens of all documents, spooled to disk before they are divided into splits.
+
+::
+
+    folder/tokens.partial      tokens of all documents, each with a separator behind it
+           counted.partial     one byte for each token: 1 if it is a target; of masked sources
+           documents.partial   the end of each document, as a number of tokens
+
+They cannot be divided before their number is known. Neither the text nor the tokens are ever in
+memory as a whole.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt
+
+from jaxpipe.runtime.data.dataset.record import Dtype, TokenFile
+from jaxpipe.runtime.data.dataset.tokenizer import Tokenizer
+from jaxpipe.runtime.data.preparation.source import Source
+from jaxpipe.runtime.storage.atomic_write import sync_file
+from jaxpipe.runtime.storage.block_checksums import write_block_checksums
+from jaxpipe.runtime.storage.checksum import checksum_file
+
+_COPIED = 1 << 22  # elements at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenStream:
+    """The spooled tokens, mapped into memory; `counted` is None where all count."""
+
+    tokens: UInt[np.ndarray, " tokens"]
+    ends: UInt[np.ndarray, " documents"]
+    counted: UInt[np.ndarray, " tokens"] | None
+
+
+@contextmanager
+def spooled(
+    source: Source,
+    folder: Path,
+    tokenizer: Tokenizer,
+    *,
+    report: Callable[[int], None] | None = None,
+) -> Iterator[TokenStream]:
+    """Tokenize a source into a folder, and remove what is spooled at the end.
+
+    Raises:
+        DataError: the source cannot be read.
+    """
+    dtypes: dict[str, Dtype] = {"tokens": dtype_of(tokenizer), "documents": "uint64"}
+    if source.fields.masked:
+        dtypes["counted"] = "uint8"
+    paths = {name: folder / f"{name}.partial" for name in dtypes}
+    try:
+        _tokenize(source, paths, tokenizer, report=report)
+        arrays = {name: _mapped(paths[name], dtype) for name, dtype in dtypes.items()}
+        yield TokenStream(
+            tokens=arrays["tokens"], ends=arrays["documents"], counted=arrays.get("counted")
+        )
+    finally:
+        for path in paths.values():
+            path.unlink(missing_ok=True)
+
+
+def dtype_of(tokenizer: Tokenizer) -> Dtype:
+    """Return the smallest dtype that all tokens fit into."""
+    if tokenizer.vocabulary <= 1 << 8:
+        return "uint8"
+    return "uint16" if tokenizer.vocabulary <= 1 << 16 else "uint32"
+
+
+def write_ranges(
+    path: Path, array: UInt[np.ndarray, " elements"], ranges: Sequence[range], *, in_parts: bool
+) -> TokenFile:
+    """Copy ranges of an array into one .npy file.
+
+    A file that is read `in_parts` gets checksums of its blocks.
+    """
+    num_elements = sum(map(len, ranges))
+    # The header is written by hand: numpy's `save` would need all of it in memory.
+    header = {"descr": array.dtype.str, "fortran_order": False, "shape": (num_elements,)}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for part in ranges:
+            for start in range(part.start, part.stop, _COPIED):
+                file.write(array[start : min(start + _COPIED, part.stop)].data)
+    sync_file(path)
+    name = array.dtype.name
+    assert name in ("uint8", "uint16", "uint32", "uint64"), name
+    return TokenFile(
+        num_tokens=num_elements,
+        dtype=name,
+        checksum=checksum_file(path),
+        blocks=write_block_checksums(path) if in_parts else None,
+    )
+
+
+def ends_in(
+    ends: UInt[np.ndarray, " documents"], ranges: Sequence[range]
+) -> UInt[np.ndarray, " pieces"]:
+    """Return the ends of documents in a split that consists of ranges of the tokens.
+
+    What a range cuts off is a document of its own.
+
+    >>> ends_in(np.array([3, 8, 10], np.uint64), [range(0, 2), range(5, 10)]).tolist()
+    [2, 5, 7]
+    """
+    found, written = [], 0
+    for part in ranges:
+        inside = ends[(ends > part.start) & (ends < part.stop)] - np.uint64(part.start)
+        found += [inside + np.uint64(written), np.array([written + len(part)], np.uint64)]
+        written += len(part)
+    return np.concatenate(found)
+
+
+def _tokenize(
+    source: Source,
+    paths: dict[str, Path],
+    tokenizer: Tokenizer,
+    *,
+    report: Callable[[int], None] | None,
+) -> None:
+    dtype = dtype_of(tokenizer)
+    separator: np.ndarray = np.array(tokenizer.separator, dtype)
+    num_tokens = 0
+    with ExitStack() as stack:
+        files = {name: stack.enter_context(path.open("wb")) for name, path in paths.items()}
+        for document in source.documents():
+            for piece in document:
+                tokens = tokenizer.encode(piece.text).astype(dtype)
+                files["tokens"].write(tokens.data)
+                if "counted" in files:
+                    files["counted"].write(bytes([piece.counts]) * len(tokens))
+                num_tokens += len(tokens)
+                if report is not None:
+                    report(num_tokens)
+            files["tokens"].write(separator.data)
+            if "counted" in files:  # a model learns where a completion ends
+                files["counted"].write(b"\1" * len(separator))
+            num_tokens += len(separator)
+            files["documents"].write(np.uint64(num_tokens).tobytes())
+
+
+def _mapped(path: Path, dtype: Dtype) -> UInt[np.ndarray, " elements"]:
+    # A file of no bytes cannot be mapped.
+    return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
