@@ -23,17 +23,17 @@ from jaxpipe.runtime.rank_mesh import rank_mesh
 from jaxpipe.runtime.run_config import ComputeKind, Survival
 
 
-def start_rank(request: TrainRequest, config: Config, here: LaunchedRank | Prepared) -> int:
+def start_rank(request: TrainRequest, config: Config, origin: LaunchedRank | Prepared) -> int:
     """Train as one of the ranks that an MPI has started, or as the only one of a prepared run.
 
     Raises:
         UserError: the input is wrong.
         RunError: the run has failed.
     """
-    if isinstance(here, Prepared):
-        rank, resolved, checkpoint = 0, here.resolved, here.checkpoint
+    if isinstance(origin, Prepared):
+        rank, resolved, checkpoint = 0, origin.resolved, origin.checkpoint
     else:
-        rank, resolved, checkpoint = here.rank, _launched_plan(request, config, here), None
+        rank, resolved, checkpoint = origin.rank, _launched_plan(request, config, origin), None
         # Before jax and MPI start: XLA makes as many threads as the process has cores, and takes
         # all GPUs that it sees.
         die_with_parent()
@@ -49,7 +49,7 @@ def start_rank(request: TrainRequest, config: Config, here: LaunchedRank | Prepa
             request=request,
             config=config,
             hooks=hooks,
-            is_launched=isinstance(here, LaunchedRank),
+            is_launched=isinstance(origin, LaunchedRank),
             resolved=resolved,
             checkpoint=checkpoint,
         )
