@@ -30,8 +30,8 @@ def build(file: ClusterFile, *, name: str, read_beside: ReadBeside) -> Cluster:
     num_devices = sum(each.num_devices for each in hosts)
     if num_devices > MAX_DEVICES:
         raise ValueError(
-            f"a cluster has at most {MAX_DEVICES:,} devices, its hosts have {num_devices:,}: lower "
-            "`devices`, or the slots in `hostfile`"
+            f"`devices` of the hosts, or the slots in `hostfile`, are {num_devices:,} in all, and "
+            f"must be at most {MAX_DEVICES:,}; lower them"
         )
     devices = tuple(device for each in hosts for device in _devices(each))
     if not devices:

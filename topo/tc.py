@@ -181,12 +181,15 @@ def _address(text: str) -> Address:
 def _check_addresses(cluster: Cluster, addresses: Mapping[str, Address]) -> None:
     names = [host.name for host in cluster.hosts]
     if len(names) - 1 > _MAX_PEERS:
-        raise ValueError(f"tc tells {_MAX_PEERS} peers apart; the cluster has {len(names)} hosts")
+        raise ValueError(
+            f"cluster {cluster.name!r} has {len(names)} hosts, and tc tells {_MAX_PEERS} peers of "
+            "a host apart"
+        )
     missing = [name for name in names if name not in addresses]
     if missing:
         raise ValueError(
-            f"each host needs an address: {missing[0]!r} has none ({len(missing)} without); add a "
-            f"line such as `{missing[0]} 10.0.0.1`"
+            f"host {missing[0]!r} has no address ({len(missing)} hosts have none); add a line such "
+            f"as `{missing[0]} 10.0.0.1`"
         )
     unknown = sorted(set(addresses) - set(names))
     if unknown:

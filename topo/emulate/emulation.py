@@ -136,12 +136,14 @@ def emulated(
     check_sysctls(sysctls)
     spec = network_spec(cluster, jitter_s=jitter_s, loss=loss, tcp=tcp)
     if len(spec.hosts) > addresses.MAX_HOSTS:
-        raise ValueError(f"at most {addresses.MAX_HOSTS} hosts; the cluster has {len(spec.hosts)}")
+        raise ValueError(
+            f"`hosts` are {len(spec.hosts)}, and at most {addresses.MAX_HOSTS} can be emulated"
+        )
     choice = choose(kind)
     owner = this_process()
     if owner.folder.exists():
         raise ValueError(
-            f"a process can have one emulation: process {owner.pid} already has one; end it first"
+            f"process {owner.pid} already has an emulation, and can have one; end it first"
         )
     placed = tuple(range(len(cluster)) if devices is None else devices)
     engine = None

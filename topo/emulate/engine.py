@@ -67,8 +67,8 @@ def check_machine() -> None:
     """
     if os.geteuid():
         raise ValueError(
-            f"namespaces need root, and this is user {os.geteuid()}: use sudo, or emulate inside "
-            f"the transport, without root, with `--set run.transport=shaped`"
+            f"user {os.geteuid()} is not root, which namespaces need: use sudo, or emulate inside "
+            "the transport, without root, with `--set run.transport=shaped`"
         )
     packages = {
         "ip": "iproute2",
@@ -78,7 +78,9 @@ def check_machine() -> None:
     }
     for program, package in packages.items():
         if shutil.which(program) is None:
-            raise ValueError(f"namespaces need the program `{program}`: apt-get install {package}")
+            raise ValueError(
+                f"`{program}` is missing, which namespaces need: apt-get install {package}"
+            )
 
 
 def choose(asked: EngineKind) -> Choice:
@@ -98,7 +100,7 @@ def choose(asked: EngineKind) -> Choice:
         if not missing:
             return Choice(kind=kind, why="; ".join(tried) or "the kernel shapes and delays")
         tried.append(f"no {kind.value}: {missing}")
-    raise ValueError(f"no engine can run on this machine: {'; '.join(tried)}")
+    raise ValueError(f"cannot emulate: no engine can run on this machine: {'; '.join(tried)}")
 
 
 def _missing(kind: EngineKind) -> str:
