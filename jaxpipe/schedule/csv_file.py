@@ -94,8 +94,8 @@ def parse_schedule(lines: Sequence[str], *, source: str, num_stages: int) -> Sch
     rows = list(_rows(lines, source))
     if not rows or num_stages < 1 or num_stages % len(rows):
         raise PlanError(
-            f"ranks hold an equal part of the stages: {source} has {len(rows)} rows with cells, "
-            f"`num_stages` is {num_stages}; make the one a multiple of the other"
+            f"{source} has {len(rows)} rows with cells, and `num_stages` ({num_stages}) must be a "
+            "multiple of that: ranks hold an equal part of the stages"
         )
     programs = tuple(
         # A dict keeps the order and, of a repeated instruction, only the last cell.
@@ -181,8 +181,8 @@ def _check_whole(compute: Schedule, rows: list[tuple[_Cell, ...]], *, num_stages
             for lacking in _lacking(present, stage, num_microbatches=last + 1):
                 cell = _text(lacking, num_ranks=num_ranks, has_chunks=num_stages > num_ranks)
                 raise PlanError(
-                    f"every microbatch passes once each way: {row[0].source}, row {row[0].row} "
-                    f"lacks `{cell}`; add it"
+                    f"{row[0].source}, row {row[0].row} lacks `{cell}`: every microbatch passes "
+                    "once each way; add it"
                 )
 
 

@@ -68,9 +68,7 @@ reduce scalars; update
             backwards.
     """
     if num_replicas < 1:
-        raise PlanError(
-            f"a model has a replica: `num_replicas` is {num_replicas}; make it at least 1"
-        )
+        raise PlanError(f"`num_replicas` ({num_replicas}) must be at least 1")
     _check_compute(compute)
     num_ranks, num_stages = len(compute), count_stages(compute)
     # With one stage, an embedding is shared only with replicas that have several.
@@ -137,7 +135,7 @@ def _check_compute(compute: Schedule) -> None:
         for position, instruction in enumerate(program):
             if not instruction.is_compute:
                 raise PlanError(
-                    "only forwards and backwards can be lowered: stage "
-                    f"{instruction.stage}, position "
-                    f"{position} of `compute` is `{describe(instruction)}`; lower a schedule once"
+                    f"stage {instruction.stage} has `{describe(instruction)}` at position "
+                    f"{position} of `compute`: only forwards and backwards can be lowered; lower a "
+                    "schedule once"
                 )

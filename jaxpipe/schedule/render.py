@@ -61,8 +61,7 @@ def render(schedule: Schedule, *, num_columns: int = 100) -> str:
     num_drawn = min(num_slots, (num_columns - label) // cell)
     if num_drawn < 1:
         raise ConfigError(
-            f"a drawing has room for a slot: `num_columns` is {num_columns}; "
-            f"make it at least {label + cell}"
+            f"`num_columns` ({num_columns}) must be at least {label + cell}, room for a slot"
         )
     row_name = "stage" if chunk_size is None else "rank"
     rows = [

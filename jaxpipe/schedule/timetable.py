@@ -84,9 +84,7 @@ def timetable(
     _check_durations("backward_weight_s", backward_weight_s, num_stages=num_stages)
     _check_parts(backward_s, backward_weight_s)
     if not 0 <= message_s < math.inf:
-        raise PlanError(
-            f"a message takes no time or some: `message_s` is {message_s}; give finite seconds"
-        )
+        raise PlanError(f"`message_s` ({message_s}) must be finite seconds, not negative")
     run = _Run(
         programs=programs,
         durations=_durations(forward_s, backward_s, backward_weight_s),
@@ -163,18 +161,15 @@ class _Run:
 def _check_durations(name: str, durations: tuple[float, ...], *, num_stages: int) -> None:
     if len(durations) != num_stages:
         raise PlanError(
-            f"every stage has a duration: `{name}` has {len(durations)} for {num_stages} stages; "
-            "give one to each"
+            f"`{name}` has {len(durations)} durations for {num_stages} stages; give one for each"
         )
     if not all(0 < seconds < math.inf for seconds in durations):
-        raise PlanError(
-            f"a duration is positive: `{name}` is {durations}; give finite seconds above zero"
-        )
+        raise PlanError(f"`{name}` {durations} must be finite seconds above zero")
 
 
 def _check_parts(backward_s: tuple[float, ...], backward_weight_s: tuple[float, ...]) -> None:
     if any(part >= whole for part, whole in zip(backward_weight_s, backward_s, strict=True)):
         raise PlanError(
-            f"a part is less than the whole: `backward_weight_s` is {backward_weight_s}, "
-            f"`backward_s` {backward_s}; leave seconds to each backward-input"
+            f"`backward_weight_s` {backward_weight_s} must be below `backward_s` {backward_s}, "
+            "of which it is a part; leave seconds for each backward-input"
         )

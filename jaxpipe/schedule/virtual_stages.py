@@ -62,14 +62,9 @@ def check_size(*, num_stages: int, num_microbatches: int) -> None:
         PlanError: `num_stages` or `num_microbatches` is less than one.
     """
     if num_stages < 1:
-        raise PlanError(
-            f"a schedule needs a stage: `num_stages` is {num_stages}; make it at least 1"
-        )
+        raise PlanError(f"`num_stages` ({num_stages}) must be at least 1")
     if num_microbatches < 1:
-        raise PlanError(
-            f"a schedule needs a microbatch: `num_microbatches` is {num_microbatches}; "
-            "make it at least 1"
-        )
+        raise PlanError(f"`num_microbatches` ({num_microbatches}) must be at least 1")
 
 
 def check_chunks(*, num_stages: int, num_chunks: int) -> None:
@@ -85,6 +80,6 @@ is 4; make the one a multiple of the other
     """
     if num_chunks < 1 or num_stages % num_chunks:
         raise PlanError(
-            f"every rank holds as many chunks: `num_stages` is {num_stages} and `num_chunks` is "
-            f"{num_chunks}; make the one a multiple of the other"
+            f"`num_stages` ({num_stages}) must be a multiple of `num_chunks` ({num_chunks}): every "
+            "rank holds as many chunks"
         )

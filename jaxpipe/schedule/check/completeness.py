@@ -185,6 +185,6 @@ def _check_complete(program: Program, *, content: Program) -> None:
     for instruction in content:
         if instruction not in present:
             raise PlanError(
-                f"a program is complete: stage {instruction.stage} lacks "
-                f"`{describe(instruction)}`; add it"
+                f"stage {instruction.stage} lacks `{describe(instruction)}`: a program must be "
+                "complete; add it"
             )
