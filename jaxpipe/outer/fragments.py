@@ -52,6 +52,6 @@ def check_fragments(num_fragments: int, *, num_layers: int) -> None:
     """
     if num_fragments > num_layers + 1:
         raise ConfigError(
-            f"each fragment but the first has a layer: `outer.fragments` is {num_fragments}, and "
-            f"the model has {num_layers} layers; choose at most {num_layers + 1}"
+            f"`outer.fragments` ({num_fragments}) must be at most {num_layers + 1}: each fragment "
+            f"but the first has one of the {num_layers} layers"
         )

@@ -74,9 +74,8 @@ class OuterConfig:
         changed = [each.name for each in fields(self) if getattr(self, each.name) != each.default]
         if self.islands == 0 and changed:
             raise ValueError(
-                f"an outer loop needs islands: `{changed[0]}` is "
-                f"{getattr(self, changed[0])}, and `islands` is 0; set `islands`, or leave out "
-                f"`{changed[0]}`"
+                f"`{changed[0]}` ({getattr(self, changed[0])}) needs islands, and `islands` is 0; "
+                f"set `islands`, or leave out `{changed[0]}`"
             )
 
 
@@ -95,6 +94,6 @@ def saved_outer(metadata: Mapping[str, Any]) -> OuterConfig:
         return msgspec.convert(values, OuterConfig)
     except msgspec.ValidationError as error:
         raise CheckpointError(
-            f"a checkpoint holds a configuration: its `outer` is none: {error}; resume from an "
-            "older step"
+            f"`outer` cannot be read from the configuration of the checkpoint: {error}; resume "
+            "from an older step"
         ) from error

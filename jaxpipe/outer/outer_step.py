@@ -69,8 +69,8 @@ def token_weights(tokens: Sequence[float]) -> tuple[float, ...]:
     total = sum(tokens)
     if min(tokens) < 0 or not total > 0:
         raise ConfigError(
-            f"islands are weighted by their tokens: they have {', '.join(map(str, tokens))}; none "
-            "may be negative, and one must be positive"
+            f"`tokens` of the islands ({', '.join(map(str, tokens))}) must not be negative, and "
+            "one must be positive"
         )
     return tuple(each / total for each in tokens)
 

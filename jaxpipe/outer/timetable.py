@@ -129,11 +129,11 @@ def check_timetable(*, every: int, num_fragments: int, delay: int) -> None:
     """
     if every % num_fragments:
         raise ValueError(
-            f"fragments are sent at equal intervals: `fragments` is {num_fragments}, which does "
-            f"not divide `every`, {every}; change one of them"
+            f"`fragments` ({num_fragments}) must divide `every` ({every}), since fragments are "
+            "sent at equal intervals; change one of them"
         )
     if not 0 <= delay < every // num_fragments:
         raise ValueError(
-            f"a fragment arrives before the next one is sent: `delay` is {delay}, and must be "
-            f"below `every` / `fragments`, {every // num_fragments}; lower it"
+            f"`delay` ({delay}) must be below `every` / `fragments` ({every // num_fragments}), "
+            "since a fragment arrives before the next one is sent; lower it"
         )
