@@ -121,8 +121,8 @@ def chosen_ranks(
     )
     if not chosen:
         raise ConfigError(
-            f"a rank must be in `--ranks` and hold one of `--stages`, and none does: they are "
-            f"{ranks!r:.80} and {stages!r:.80}; leave out one of them"
+            f"`--ranks` ({ranks!r:.80}) and `--stages` ({stages!r:.80}) have no rank in common; "
+            "leave out one of them"
         )
     return chosen
 
