@@ -235,8 +235,8 @@ def _check_targets(model: TunedModel) -> None:
     for pattern in model.lora.targets:
         if not any(matches(module, pattern) for module in modules):
             raise ConfigError(
-                f"adapters belong to products of the layers: `lora.targets` has {pattern!r:.80}, "
-                f"which matches none; choose from {', '.join(modules)}"
+                f"`lora.targets` has {pattern!r:.80}, which matches no product of the layers; "
+                f"choose from {', '.join(modules)}"
             )
 
 
@@ -251,12 +251,11 @@ def _check_frozen(model: TunedModel) -> None:
     for pattern in model.frozen:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise ConfigError(
-                f"patterns are those of parameters: `train.frozen` has {pattern!r:.80}, which "
-                f"matches none; the model has {', '.join(names[:3])} and others, of which "
-                f"{names[-1]} is the last"
+                f"`train.frozen` has {pattern!r:.80}, which matches no parameter; the model has "
+                f"{', '.join(names[:3])} and others, of which {names[-1]} is the last"
             )
     if not any(map(model.trains, names)):
         raise ConfigError(
-            f"a run trains something: `train.frozen` is {', '.join(model.frozen)}, which matches "
-            "all parameters; leave out a pattern"
+            f"`train.frozen` ({', '.join(model.frozen)}) matches every parameter, so nothing would "
+            "be trained; remove a pattern"
         )
