@@ -39,9 +39,8 @@ class Launch:
         for field, word in words:
             if not word.isprintable():
                 raise ConfigError(
-                    "a script has words without control characters: one in the "
-                    f"`{field}` is {word!r:.80}; leave them out, or put the setting into the "
-                    "configuration"
+                    f"`{field}` has {word!r:.80}, whose control characters a script cannot hold; "
+                    "leave them out, or put the setting into the configuration"
                 )
 
     @property

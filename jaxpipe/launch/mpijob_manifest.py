@@ -35,21 +35,20 @@ def mpijob_manifest(launch: Launch, *, image: str, claim: str) -> str:
     """
     if not _IMAGE.fullmatch(image):
         raise ConfigError(
-            "a container image has a name such as registry.example/jaxpipe:1: `--image` is "
-            f"{image!r:.80}"
+            "`--image` must be the name of a container image, such as registry.example/jaxpipe:1, "
+            f"not {image!r:.80}"
         )
     if not _CLAIM.fullmatch(claim):
         raise ConfigError(
-            "a volume claim is named in small letters, digits, `-` and `.`: `--claim` is "
-            f"{claim!r:.80}"
+            f"`--claim` must be small letters, digits, `-` and `.`, not {claim!r:.80}"
         )
     image, claim = _scalar(image), _scalar(claim)
     counts = launch.ranks_of_host
     if len(set(counts.values())) > 1:
         raise PlanError(
-            "the workers of an MPIJob are identical: hosts of the plan have "
-            f"{', '.join(f'{host} {count}' for host, count in counts.items())} ranks; plan the "
-            "same number for each, or use --target slurm or mpirun"
+            "`plan` must have the same number of ranks for each worker of an MPIJob, not "
+            f"{', '.join((f'{host} {count}' for host, count in counts.items()))}; plan so, or use "
+            "--target slurm or mpirun"
         )
     per_host = next(iter(counts.values()))
     lines = [

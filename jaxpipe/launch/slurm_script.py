@@ -61,18 +61,17 @@ def slurm_script(
     """
     if not _TIME_LIMIT.fullmatch(time_limit):
         raise ConfigError(
-            "a time limit is in SLURM's form: `--time` must be minutes, 12:00:00, 2-12:00 or "
-            f"UNLIMITED, not {time_limit!r:.80}"
+            f"`--time` must be minutes, 12:00:00, 2-12:00 or UNLIMITED, not {time_limit!r:.80}"
         )
     if notice_s <= _TO_REQUEUE_S:
         raise ConfigError(
-            f"ranks need time to save before SLURM ends them: `--notice` is {notice_s} s; set it "
-            f"to {_TO_REQUEUE_S} s more than a step and a checkpoint take"
+            f"`--notice` ({notice_s} s) must leave ranks time to save before SLURM ends them; set "
+            f"it to {_TO_REQUEUE_S} s more than a step and a checkpoint take"
         )
     if launch.survives and mpi is not SlurmMpi.MPIRUN:
         raise ConfigError(
-            "srun ends all ranks when one is lost: `run.survive` is shrink, `--mpi` "
-            f"{mpi}; use --mpi mpirun, or set `run.survive` to restart"
+            f"`run.survive` is shrink, and srun (`--mpi` {mpi}) ends all ranks when one is lost; "
+            "use --mpi mpirun, or set `run.survive` to restart"
         )
     lines = [
         "#!/usr/bin/env bash",
