@@ -27,7 +27,7 @@ def keep_beside(source: Path, target: Path) -> tuple[str, ...]:
             (target / name).write_bytes(read_regular(source / name, most_bytes=_MOST_BYTES))
         except OSError as error:
             raise CheckpointError(
-                f"files of a model are kept beside it: {source / name} cannot be copied to "
-                f"{target}: {error}; remove it, or name another folder"
+                f"{source / name} cannot be copied to {target}: {error}; remove it, or name "
+                "another folder"
             ) from error
     return found

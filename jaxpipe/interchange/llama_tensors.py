@@ -126,8 +126,8 @@ def known_pairs(config: LlamaConfig, present: Mapping[str, object]) -> tuple[Pai
     """
     if config.depth > len(present):  # before that many names are made
         raise CheckpointError(
-            f"a layer has several tensors: `num_hidden_layers` is {config.depth:,}, and there are "
-            f"{len(present):,} tensors; give the files that belong to its `config.json`"
+            f"`num_hidden_layers` ({config.depth:,}) needs several tensors in each layer, and "
+            f"there are {len(present):,} in all; give the files that belong to its `config.json`"
         )
     pairs = tuple(llama_pairs(config))
     known = {pair.theirs for pair in pairs}
@@ -137,9 +137,9 @@ def known_pairs(config: LlamaConfig, present: Mapping[str, object]) -> tuple[Pai
         ignored.add(_HEAD)
     missing, unknown = sorted(known - present.keys()), sorted(present.keys() - known - ignored)
     if missing or unknown:
-        verb, names = ("lacks", missing) if missing else ("also has", unknown)
+        verb, names = ("lack", missing) if missing else ("also have", unknown)
         raise CheckpointError(
-            f"the model of this `config.json` has {len(known)} tensors: the files {verb} "
+            f"`config.json` is of a model with {len(known)} tensors, and the files {verb} "
             f"{', '.join(names[:4])}; give the files that belong together"
         )
     return pairs

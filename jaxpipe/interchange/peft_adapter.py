@@ -59,7 +59,7 @@ def write_adapter(
         (folder / ADAPTER_CONFIG).write_bytes(text + b"\n")
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"an export needs a folder to write: {folder} cannot be written: {error}; name another"
+            f"{folder} cannot be written: {error}; name another folder for the export"
         ) from error
 
 
@@ -82,9 +82,9 @@ def _targets(config: ModelConfig, lora: LoraConfig, modules: Iterable[str]) -> l
         depth = all_ends.count(end)
         if ends.count(end) != depth:
             raise ConfigError(
-                f"PEFT's adapters belong to all layers: `lora.targets` is "
-                f"{', '.join(lora.targets)}, and {end} has one in {ends.count(end)} of {depth}; "
-                "export the merged model instead, without `--adapter`"
+                f"`lora.targets` ({', '.join(lora.targets)}) must match all layers or none for "
+                f"PEFT, and {end} has an adapter in {ends.count(end)} of {depth}; export the "
+                "merged model instead, without `--adapter`"
             )
     return sorted(set(ends))
 

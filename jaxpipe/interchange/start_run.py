@@ -37,7 +37,7 @@ def begin_run(folder: Path, tensors: Iterable[StreamedTensor], metadata: Mapping
             entries += write_streamed_shard(partial, name, held)
         return commit(partial, entries, metadata)
     raise CheckpointError(
-        f"a run does not overwrite another: {folder} holds {existing.name}; name another folder"
+        f"{folder} holds {existing.name}, and a run does not overwrite another; name another folder"
     )
 
 

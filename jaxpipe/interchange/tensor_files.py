@@ -117,6 +117,6 @@ def _opened(path: Path) -> Iterator[Any]:
     # NumPy has no such dtype: AttributeError or TypeError, as safetensors looks for it.
     except (OSError, SafetensorError, AttributeError, TypeError) as error:
         raise CheckpointError(
-            f"tensors come as safetensors: {path} cannot be read ({error}); save the model with "
+            f"{path} cannot be read as safetensors ({error}); save the model with "
             "`save_pretrained`, which writes that"
         ) from error
