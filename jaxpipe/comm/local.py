@@ -73,7 +73,9 @@ class LocalWorld:
     def raise_if_aborted(self) -> None:
         """Raise a `TransportError` that names the first error, if there is one."""
         if self._first_error:
-            raise TransportError(f"the run was ended by {one_line(*self._first_error)}")
+            raise TransportError(
+                f"cannot continue: the run was ended by {one_line(*self._first_error)}"
+            )
 
     def put(self, envelope: Envelope, message: np.ndarray) -> None:
         """Append a message, uint8 of shape (num_bytes,), to its channel."""
