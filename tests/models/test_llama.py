@@ -120,5 +120,7 @@ def test_a_token_outside_the_vocabulary_is_noticed(token: int) -> None:
 def test_a_sequence_too_long_is_refused() -> None:
     llama = Llama(LLAMA)
     tokens = uncut.random_tokens(llama, 1, 13)
-    with pytest.raises(ValueError, match="`sequence` must be at least the number of tokens, 13, not 12"):
+    with pytest.raises(
+        ValueError, match="`sequence` must be at least the number of tokens, 13, not 12"
+    ):
         llama.embed(uncut.init(llama), tokens, None)
