@@ -133,9 +133,7 @@ def read_measured(folder: Path, system: System) -> Measured:
     """
     path = _file(folder, system)
     if not path.exists():
-        raise RunError(
-            f"the ranks of {system} ended without writing {path}; see their output above"
-        )
+        raise RunError(f"{system}: its ranks ended without writing {path}; see their output above")
     return msgspec.json.decode(path.read_bytes(), type=Measured)
 
 

@@ -113,8 +113,8 @@ def jaxpipe_step(
     ]
     if not possible:
         raise PlanError(
-            f"a plan has a number of stages: none of `num_stages` {choices.num_stages} is within "
-            f"{len(cluster)} devices and {workload.num_layers} layers; allow fewer"
+            f"`num_stages` ({choices.num_stages}) must be within {len(cluster)} devices and "
+            f"{workload.num_layers} layers; allow fewer stages"
         )
     best, *others = possible
     if others:

@@ -152,10 +152,10 @@ def _groups(
     num_replicas, rest = divmod(len(order), size)
     if rest or not num_replicas or workload.batch % (num_replicas * workload.microbatch):
         raise PlanError(
-            f"replicas of {split.stages} stages x {split.tensor} devices share devices and batch "
-            f"evenly: there are {len(order)} devices, `batch` is {workload.batch} and `microbatch` "
-            f"{workload.microbatch}; take multiples of {size} devices, and a batch that "
-            "their replicas divide into microbatches"
+            f"`batch` ({workload.batch}), `microbatch` ({workload.microbatch}) and {len(order)} "
+            f"devices must be shared evenly by replicas of {split.stages} stages x {split.tensor} "
+            f"devices; take a multiple of {size} devices, and a batch that their replicas divide "
+            "into microbatches"
         )
     return [order[i : i + split.tensor] for i in range(0, len(order), split.tensor)]
 

@@ -53,8 +53,8 @@ def zero3_step(
     size = len(order)
     if workload.batch % (size * SAMPLES):
         raise PlanError(
-            f"devices share the batch in passes of {SAMPLES} samples: `batch` is "
-            f"{workload.batch} for {size} devices; take a multiple of {size * SAMPLES}"
+            f"`batch` ({workload.batch}) must be a multiple of {size * SAMPLES}: {size} devices "
+            f"take {SAMPLES} samples in each pass"
         )
     placement = tuple((device,) for device in order)
     compute = durations(

@@ -160,7 +160,7 @@ def parse_profiles(text: str) -> dict[str, CollectiveProfile]:
             for name, table in tables.items()
         }
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise PlanError(f"no profile of collectives: {error}") from error
+        raise PlanError(f"cannot read the profiles of collectives: {error}") from error
 
 
 def find_profile(name: str) -> CollectiveProfile:

@@ -87,9 +87,9 @@ def decisions_for(graph: Graph, found: FoundFile) -> tuple[Decision, ...]:
     written = [each.name for each in found.operators]
     if names != written:
         raise PlanError(
-            f"a strategy is for one model: the file names {len(written)} operators, the model has "
-            f"{len(names)}, and the first that differs is {_first(names, written)!r}; give "
-            "`--model` and `--layers` of the search, or search again"
+            "`--model` and `--layers` must be those of the search: the strategy has "
+            f"{len(written)} operators, the model {len(names)}, and the first that differs is "
+            f"{_first(names, written)!r}; give those of the search, or search again"
         )
     stage, decisions = -1, []
     for operator, each in zip(graph.operators, found.operators, strict=True):
@@ -156,5 +156,7 @@ def _form(text: str) -> Form:
         return Form(partial=text == "P")
     # Bounded: Python refuses to convert 4,300 digits.
     if text[:1] != "S" or not text[1:].isdecimal() or len(text) > 3:
-        raise PlanError(f"a form is F, P, or S and a dim, is {text[:40]!r}; search again")
+        raise PlanError(
+            f"cannot parse the form {text[:40]!r}: it must be F, P, or S and a dim; search again"
+        )
     return Form(dim=int(text[1:]))

@@ -116,8 +116,8 @@ def _stored(
         return replicated(len(shape))
     if len(known.labels) != len(shape):
         raise PlanError(
-            f"a parameter has a label for each dim: `{path}` is {shape}, its labels are "
-            f"{known.labels!r}; mend its `ParameterLabels`"
+            f"`{path}`, of shape {shape}, must have a label for each dim, has {known.labels!r}; "
+            "correct its `ParameterLabels`"
         )
     # A bias has the label of its operator's kernel, and is stored as that is.
     for each in decisions[known.operator].placements:

@@ -79,9 +79,8 @@ def assign_stages(
         )
     if not best[1]:
         raise PlanError(
-            f"some stages fit into their devices: none do for {num_layers} layers on "
-            f"{len(space.memory_bytes)} devices with `stages` {num_stages}; use more devices, or "
-            "smaller microbatches"
+            f"no plan fits into device memory: {num_layers} layers, {len(space.memory_bytes)} "
+            f"devices, `stages` {num_stages}; use more devices, or smaller microbatches"
         )
     stages = tuple(
         Stage(layers=range(k, i), devices=space.submeshes[m], cost=table.costs[m, k, i])

@@ -56,11 +56,10 @@ def alpa_plan(task: Task) -> AlpaPlan:
     ]
     if not found:
         raise PlanError(
-            f"stages on equal submeshes divide the batch and fit their devices: none do for "
-            f"`stages` {task.fixed.stages}, `replicas` {task.fixed.replicas}, `batch` "
-            f"{task.batch}, {task.num_layers} layers and the {len(task.cluster)} devices of "
-            f"cluster {task.cluster.name!r}; "
-            "leave out `stages` or `replicas`, or use larger devices"
+            "no plan fits the batch and the memory of equal submeshes: `stages` "
+            f"{task.fixed.stages}, `replicas` {task.fixed.replicas}, `batch` {task.batch}, "
+            f"{task.num_layers} layers, {len(task.cluster)} devices of cluster "
+            f"{task.cluster.name!r}; leave out `stages` or `replicas`, or use larger devices"
         )
     staged, microbatch = min(found, key=lambda each: each[0].step_s)
     uneven = (
@@ -85,13 +84,12 @@ def plan_of(staged: StagedModel, task: Task, *, microbatch: int) -> Plan:
     sizes = [len(stage.devices) for stage in staged.stages]
     if len(set(sizes)) > 1:
         raise PlanError(
-            f"each replica has one device of every stage: the submeshes have {sizes}; search with "
-            "`equal` submeshes"
+            "`submeshes` must be equal, since each replica takes one device of every stage; they "
+            f"have {sizes} devices; search with `equal` submeshes"
         )
     if microbatch % sizes[0]:
         raise PlanError(
-            f"devices of a stage take equal parts: `microbatch` is {microbatch} for {sizes[0]} "
-            "devices; make it a multiple"
+            f"`microbatch` ({microbatch}) must be a multiple of {sizes[0]}, the devices of a stage"
         )
     return build(
         task,

@@ -72,8 +72,8 @@ def choices_in(space: Space, strategy: Strategy) -> tuple[int, ...]:
     mesh = space.layouts.mesh
     if (strategy.mesh.dp, strategy.mesh.op) != (mesh.dp, mesh.op):
         raise PlanError(
-            f"a strategy is for one mesh: {strategy.name!r} is for {strategy.mesh.dp} x "
-            f"{strategy.mesh.op} devices, wanted are {mesh.dp} x {mesh.op}; search again"
+            f"strategy {strategy.name!r} is for {strategy.mesh.dp} x {strategy.mesh.op} devices, "
+            f"not {mesh.dp} x {mesh.op}; search again"
         )
     chosen = [0] * len(space.problem.nodes)
     for path, array in space.graph.arguments.items():
@@ -93,8 +93,8 @@ def choices_in(space: Space, strategy: Strategy) -> tuple[int, ...]:
 def _given(strategy: Strategy, path: str) -> Sharding:
     if path not in strategy.arguments:
         raise PlanError(
-            f"a strategy shards each argument: {strategy.name!r} does not name `{path}`; it is "
-            "for another step, search again"
+            f"strategy {strategy.name!r} must shard each argument, and lacks `{path}`: it is for "
+            "another step; search again"
         )
     return strategy.arguments[path]
 
@@ -102,7 +102,7 @@ def _given(strategy: Strategy, path: str) -> Sharding:
 def _choose(same: np.ndarray, chosen: list[int], node: int, what: str) -> None:
     if not same.any():
         raise PlanError(
-            f"a strategy is for one step: what it says of `{what}` cannot be here; search again"
+            f"`{what}` cannot be as the strategy says: it is for another step; search again"
         )
     # Choices that agree on all that is asked are equal: the first will do.
     chosen[node] = int(np.argmax(same))

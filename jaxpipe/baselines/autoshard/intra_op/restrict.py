@@ -65,8 +65,8 @@ def pinned(space: Space, pins: Pins) -> Space:
         left[node] &= mask
         if not left[node].any():
             raise PlanError(
-                f"no strategy agrees with the pin `{name}` = {str(sharding)!r} and the others on "
-                f"what is computed with it (one of {_offered(space, array)}); remove one of them"
+                f"`{name}` cannot be pinned to {str(sharding)!r}: the other pins leave none of "
+                f"{_offered(space, array)} for what is computed with it; remove one of the pins"
             )
     return kept_by(space, enumerate(left))
 
@@ -92,9 +92,9 @@ def _stored_as(space: Space, array: int, sharding: Sharding, name: str) -> Mask:
     layouts = space.layouts.of(space.graph.arrays[array])
     if sharding not in layouts.number:
         raise PlanError(
-            f"a sharding divides each dim evenly: `{name}` is {str(sharding)!r}, the array has "
-            f"shape {layouts.array.shape} on {space.layouts.mesh.dp} x {space.layouts.mesh.op} "
-            f"devices; pin it to one of {', '.join(map(str, layouts.shardings))}"
+            f"`{name}` cannot be pinned to {str(sharding)!r}: that does not divide shape "
+            f"{layouts.array.shape} on {space.layouts.mesh.dp} x {space.layouts.mesh.op} devices; "
+            f"pin it to one of {', '.join(map(str, layouts.shardings))}"
         )
     # A following array has its root's choices: all those that leave it in this layout remain.
     stored = space.stored[array]
@@ -120,8 +120,8 @@ def batch_on_dp(space: Space) -> Iterator[Mask]:
         shape = graph.arrays[array].shape
         if shape and shape[0] % mesh.dp:
             raise PlanError(
-                f"a forced batch axis divides the batch: `{path}` has {shape[0]} examples, `dp` is "
-                f"{mesh.dp}; choose another of them"
+                f"`{path}` has {shape[0]} examples, which `dp` ({mesh.dp}) must divide to force a "
+                "batch axis; choose another `dp`"
             )
         if shape:
             stored, shardings = space.stored[array], space.layouts.of(graph.arrays[array]).shardings

@@ -100,8 +100,8 @@ def find_strategy(
     solve_s = time.perf_counter() - start
     if answer.chosen is None:
         raise PlanError(
-            f"no strategy was found within `memory_limit_bytes` = {config.memory_limit_bytes:.4g} "
-            f"and `time_limit_s` = {config.time_limit_s}; raise them, or take more devices"
+            f"cannot find a strategy within `memory_limit_bytes` ({config.memory_limit_bytes:.4g}) "
+            f"and `time_limit_s` ({config.time_limit_s}); raise them, or take more devices"
         )
     # What runs: at most the problem's seconds, which let each reader slice from no other's layout.
     seconds = seconds_of(space, answer.chosen, machine)
@@ -140,5 +140,7 @@ def _priced(space: Space, chosen: tuple[int, ...], strategy: Strategy) -> Priced
 
 def _checked(space: Space, what: str) -> Space:
     if not all(len(node) for node in space.problem.nodes):
-        raise PlanError(f"no strategy agrees with {what} and all pins; leave one of them out")
+        raise PlanError(
+            f"cannot find a strategy that agrees with {what} and all pins; leave one of them out"
+        )
     return space

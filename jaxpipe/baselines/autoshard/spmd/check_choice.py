@@ -28,14 +28,15 @@ def check_choices(program: Program, mesh: MeshShape, given: Mapping[int, Operato
     for index, choice in given.items():
         if index not in operators:
             raise PlanError(
-                f"a strategy is for one step: this one has {len(operators)} operators, from 0, and "
-                f"none for `operators.{index}`; search again"
+                f"`operators.{index}` is not in this step, which has {len(operators)} operators, "
+                "from 0: the strategy is for another step; search again"
             )
         problem = next(_problems(operators[index], choice, program, mesh), None)
         if problem is not None:
             raise PlanError(
-                f"a strategy is for one step: `operators.{index}` is {str(choice)!r}, but "
-                f"{_form(operators[index], program)}: {problem}; search again"
+                f"`operators.{index}` cannot be {str(choice)!r}: "
+                f"{_form(operators[index], program)}, and {problem}; the strategy is for another "
+                "step; search again"
             )
 
 

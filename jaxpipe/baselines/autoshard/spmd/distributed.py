@@ -97,7 +97,8 @@ def coordinator_address() -> str:
             probe.bind(("", port))
             return f"{host}:{port}"
     raise TransportError(
-        f"no port of {_PORTS.start} to {_PORTS.stop - 1} is free on {host}, of {_MAX_TRIALS} tried"
+        f"cannot find a free port on {host}: tried {_MAX_TRIALS} of {_PORTS.start} to "
+        f"{_PORTS.stop - 1}"
     )
 
 

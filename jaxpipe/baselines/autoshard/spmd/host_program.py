@@ -80,8 +80,8 @@ def host_program(flat: FlatJaxpr, *, rank: int) -> HostProgram:
     for equation in flat.equations:
         if equation.primitive in _REFUSED:
             raise PlanError(
-                f"the host runs {', '.join(sorted(COLLECTIVES))}: this step has "
-                f"`{equation.primitive}`; choose a strategy without it"
+                f"cannot run `{equation.primitive}` on the host, only "
+                f"{', '.join(sorted(COLLECTIVES))}; choose a strategy without it"
             )
     parts = [
         (equation, place)

@@ -52,7 +52,7 @@ def trace_host_program(
     mesh = strategy.mesh
     if len(mesh.real_axes) > 1:
         raise PlanError(
-            f"the host runs collectives of all ranks: a mesh of {mesh.dp} x {mesh.op} has others; "
+            f"`dp` ({mesh.dp}) x `op` ({mesh.op}): the host runs only collectives of all ranks; "
             "put all devices on one axis"
         )
     sharded = shard_program(step, arguments, strategy)

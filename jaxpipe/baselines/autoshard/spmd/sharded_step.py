@@ -64,9 +64,7 @@ class NamedStep:
         if self.microbatches < 1:
             raise PlanError(f"`microbatches` must be at least 1, is {self.microbatches}; raise it")
         if self.duplex and self.microbatches != 2:
-            raise PlanError(
-                f"a `duplex` has two halves: `microbatches` is {self.microbatches}; set it to 2"
-            )
+            raise PlanError(f"`microbatches` ({self.microbatches}) must be 2 with `duplex`")
 
     @property
     def batch(self) -> tuple[str, ...]:
@@ -333,7 +331,7 @@ def _named(
         sharding = _sharding_of(shardings, path, shape)
         if not sharding.fits(shape, mesh):
             raise PlanError(
-                f"a sharding divides each dim evenly: `{path}` is {shape}, its sharding {sharding} "
+                f"`{path}`, of shape {shape}, must be divided evenly by its sharding, {sharding} "
                 f"on {mesh.dp} x {mesh.op} devices; trace the strategy and the step alike"
             )
         found.append(sharding)
@@ -343,13 +341,13 @@ def _named(
 def _sharding_of(shardings: Mapping[str, Sharding], path: str, shape: tuple[int, ...]) -> Sharding:
     if path not in shardings:
         raise PlanError(
-            f"a strategy says how each argument and result is sharded: `{path}` is missing; it "
-            f"names {', '.join(sorted(shardings)[:4])} and others"
+            f"`{path}` has no sharding: the strategy must have one for each argument and result, "
+            f"and has {', '.join(sorted(shardings)[:4])} and others"
         )
     sharding = shardings[path]
     if len(sharding.dims) != len(shape):
         raise PlanError(
-            f"a sharding has as many dims as its array: `{path}` is {shape}, its sharding "
-            f"{sharding}; trace the strategy and the step alike"
+            f"`{path}`, of shape {shape}, must have as many dims as its sharding, {sharding}; "
+            "trace the strategy and the step alike"
         )
     return sharding

@@ -67,7 +67,8 @@ def parse_choice(text: str) -> OperatorChoice:
     operands, arrow, results = shardings.partition("->")
     if not arrow:
         raise PlanError(
-            f"an operator's choice reads operands->results, is {text!r}; write 'S0R,RS1->S0S1'"
+            f"cannot parse the choice of an operator {text!r}: expected operands->results, for "
+            "example 'S0R,RS1->S0S1'"
         )
     return OperatorChoice(
         operands=_listed(operands),
@@ -87,8 +88,8 @@ def _parse_end(text: str) -> PartialSum:
     # A dim has one digit or two; Python refuses to convert 4,300 digits.
     if not known or (scattered and not (dim.isdecimal() and len(dim) <= 2)):
         raise PlanError(
-            f"a partial sum is a plus, its axes, and > with a dim if scattered, is {text[:40]!r}; "
-            "write '+1' or '+1>0'"
+            f"cannot parse partial sum {text[:40]!r}: expected '+AXES' or '+AXES>DIM', for example "
+            "'+1>0'"
         )
     return PartialSum(
         axes=tuple(Axis(int(axis)) for axis in axes), scatter_dim=int(dim) if scattered else None

@@ -61,7 +61,7 @@ def changed(tmp_path: Path, **changes: Any) -> tuple[Graph, Path]:
     [
         ({"format": 2}, "must have `format` 1"),
         ({"devices": 0}, "and a device"),
-        ({"operators": []}, "the file names 0 operators, the model has"),
+        ({"operators": []}, "the strategy has 0 operators, the model"),
         ({"operator": {"name": "layer0.abacus"}}, "first that differs is 'layer0.abacus'"),
         ({"operator": {"forms": "S9,F->S9"}}, "cannot have the `forms` 'S9,F->S9'"),
         ({"operator": {"parameters": {}}}, "cannot be stored so"),

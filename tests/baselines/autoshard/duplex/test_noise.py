@@ -67,8 +67,8 @@ def test_an_unknown_profile_names_those_that_there_are() -> None:
         ("[x]\ndevices = 0", "`devices` must be at least 1, is 0"),
         ("[x]\ndevices = 2\nall_reduce = -1.0", "`all_reduce` must be above 0 bytes/s"),
         ("[x]\ndevices = 2\nlatency_s = -1.0", "`latency_s` must be at least 0"),
-        ("[x]\nlatency_s = 1.0", "no profile of collectives: .*devices"),
-        ("x", "no profile of collectives"),
+        ("[x]\nlatency_s = 1.0", "cannot read the profiles of collectives: .*devices"),
+        ("x", "cannot read the profiles of collectives"),
     ],
 )
 def test_wrong_profiles_are_errors(text: str, message: str) -> None:

@@ -201,9 +201,11 @@ def test_a_found_strategy_is_written_read_and_replayed(tmp_path: Path) -> None:
 
 def test_a_strategy_is_for_one_step_and_one_mesh() -> None:
     strategy = find_strategy(small(), on(2, 1), SLOW).priced.strategy
-    with pytest.raises(PlanError, match=r"'found' does not name `state\.params\.blocks\.1"):
+    with pytest.raises(
+        PlanError, match=r"'found' must shard each argument, and lacks `state\.params\.blocks\.1"
+    ):
         price_strategy(gpt_graph(Size(num_layers=2)), strategy, SLOW)
-    with pytest.raises(PlanError, match=r"cannot be here; search again"):
+    with pytest.raises(PlanError, match=r"cannot be as the strategy says"):
         price_strategy(small(), replace(strategy, mesh=on(1, 2)), SLOW)
 
 

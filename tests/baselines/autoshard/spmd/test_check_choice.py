@@ -63,7 +63,7 @@ def test_what_fits_is_taken_as_it_is(text: str) -> None:
         (0, "R,RR->RR", r"R does not divide \(8, 4\) on 2 x 2 devices"),
         (0, "RR,RS01->RS01", r"RS01 does not divide \(4, 2\) on 2 x 2 devices"),
         (1, "S0R->RR", "splits a dim otherwise"),
-        (2, "RR->RR", "this one has 2 operators, from 0, and none for `operators.2`"),
+        (2, "RR->RR", "`operators.2` is not in this step, which has 2 operators, from 0"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(index: int, text: str, words: str) -> None:
