@@ -77,7 +77,9 @@ def _be_rank(name: str, config: "Config", out: Path, executor: "Executor") -> in
 
     here = launched_rank(os.environ)
     if here is None:
-        raise ConfigError("a rank is started by an MPI: leave out `--rank-of`, or use mpirun")
+        raise ConfigError(
+            "`--rank-of` is for ranks that an MPI has started; leave it out, or use mpirun"
+        )
     system = system_named(name, Way.EXECUTE, field="--rank-of")
     plan_file = Path(config.run.folder) / PLAN_FILE
     if plan_file.exists():
@@ -173,9 +175,7 @@ def _compare(
         if code == 130:  # 128 + SIGINT: the user has stopped it
             return code
         if code:
-            raise RunError(
-                f"the ranks of {system} ended with exit code {code}; {_why(output.tail)}"
-            )
+            raise RunError(f"{system}: its ranks ended with exit code {code}; {_why(output.tail)}")
         all_measured.append(read_measured(out, system))
     truth = truth_of(config.run, os.environ, cluster=config.plan.cluster)
     notes = f"{_notes(all_measured, config, plan, truth)} {_RUN_BY[executor]}"

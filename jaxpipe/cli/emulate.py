@@ -267,8 +267,8 @@ def _check_places(emulation: Emulation, watch: RankWatch) -> None:
     device = emulation.cluster.devices[devices[rank]] if rank < len(devices) else None
     belongs = "nowhere: the plan has no such rank" if device is None else f"on {device.host}"
     raise RunError(
-        f"ranks must run in their hosts' namespaces: rank {rank} ran {where}, and belongs "
-        f"{belongs}; leave hosts, mapping and launcher out of the options of `mpirun`"
+        f"rank {rank} ran {where}, and belongs {belongs}: ranks must run in their hosts' "
+        "namespaces; leave hosts, mapping and launcher out of the options of `mpirun`"
     )
 
 
@@ -286,8 +286,8 @@ def _check_bytes(emulation: Emulation, watch: RankWatch, traffic: Traffic) -> No
     used = {hosts[emulation.devices[rank]] for rank in watch.seen}
     if len(used) > 1 and not traffic.sent_bytes:
         raise RunError(
-            f"messages must cross the emulated links: ranks ran on {len(used)} hosts, and not one "
-            f"byte left any of them; does this MPI use another path than TCP over `link0`?"
+            f"`link0` of no host has sent a byte, though ranks ran on {len(used)} hosts: messages "
+            "must cross the emulated links; does this MPI use another path than TCP?"
         )
 
 

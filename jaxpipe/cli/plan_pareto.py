@@ -23,9 +23,9 @@ def check_pareto(options: SearchOptions, path: Path) -> None:
 
     if not options.has_front:
         raise ConfigError(
-            f"a front is of seconds and dollars, or energy: `--pareto` is {path}, and "
-            f"`--objective` {options.objective}; set it to `dollars` or `energy`, or give a limit "
-            "such as `--max-step-dollars`"
+            f"`--pareto` ({path}) draws seconds against dollars or energy, and `--objective` is "
+            f"{options.objective}; set it to `dollars` or `energy`, or give a limit such as "
+            "`--max-step-dollars`"
         )
     check_format(path, name="--pareto")
     check_output("--pareto", path)

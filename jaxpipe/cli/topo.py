@@ -128,7 +128,7 @@ def _print_buckets(name: str, *, device: str, tbf: bool, addresses: Path | None)
     """Print the command that limits the NIC of each host; hosts alike share one."""
     if not tbf:
         raise ConfigError(
-            "hosts are told apart by their addresses: `--addresses` is missing; give the file, or "
+            "`--addresses` is missing: hosts are told apart by their addresses; give the file, or "
             "`--tbf` to limit whole interfaces"
         )
     if addresses is not None:
@@ -183,7 +183,9 @@ def _chosen(cluster: topo.Cluster, *, devices: str | None, plan: Path | None) ->
 
     if plan is not None:
         if devices is not None:
-            raise ValueError(f"one placement at a time: `--devices` is {devices}, `--plan` {plan}")
+            raise ValueError(
+                f"`--devices` ({devices}) and `--plan` ({plan}) exclude each other; leave one out"
+            )
         return [device for group in read_plan(plan, cluster).groups for device in group]
     return range(len(cluster)) if devices is None else _numbers(devices)
 

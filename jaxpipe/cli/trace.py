@@ -106,7 +106,7 @@ def _chosen(path: Path, step: int | None) -> Trace:
     """Return the trace, or one step of it."""
     measured = read_chrome(path)
     if not measured.spans:
-        raise UserError(f"a trace has spans: `{path}` has none; train with `trace.steps` above 0")
+        raise UserError(f"`{path}` has no spans; train with `trace.steps` above 0")
     return measured if step is None else one_step(measured, step=step)
 
 

@@ -37,7 +37,7 @@ def test_the_same_front_is_the_same_file(tmp_path: Path):
     [
         (
             ("--pareto", "p.svg"),
-            "a front is of seconds and dollars, or energy: `--pareto` is p.svg",
+            "`--pareto` (p.svg) draws seconds against dollars or energy",
         ),
         (("--objective", "dollars", "--pareto", "p.txt"), "`--pareto` must end in the format"),
     ],
