@@ -288,8 +288,8 @@ def _finish(saver: Saver) -> None:
     """Wait for the last checkpoint, without which the run has failed."""
     if (failure := saver.close()) is not None:
         raise RunError(
-            f"the last checkpoint could not be saved: {failure}; free some space, and resume from "
-            "the newest one with --resume"
+            f"cannot save the last checkpoint: {failure}; free some space, and resume from the "
+            "newest one with --resume"
         )
 
 

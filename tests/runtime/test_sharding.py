@@ -273,5 +273,8 @@ def test_memory_of_the_moments_of_unlike_replicas(
 
 def test_a_mesh_is_refused(tmp_path: Path, dataset: Path) -> None:
     tree = small(tmp_path, dataset, optimizer=SHARDED, mesh={"tensor": 2})
-    with pytest.raises(ConfigError, match=r"`optimizer.sharded` \(true\) and `mesh` \(2 devices\) exclude each other"):
+    with pytest.raises(
+        ConfigError,
+        match=r"`optimizer.sharded` \(true\) and `mesh` \(2 devices\) exclude each other",
+    ):
         plan_from(config_from(tree))

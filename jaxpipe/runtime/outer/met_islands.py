@@ -68,8 +68,8 @@ def met(saved: Saved, outer: OuterConfig) -> Saved:
         in_flight = msgspec.convert(saved.metadata.get(IN_FLIGHT, []), tuple[int, ...])
     except msgspec.ValidationError as error:
         raise CheckpointError(
-            f"a checkpoint says what its islands are: `metadata` of step {saved.step} does not: "
-            f"{error}; resume from an older step"
+            f"`metadata` of step {saved.step} does not say what its islands are: {error}; resume "
+            "from an older step"
         ) from error
     optimizer = outer if outer.is_on else before
     return MetIslands(

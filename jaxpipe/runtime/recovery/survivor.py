@@ -150,7 +150,7 @@ class Survivor:
         folder, timeout_s = Path(self._run.folder), self._run.timeout_s
         # A rank that ends the job on purpose looks like a lost one to the others.
         if (cause := read_cause(folder)) is not None:
-            raise RunError(f"the run has ended already: {cause}")
+            raise RunError(f"cannot continue: the run has ended already: {cause}")
         # Revoke first: it makes the waits of all other ranks fail, so that they get here too.
         self.transport.revoke(timeout_s=timeout_s)
         self._last_state.interrupt(timeout_s=timeout_s)

@@ -56,8 +56,11 @@ def read_block_checksums(content: bytes, *, checksum: str) -> UInt64[np.ndarray,
         ValueError: they do not match their own checksum, or are no such array.
     """
     if checksum_bytes(content) != checksum:
-        raise ValueError("its content does not match its checksum")
+        raise ValueError("`checksum` does not match the content")
     found = np.load(BytesIO(content), allow_pickle=False)
     if found.dtype != np.uint64 or found.ndim != 1:
-        raise ValueError(f"it holds {found.dtype}{list(found.shape)}, not checksums of blocks")
+        raise ValueError(
+            f"`dtype` and `shape` are {found.dtype}{list(found.shape)}, not those of checksums of "
+            "blocks"
+        )
     return found

@@ -85,6 +85,6 @@ def check_installed(kinds: Sequence[TrackerKind]) -> None:
     for kind in kinds:
         if find_spec(_MODULES[kind]) is None:
             raise ConfigError(
-                f"each tracker needs its own package: `run.trackers` has {kind}, and "
-                f"{_MODULES[kind]} is not installed; pip install 'jaxpipe[{kind}]', or leave it out"
+                f"`run.trackers` has {kind}, and {_MODULES[kind]} is not installed; pip install "
+                f"'jaxpipe[{kind}]', or leave it out"
             )
