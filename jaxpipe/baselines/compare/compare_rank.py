@@ -61,13 +61,13 @@ def _run(
     executor: Executor = Executor.SPMD,
 ) -> None:
     callback = observe if transport.rank == 0 else _ignore
-    chosen: Chosen | None = None
+    choice: Chosen | None = None
     if system is System.PIPELINE:
         steps, part = run_pipeline(job, transport, cluster=cluster, observe=callback)
     else:
         devices = join(transport, timeout_s=job.run.startup_timeout_s)
         ranks = Ranks(transport=transport, devices=devices, cluster=cluster)
-        chosen, steps, part = run_sharded(system, job, ranks, observe=callback, executor=executor)
+        choice, steps, part = run_sharded(system, job, ranks, observe=callback, executor=executor)
         # On all ranks together: JAX takes a process that just ends for a lost one.
         leave()
     parts = _gathered(transport, part, timeout_s=job.run.timeout_s)
@@ -75,17 +75,17 @@ def _run(
         return
     measured = Measured(
         system=system,
-        strategy=_description(job.plan) if chosen is None else chosen.description,
+        strategy=_description(job.plan) if choice is None else choice.description,
         tokens_per_step=job.tokens_per_step,
         steps=steps,
         ranks=parts,
-        is_counted=chosen is not None and executor is Executor.SPMD,
-        search_s=None if chosen is None else chosen.search_s,
-        searched_for=None if chosen is None else chosen.searched_for,
+        is_counted=choice is not None and executor is Executor.SPMD,
+        search_s=None if choice is None else choice.search_s,
+        searched_for=None if choice is None else choice.searched_for,
     )
     write_measured(measured, folder)
-    if chosen is not None:
-        write_strategy(chosen.strategy, folder / f"{system}-strategy.json")
+    if choice is not None:
+        write_strategy(choice.strategy, folder / f"{system}-strategy.json")
 
 
 def _gathered(
@@ -95,12 +95,15 @@ def _gathered(
     payloads = gather_bytes(transport, payload, root=0, tag=GATHER_TAG, timeout_s=timeout_s)
     if payloads is None:
         return None
-    return tuple(msgspec.json.decode(each, type=RankPart) for each in payloads)
+    return tuple(msgspec.json.decode(text, type=RankPart) for text in payloads)
 
 
 def _description(plan: Plan) -> str:
     pipelines = plan.pipelines[:1] if plan.is_even else plan.pipelines
-    sizes = (f"{each.num_microbatches} microbatches of {each.microbatch}" for each in pipelines)
+    sizes = (
+        f"{pipeline.num_microbatches} microbatches of {pipeline.microbatch}"
+        for pipeline in pipelines
+    )
     return f"{plan.shape}, {plan.schedule_name}, {' + '.join(sizes)}"
 
 

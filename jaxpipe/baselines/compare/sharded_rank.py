@@ -85,12 +85,12 @@ def run_sharded(
     if system in SEARCHES:
         with precision():
             speeds = measure_busy_speeds(transport, ranks.devices, timeout_s=timeout_s)
-    chosen = _chosen_by_rank_0(
+    choice = _chosen_by_rank_0(
         transport,
         lambda: choose(system, job, step, arguments, speeds=speeds),
         timeout_s=timeout_s,
     )
-    strategy = chosen.strategy
+    strategy = choice.strategy
     if executor is Executor.HOST:
         host = HostRun(
             job=job,
@@ -101,7 +101,7 @@ def run_sharded(
             bucket_bytes=BUCKET_BYTES.get(system, inf),
         )
         with precision():
-            return chosen, *host.train(ranks.cluster, observe=observe)
+            return choice, *host.train(ranks.cluster, observe=observe)
     begin_s = time.perf_counter()
     jitted: Any = sharded_step(
         step,
@@ -131,7 +131,7 @@ def run_sharded(
         num_compiled=count.num_requests,
         num_cached=count.num_hits,
     )
-    return chosen, steps, part
+    return choice, steps, part
 
 
 def _chosen_by_rank_0(

@@ -42,7 +42,7 @@ def row(measured: Measured, truth: Truth) -> dict[str, str]:
 def markdown(all_measured: Sequence[Measured], truth: Truth) -> str:
     """Return the rows as a table of markdown."""
     rows = [row(measured, truth) for measured in all_measured]
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(each.values()) for each in rows)]
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
@@ -58,7 +58,7 @@ def write_table(
     # The table last: `check_comparison` takes its presence for a finished comparison.
     paths = (folder / "compare.md", folder / "compare.jsonl", folder / TABLE)
     paths[0].write_text(f"{markdown(all_measured, truth)}\n\n{notes}\n")
-    lines = [{"run": description}, *(msgspec.to_builtins(each) for each in all_measured)]
+    lines = [{"run": description}, *(msgspec.to_builtins(measured) for measured in all_measured)]
     paths[1].write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     rows = [row(measured, truth) for measured in all_measured]
     with paths[2].open("w", newline="") as file:

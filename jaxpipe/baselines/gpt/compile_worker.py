@@ -106,17 +106,17 @@ def _by_hand(problem: Problem, *, split: Mapping[str, int]) -> Strategy:
 def _duplex(problem: Problem) -> Strategy:
     """Return what the duplex search has found, as a strategy of this step."""
     request = problem.request
-    found = read_found(Path(request["strategy"]))
+    searched = read_found(Path(request["strategy"]))
     graph = duplex_graph(problem.config, batch=request["batch"], dtype=request["dtype"])
     strategy = realized(
         problem.step,
         problem.arguments,
         graph=graph,
-        decisions=decisions_for(graph, found),
+        decisions=decisions_for(graph, searched),
         names=model_names(problem.config),
-        num_devices=found.devices,
+        num_devices=searched.devices,
     )
-    return replace(strategy, seconds=found.seconds)
+    return replace(strategy, seconds=searched.seconds)
 
 
 def _read(problem: Problem) -> tuple[Strategy, Priced | None]:
@@ -140,7 +140,7 @@ def _searched(problem: Problem) -> Priced:
         else GradientReduction.ALL_REDUCE
     )
     config = SearchConfig(force_batch_axis=True, gradient_reduction=reduction)
-    found: list[Priced] = []
+    candidates: list[Priced] = []
     refused: UserError | None = None
     for dp in range(1, request["mesh"] + 1):
         if request["mesh"] % dp or request["batch"] % dp:  # axes divide devices and batch
@@ -152,10 +152,10 @@ def _searched(problem: Problem) -> Priced:
         except PlanError as error:  # pins may suit only one of the meshes
             refused = error
             continue
-        found.append(best.priced)
-    if not found and refused is not None:
+        candidates.append(best.priced)
+    if not candidates and refused is not None:
         raise refused
-    return min(found, key=lambda each: each.strategy.seconds or 0.0)
+    return min(candidates, key=lambda priced: priced.strategy.seconds or 0.0)
 
 
 def _compiled(problem: Problem, strategy: Strategy, target: Target) -> CompiledStep:
@@ -210,7 +210,7 @@ def _described(problem: Problem, strategy: Strategy, compiled: CompiledStep) -> 
         "arguments_bytes": compiled.memory.arguments,
         "temporary_bytes": compiled.memory.temporaries,
         "peak_bytes": compiled.memory.peak,
-        "overlapped": sum(each.num_beside > 0 for each in compiled.asynchronous),
+        "overlapped": sum(collective.num_beside > 0 for collective in compiled.asynchronous),
         "compile_s": compiled.compile_s,
         "predicted_s": seconds,
         "predicted_tflops": flops / seconds / 1e12,

@@ -27,10 +27,10 @@ def executed(problem: Problem, strategy: Strategy) -> dict[str, Any]:
     run = run_hosts if request["executor"] == "host" else run_program
     ran = run(problem.step, arguments, strategy, num_steps=num_steps)
     alone = run_one_device(problem.step, arguments, num_steps=num_steps)
-    moments = [each.states[0]["optimizer"][0].mu for each in (ran, alone)]
+    moments = [trained.states[0]["optimizer"][0].mu for trained in (ran, alone)]
     apart = jax.tree.map(lambda got, wanted: np.max(np.abs(got - wanted)), *moments)
     # The backward is dead code here, so that little is compiled.
-    loss = jax.jit(lambda *trees: problem.whole(*trees)[1])
+    loss = jax.jit(lambda *trees: problem.full_step(*trees)[1])
     return {
         "executed_steps": num_steps,
         "executor": request["executor"],

@@ -27,13 +27,13 @@ MOMENT_PART = 0.1
 class Problem:
     """The step to shard, and what the request says of it.
 
-    `step` returns only the state, as Alpa's; `whole` the mean loss as well.
+    `step` returns only the state, as Alpa's; `full_step` the mean loss as well.
     """
 
     config: GptConfig
     model: Gpt | AlpaGpt
     step: NamedStep
-    whole: Callable[..., Any]
+    full_step: Callable[..., Any]
     arguments: tuple[Any, ...]
     request: Mapping[str, Any]
     speeds: TargetSpeeds
@@ -69,11 +69,11 @@ def problem_of(request: Mapping[str, Any]) -> Problem:
     # Shapes alone: billions of parameters would not fit here, and are never computed.
     state = jax.eval_shape(lambda key: _fresh(model, key, config), jax.random.key(0))
     batch = tuple(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in batch_shapes(config, request))
-    whole = train_step(
+    full_step = train_step(
         model, OPTIMIZER, remat=request["remat"], microbatches=request["microbatches"]
     )
     step = NamedStep(
-        run=lambda *trees: whole(*trees)[0],
+        run=lambda *trees: full_step(*trees)[0],
         names=("state", "tokens", "targets"),
         result_names=("state",),
         microbatches=request["microbatches"],
@@ -83,7 +83,7 @@ def problem_of(request: Mapping[str, Any]) -> Problem:
         config=config,
         model=model,
         step=step,
-        whole=whole,
+        full_step=full_step,
         arguments=(state, *batch),
         request=request,
         speeds=speeds,

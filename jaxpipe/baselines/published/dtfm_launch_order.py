@@ -37,8 +37,8 @@ def launch_order(cluster: Cluster) -> tuple[int, ...]:
 
 
 def _share(hosts: list[list[int]], number: int, num_rounds: int) -> list[list[int]]:
-    each = len(hosts) // num_rounds
-    return hosts[number * each : (number + 1) * each]
+    hosts_per_round = len(hosts) // num_rounds
+    return hosts[number * hosts_per_round : (number + 1) * hosts_per_round]
 
 
 def shuffled(order: tuple[int, ...], *, seed: int) -> tuple[int, ...]:

@@ -69,10 +69,10 @@ def fastest_path(cost: np.ndarray) -> tuple[int, ...]:
                         continue
                     step = float(cost[last, after])
                     # Tuples compare from the left: worst step, then sum, then path.
-                    found = (max(worst, step), total + step, (*path, after))
+                    candidate = (max(worst, step), total + step, (*path, after))
                     key = (visited | 1 << after, after)
-                    if key not in best or found < best[key]:
-                        best[key] = found
+                    if key not in best or candidate < best[key]:
+                        best[key] = candidate
     full = (1 << n) - 1
     return min(best[full, last] for last in range(n))[2]
 

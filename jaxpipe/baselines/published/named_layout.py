@@ -130,7 +130,7 @@ def _whole_hosts(task: Task) -> _Groups:
     """Return a replica for each host, of all its devices; hosts have equally many."""
     hosts = task.cluster.host_of
     order = sorted(range(len(task.cluster)), key=lambda device: hosts[device])
-    groups = [tuple(each) for _, each in groupby(order, key=lambda device: hosts[device])]
+    groups = [tuple(group) for _, group in groupby(order, key=lambda device: hosts[device])]
     sizes = {len(group) for group in groups}
     if len(sizes) > 1 or task.batch % len(order):
         raise PlanError(

@@ -24,23 +24,23 @@ def split_by_label(
     Raises:
         PlanError: an operator has no signature that splits the label.
     """
-    held = {name: frozenset({FULL}) for name in graph.inputs}
+    forms = {name: frozenset({FULL}) for name in graph.inputs}
     decisions: list[Decision] = []
     for operator, last_read in zip(graph.operators, graph.last_reads(), strict=True):
         signature = _signature(operator, label_of(operator), graph, num_devices)
         # Of one held form there is one conversion at most.
-        moved = next(conversions(operator, signature, graph, held))
+        moved = next(conversions(operator, signature, graph, forms))
         stored = placements(operator, signature, graph, num_devices=num_devices)
         decision = Decision(signature, moved, stored[-1 if shards_parameters else 0])
-        held = held_after(operator, decision, held, last_read=last_read)
+        forms = held_after(operator, decision, forms, last_read=last_read)
         decisions.append(decision)
     return tuple(decisions)
 
 
 def _signature(operator: Operator, label: str, graph: Graph, num_devices: int) -> Signature:
-    for each in signatures(operator, graph.sizes, num_devices=num_devices):
-        if each.label == label:
-            return each
+    for signature in signatures(operator, graph.sizes, num_devices=num_devices):
+        if signature.label == label:
+            return signature
     raise PlanError(
         f"{operator.name} cannot split {label!r}, of size {graph.sizes.get(label)}, over "
         f"{num_devices} devices; make it a multiple"

@@ -84,7 +84,7 @@ def _stored(labels: str, used: Form, graph: Graph, num_devices: int) -> list[For
 
 
 def conversions(
-    operator: Operator, signature: Signature, graph: Graph, held: Held
+    operator: Operator, signature: Signature, graph: Graph, forms: Held
 ) -> Iterator[tuple[Conversion, ...]]:
     """Yield the sets of conversions after which an operator can run; nothing if there is none.
 
@@ -94,33 +94,33 @@ def conversions(
     for name, labels, form in zip(
         operator.inputs, operator.operands, signature.inputs, strict=True
     ):
-        if name in graph.parameters or is_held(held[name], form):
+        if name in graph.parameters or is_held(forms[name], form):
             continue
         needed.append(
             [
                 Conversion(name, labels, source, form)
-                for source in sorted(held[name])
+                for source in sorted(forms[name])
                 if can_convert(source, form)
             ]
         )
     yield from product(*needed)
 
 
-def is_held(held: frozenset[Form], form: Form) -> bool:
+def is_held(forms: frozenset[Form], form: Form) -> bool:
     """Return whether a tensor can be read in a form without a collective."""
-    return form in held or (form.dim >= 0 and FULL in held)
+    return form in forms or (form.dim >= 0 and FULL in forms)
 
 
 def held_after(
-    operator: Operator, decision: Decision, held: Held, *, last_read: Collection[str]
+    operator: Operator, decision: Decision, forms_before: Held, *, last_read: Collection[str]
 ) -> dict[str, frozenset[Form]]:
     """Return the forms of the live tensors after an operator, the last reader of `last_read`.
 
     A converted tensor keeps its old form as well: an operator that follows may read it.
     """
-    after = dict(held)
-    for each in decision.conversions:
-        after[each.tensor] = after[each.tensor] | {each.target}
+    after = dict(forms_before)
+    for conversion in decision.conversions:
+        after[conversion.tensor] = after[conversion.tensor] | {conversion.target}
     after[operator.output] = frozenset({decision.signature.output})
     return {name: forms for name, forms in after.items() if name not in last_read}
 

@@ -63,28 +63,28 @@ def read_found(path: Path) -> FoundFile:
         PlanError: it cannot be read, or is not of this search.
     """
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=FoundFile)
+        strategy = msgspec.json.decode(path.read_bytes(), type=FoundFile)
     except OSError as error:
         raise PlanError(f"cannot read the strategy {path}: {error.strerror}") from error
     # Not UTF-8 is a UnicodeDecodeError; deep nesting is a RecursionError.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PlanError(f"{path} is no strategy of `jaxpipe autoshard duplex`: {error}") from error
-    if found.format != FORMAT or found.search != SEARCH or found.devices < 1:
+    if strategy.format != FORMAT or strategy.search != SEARCH or strategy.devices < 1:
         raise PlanError(
             f"{path} must have `format` {FORMAT}, `search` {SEARCH!r} and a device, has "
-            f"{found.format}, {found.search!r} and {found.devices}; search again"
+            f"{strategy.format}, {strategy.search!r} and {strategy.devices}; search again"
         )
-    return found
+    return strategy
 
 
-def decisions_for(graph: Graph, found: FoundFile) -> tuple[Decision, ...]:
+def decisions_for(graph: Graph, strategy: FoundFile) -> tuple[Decision, ...]:
     """Return the decisions of a file for a graph.
 
     Raises:
         PlanError: the file is for another graph, or has a form that an operator cannot have.
     """
-    names = [each.name for each in graph.operators]
-    written = [each.name for each in found.operators]
+    names = [node.name for node in graph.operators]
+    written = [entry.name for entry in strategy.operators]
     if names != written:
         raise PlanError(
             "`--model` and `--layers` must be those of the search: the strategy has "
@@ -92,9 +92,11 @@ def decisions_for(graph: Graph, found: FoundFile) -> tuple[Decision, ...]:
             f"{_first(names, written)!r}; give those of the search, or search again"
         )
     stage, decisions = -1, []
-    for operator, each in zip(graph.operators, found.operators, strict=True):
-        decisions.append(_decision(operator, each, graph, found.devices, starts=each.stage > stage))
-        stage = each.stage
+    for operator, entry in zip(graph.operators, strategy.operators, strict=True):
+        decisions.append(
+            _decision(operator, entry, graph, strategy.devices, starts=entry.stage > stage)
+        )
+        stage = entry.stage
     return tuple(decisions)
 
 
@@ -106,40 +108,40 @@ def _first(names: Sequence[str], written: Sequence[str]) -> str:
 
 
 def _decision(
-    operator: Operator, each: _Operator, graph: Graph, num_devices: int, *, starts: bool
+    operator: Operator, entry: _Operator, graph: Graph, num_devices: int, *, starts: bool
 ) -> Decision:
-    signature = _signature(operator, each, graph, num_devices)
+    signature = _signature(operator, entry, graph, num_devices)
     ways = {
         tuple(str(placed.stored) for placed in way): way
         for way in placements(operator, signature, graph, num_devices=num_devices)
     }
-    stored = tuple(each.parameters.values())
+    stored = tuple(entry.parameters.values())
     if stored not in ways:
         raise PlanError(
-            f"{operator.name}: `parameters` {each.parameters} cannot be stored so for "
-            f"{each.forms}; search again"
+            f"{operator.name}: `parameters` {entry.parameters} cannot be stored so for "
+            f"{entry.forms}; search again"
         )
     return Decision(
         signature=signature,
-        conversions=tuple(_conversions(operator, each)),
+        conversions=tuple(_conversions(operator, entry)),
         placements=ways[stored],
         starts_stage=starts,
     )
 
 
-def _signature(operator: Operator, each: _Operator, graph: Graph, num_devices: int) -> Signature:
+def _signature(operator: Operator, entry: _Operator, graph: Graph, num_devices: int) -> Signature:
     known = {str(s): s for s in signatures(operator, graph.sizes, num_devices=num_devices)}
-    if each.forms not in known:
+    if entry.forms not in known:
         raise PlanError(
-            f"{operator.name} cannot have the `forms` {each.forms!r} on {num_devices} devices; it "
+            f"{operator.name} cannot have the `forms` {entry.forms!r} on {num_devices} devices; it "
             f"can have {', '.join(known)}: search again for this `--model` and `--batch`"
         )
-    return known[each.forms]
+    return known[entry.forms]
 
 
-def _conversions(operator: Operator, each: _Operator) -> Iterator[Conversion]:
+def _conversions(operator: Operator, entry: _Operator) -> Iterator[Conversion]:
     labels = dict(zip(operator.inputs, operator.operands, strict=True))
-    for tensor, text in each.converted.items():
+    for tensor, text in entry.converted.items():
         source, _, target = text.partition("->")
         if tensor not in labels:
             raise PlanError(f"{operator.name} does not read {tensor!r}; search again")

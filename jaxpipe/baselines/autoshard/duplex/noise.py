@@ -32,7 +32,7 @@ def _noisy_graph(graph: Graph, amplitude: float, random: Random) -> Graph:
         return value * (1 + random.uniform(-amplitude, amplitude))
 
     operators = tuple(
-        replace(each, flops=noisy(each.flops), traffic_bytes=noisy(each.traffic_bytes))
-        for each in graph.operators
+        replace(operator, flops=noisy(operator.flops), traffic_bytes=noisy(operator.traffic_bytes))
+        for operator in graph.operators
     )
     return replace(graph, operators=operators)

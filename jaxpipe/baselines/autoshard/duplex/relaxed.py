@@ -51,10 +51,10 @@ class RestBounds:
 
 def _reached(moves: Moves) -> list[list[int]]:
     """Return the states before each operator, and at the end."""
-    states = [[int(each) for each in moves.first]]
+    states = [[int(state) for state in moves.first]]
     for index in range(moves.num_operators):
-        found = [moves.after(index, state).states for state in states[-1]]
-        states.append(np.unique(np.concatenate(found)).tolist())
+        successors = [moves.after(index, state).states for state in states[-1]]
+        states.append(np.unique(np.concatenate(successors)).tolist())
     return states
 
 
@@ -69,8 +69,8 @@ def _paths(moves: Moves, reached: Sequence[Sequence[int]], weight: float) -> lis
     for index in reversed(range(moves.num_operators)):
         least = np.full(size, np.inf)
         for state in reached[index]:
-            found = moves.after(index, state)
-            least[state] = (_length(found.steps, weight) + rest[-1][found.states]).min()
+            successors = moves.after(index, state)
+            least[state] = (_length(successors.steps, weight) + rest[-1][successors.states]).min()
         rest.append(least)
     return rest[::-1]
 

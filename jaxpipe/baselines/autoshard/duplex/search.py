@@ -128,17 +128,17 @@ class _Search:
         labels, moves, steps, states = map(
             np.concatenate, zip(*self._pairs(front, index), strict=True)
         )
-        found = _Front(
+        successors = _Front(
             states=states,
             rows=extended(front.rows[labels], steps),
             before=labels,
             decisions=moves,
         )
-        fits = (self.rest.of(found.rows, states, index) <= below) & (
-            found.rows[:, MEMORY] <= self.limit
+        fits = (self.rest.of(successors.rows, states, index) <= below) & (
+            successors.rows[:, MEMORY] <= self.limit
         )
-        found = found.taken(np.flatnonzero(fits))
-        return _pruned(found) if len(found.rows) else found
+        successors = successors.taken(np.flatnonzero(fits))
+        return _pruned(successors) if len(successors.rows) else successors
 
     def _pairs(self, front: _Front, index: int) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield, for each state, all pairs of a label and a move, with its step and next state."""
@@ -169,8 +169,8 @@ class _Search:
 
 def _pruned(front: _Front) -> _Front:
     """Keep the undominated labels of each state."""
-    kept = [labels[undominated(front.rows[labels])] for _, labels in _groups(front.states)]
-    return front.taken(np.concatenate(kept))
+    pruned = [labels[undominated(front.rows[labels])] for _, labels in _groups(front.states)]
+    return front.taken(np.concatenate(pruned))
 
 
 def _groups(states: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:

@@ -45,14 +45,14 @@ def signatures(
     >>> [str(each) for each in signatures(up, sizes, num_devices=4)]
     ['F,F->F', 'S0,F->S0', 'F,S1->S1', 'P,F->P', 'F,P->P']
     """
-    whole = Signature((FULL,) * len(operator.inputs), FULL)
-    return (whole, *_split(operator, sizes, num_devices), *_partial(operator))
+    unsharded = Signature((FULL,) * len(operator.inputs), FULL)
+    return (unsharded, *_split(operator, sizes, num_devices), *_partial(operator))
 
 
 def _split(operator: Operator, sizes: Mapping[str, float], num_devices: int) -> Iterator[Signature]:
     labels = dict.fromkeys("".join(operator.operands))
     for label in labels:
-        if label in operator.whole or sizes[label] % num_devices:
+        if label in operator.unsplit or sizes[label] % num_devices:
             continue
         inputs = tuple(
             sharded(labels.index(label)) if label in labels else FULL
@@ -68,5 +68,5 @@ def _partial(operator: Operator) -> Iterator[Signature]:
         yield Signature((PARTIAL,) * count, PARTIAL)
     elif operator.linearity is Linearity.PRODUCT:
         for number in range(count):
-            forms = tuple(PARTIAL if each == number else FULL for each in range(count))
+            forms = tuple(PARTIAL if position == number else FULL for position in range(count))
             yield Signature(forms, PARTIAL)

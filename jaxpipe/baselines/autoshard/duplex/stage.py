@@ -74,11 +74,11 @@ def stages(costs: Sequence[OperatorCost], strategy: Strategy) -> list[Stage]:
         groups[-1].append(cost)
     return [
         Stage(
-            compute_s=sum(each.compute_s for each in group),
-            forward_s=sum(each.forward_s for each in group),
-            backward_s=sum(each.backward_s for each in group),
-            gather_s=sum(each.gather_s for each in group),
-            sync_s=sum(each.sync_s for each in group),
+            compute_s=sum(cost.compute_s for cost in group),
+            forward_s=sum(cost.forward_s for cost in group),
+            backward_s=sum(cost.backward_s for cost in group),
+            gather_s=sum(cost.gather_s for cost in group),
+            sync_s=sum(cost.sync_s for cost in group),
         )
         for group in groups
     ]
@@ -97,9 +97,9 @@ def step_s(model: CostModel, strategy: Strategy) -> float:
     costs = costs_of(model, strategy)
     steps = stages(costs, strategy)
     passes_s = duplex_s(steps, overlaps_backward=model.overlaps_backward)
-    return passes_s + sum(each.update_s for each in costs)
+    return passes_s + sum(cost.update_s for cost in costs)
 
 
 def memory_bytes(model: CostModel, strategy: Strategy) -> float:
     """Return the bytes that a device needs: state of parameters, and outputs of operators."""
-    return sum(each.memory_bytes for each in costs_of(model, strategy))
+    return sum(cost.memory_bytes for cost in costs_of(model, strategy))

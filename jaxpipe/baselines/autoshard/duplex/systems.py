@@ -147,7 +147,7 @@ def predicted_step_s(system: System, workload: Workload) -> float:
     rule = _RULES[system]
     model = workload.model(rule.group, halves=1)
     strategy = strategy_of(system, model.graph, num_devices=workload.profile.devices)
-    mixtures = sum(_label_of(each, rule) == "e" for each in model.graph.operators) / 2
+    mixtures = sum(_label_of(operator, rule) == "e" for operator in model.graph.operators) / 2
     others_s = rule.num_counts * mixtures * workload.profile.latency_s
     others_s += fusing_s(
         system, model, strategy, memory_bytes_per_s=workload.device.memory_bytes_per_s

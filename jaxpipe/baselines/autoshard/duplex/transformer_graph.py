@@ -125,13 +125,15 @@ class _Building:
     def embed(self) -> None:
         """Look up tokens, or multiply patches."""
         flops = 2 * self._elements("bsrd") if self.sizes.patch_values else 0.0
-        whole = "sr" if self.sizes.splits_table else "srd"
-        self._add("embed", "bs,rd->bsd", "inputs", flops=flops, whole=whole, traffic="bsd", rw=2)
+        unsplit = "sr" if self.sizes.splits_table else "srd"
+        self._add(
+            "embed", "bs,rd->bsd", "inputs", flops=flops, unsplit=unsplit, traffic="bsd", rw=2
+        )
 
     def attention(self, number: int) -> None:
         """Add norm, attention and its residual."""
         at = f"layer{number}"
-        qkv = self._product(f"{at}.qkv", "bsd,dihk->bsihk", self.stream, whole="d", traffic="bsd")
+        qkv = self._product(f"{at}.qkv", "bsd,dihk->bsihk", self.stream, unsplit="d", traffic="bsd")
         # Scores are written, masked, normalised, dropped and read again.
         flops = 4 * self._elements("bssd")
         heads = self._add(
@@ -142,7 +144,7 @@ class _Building:
     def mlp(self, number: int) -> None:
         """Add norm, a dense MLP and its residual."""
         at = f"layer{number}"
-        hidden = self._product(f"{at}.up", "bsd,df->bsf", self.stream, whole="d", traffic="bsd")
+        hidden = self._product(f"{at}.up", "bsd,df->bsf", self.stream, unsplit="d", traffic="bsd")
         rows = self._product(f"{at}.down", "bsf,fd->bsd", hidden, nonlinear=True, traffic="bsf")
         self._residual(f"{at}.add2", rows)
 
@@ -158,7 +160,7 @@ class _Building:
             "bsd,de->bsec",
             self.stream,
             flops=2 * self._elements("bsde"),
-            whole="de",
+            unsplit="de",
             traffic="bsec",
             rw=mask_traffic,
         )
@@ -171,7 +173,7 @@ class _Building:
             flops=2 / 3 * masked,
             traffic="ebcd",
             rw=moved,
-            whole="d",
+            unsplit="d",
         )
         waits = experts.fullest
         rows = self._product(f"{at}.up", "ebcd,edf->ebcf", rows, waits=waits)
@@ -192,10 +194,12 @@ class _Building:
             f"bsd,dv->{read}v",
             self.stream,
             flops=2 * self._elements(f"{read}dv"),
-            whole="d" if read == "bs" else "ds",
+            unsplit="d" if read == "bs" else "ds",
             traffic="bsd",
         )
-        self._add("loss", f"{read}v->", logits, whole="v", traffic=f"{read}v", rw=2 * READS_WRITES)
+        self._add(
+            "loss", f"{read}v->", logits, unsplit="v", traffic=f"{read}v", rw=2 * READS_WRITES
+        )
 
     def _residual(self, name: str, branch: str) -> None:
         """Add a branch to the residual stream, after dropout."""
@@ -217,19 +221,19 @@ class _Building:
         *,
         nonlinear: bool = False,
         waits: float = 1.0,
-        whole: str = "",
+        unsplit: str = "",
         traffic: str = "",
     ) -> str:
         """Add a product with a parameter, after a norm or an activation of the operand if any."""
         labels = "".join(dict.fromkeys(equation.partition("->")[0].replace(",", "")))
-        is_linear = not nonlinear and not whole
+        is_linear = not nonlinear and not unsplit
         return self._add(
             name,
             equation,
             operand,
             flops=2 * waits * self._elements(labels),
             linear=Linearity.PRODUCT if is_linear else Linearity.NONE,
-            whole=whole,
+            unsplit=unsplit,
             traffic=traffic,
         )
 
@@ -240,7 +244,7 @@ class _Building:
         *operands: str,
         flops: float = 0.0,
         linear: Linearity = Linearity.NONE,
-        whole: str = "",
+        unsplit: str = "",
         traffic: str = "",
         rw: float = READS_WRITES,
     ) -> str:
@@ -258,7 +262,7 @@ class _Building:
                 flops=flops,
                 traffic_bytes=self.width * rw * self._elements(traffic) if traffic else 0.0,
                 linearity=linear,
-                whole=frozenset(_NEVER_SPLIT + whole),
+                unsplit=frozenset(_NEVER_SPLIT + unsplit),
             )
         )
         return name

@@ -76,7 +76,9 @@ def realized(
     # A result that is no argument is the loss: all devices have it.
     results = {path: stored.get(path, replicated(0)) for path in outputs}
     is_gathered = any(
-        each.stored != each.used for decision in decisions for each in decision.placements
+        placement.stored != placement.used
+        for decision in decisions
+        for placement in decision.placements
     )
     choices = propagate(
         program,
@@ -120,8 +122,8 @@ def _stored(
             "correct its `ParameterLabels`"
         )
     # A bias has the label of its operator's kernel, and is stored as that is.
-    for each in decisions[known.operator].placements:
-        label = each.labels[each.stored.dim] if each.stored.dim >= 0 else ""
+    for placement in decisions[known.operator].placements:
+        label = placement.labels[placement.stored.dim] if placement.stored.dim >= 0 else ""
         if label and label in known.labels:
             sharding = split_along(len(shape), known.labels.index(label), (Axis.DP,))
             if not sharding.fits(shape, mesh):
@@ -145,11 +147,11 @@ class _Labels:
     def of(cls, program: Program, numbers: Mapping[str, int], names: ModelNames) -> "_Labels":
         classes, known = DimClasses.of(program), {}
         for path, number in numbers.items():
-            found = names.parameter(path)
-            for dim, label in enumerate("" if found is None else found.labels):
-                assert found is not None
-                for place in (found.operator, _layer(found.operator)):
-                    known.setdefault((place, label), classes.name((number, dim)))
+            parameter = names.parameter(path)
+            for dim, label in enumerate("" if parameter is None else parameter.labels):
+                assert parameter is not None
+                for name in (parameter.operator, _layer(parameter.operator)):
+                    known.setdefault((name, label), classes.name((number, dim)))
         first = next(numbers[path] for path in numbers if path.split(".")[0] in names.batch)
         return cls(classes=classes, batch=classes.name((first, 0)), known=known)
 
@@ -158,7 +160,9 @@ class _Labels:
         if label == _BATCH:
             return self.batch
         places = (operator, label), (_layer(operator), label)
-        return next((self.known[each] for each in places if each in self.known), None)
+        return next(
+            (self.known[place_name] for place_name in places if place_name in self.known), None
+        )
 
 
 def _layer(operator: str) -> str:
@@ -174,7 +178,7 @@ def _splits(
 ) -> dict[int, Mapping[int, Axes]]:
     """Return the factors that equations split, where a decision says so."""
     owners: dict[str, str | None] = {}
-    found: dict[int, Mapping[int, Axes]] = {}
+    splits: dict[int, Mapping[int, Axes]] = {}
     for operator in program.operators:
         if operator.index is None:
             continue
@@ -185,13 +189,13 @@ def _splits(
             continue
         label = decisions[owner].signature.label
         if not label:
-            found[operator.index] = {}
+            splits[operator.index] = {}
             continue
         wanted = labels.dim(owner, label)
         for factor in _factors(operator, labels.classes, wanted, num_devices):
-            found[operator.index] = {factor: (Axis.DP,)}
+            splits[operator.index] = {factor: (Axis.DP,)}
             break
-    return found
+    return splits
 
 
 def _factors(

@@ -38,8 +38,12 @@ def _elementwise(form: Form) -> Rule:
     names = tuple(range(len(shape)))
     # clamp and select_n may take scalars together with arrays: of another rank, without names.
     operands = tuple(
-        tuple(dim if each[dim] == shape[dim] else None for dim in names if len(each) == len(shape))
-        for each in form.operands
+        tuple(
+            dim if operand[dim] == shape[dim] else None
+            for dim in names
+            if len(operand) == len(shape)
+        )
+        for operand in form.operands
     )
     return named_rule(operands, (names,), sizes=dict(enumerate(shape)))
 
@@ -52,10 +56,10 @@ def _dot_general(form: Form) -> Rule:
         ("b", batch_left, batch_right),
         ("k", contract_left, contract_right),
     ):
-        for place, (dim, other) in enumerate(zip(dims, others, strict=True)):
-            left[dim] = right[other] = (kind, place)
+        for index, (dim, other) in enumerate(zip(dims, others, strict=True)):
+            left[dim] = right[other] = (kind, index)
     result = (
-        *(("b", place) for place in range(len(batch_left))),
+        *(("b", index) for index in range(len(batch_left))),
         *(name for name in left if name[0] == "m"),  # type: ignore[index]
         *(name for name in right if name[0] == "n"),  # type: ignore[index]
     )
@@ -77,8 +81,8 @@ def _broadcast(form: Form) -> Rule:
     """A dim of size 1 that grows is whole before and a factor of its own after."""
     (shape,) = form.results
     names = tuple(
-        place if form.operands[0][dim] == shape[place] else None
-        for dim, place in enumerate(form.params["broadcast_dimensions"])
+        position if form.operands[0][dim] == shape[position] else None
+        for dim, position in enumerate(form.params["broadcast_dimensions"])
     )
     others = ((),) * (len(form.operands) - 1)  # a dynamic shape comes as further, scalar operands
     return named_rule((names, *others), (tuple(range(len(shape))),), sizes=dict(enumerate(shape)))
@@ -90,16 +94,16 @@ def _reshape(form: Form) -> Rule:
 
 def _reduce(form: Form) -> Rule:
     names = tuple(range(len(form.operands[0])))
-    kept = tuple(dim for dim in names if dim not in form.params["axes"])
-    return named_rule((names,), (kept,), sizes=dict(enumerate(form.operands[0])))
+    remaining = tuple(dim for dim in names if dim not in form.params["axes"])
+    return named_rule((names,), (remaining,), sizes=dict(enumerate(form.operands[0])))
 
 
 def _reduce_whole(form: Form) -> Rule:
     """As a reduction whose partial results cannot be joined."""
     names = tuple(range(len(form.operands[0])))
-    kept = tuple(dim for dim in names if dim not in form.params["axes"])
-    sizes = {dim: form.operands[0][dim] for dim in kept}
-    return named_rule((names,), (kept,) * len(form.results), sizes=sizes)
+    remaining = tuple(dim for dim in names if dim not in form.params["axes"])
+    sizes = {dim: form.operands[0][dim] for dim in remaining}
+    return named_rule((names,), (remaining,) * len(form.results), sizes=sizes)
 
 
 def _same_dims(form: Form) -> Rule:
@@ -109,14 +113,16 @@ def _same_dims(form: Form) -> Rule:
         dim: form.results[0][dim]
         for dim in range(rank)
         if all(
-            each[dim] == form.results[0][dim]
-            for each in (*form.operands, *form.results)
-            if len(each) == rank
+            array[dim] == form.results[0][dim]
+            for array in (*form.operands, *form.results)
+            if len(array) == rank
         )
     }
     names = tuple(range(rank))
     return named_rule(
-        tuple(names if len(each) == rank else (None,) * len(each) for each in form.operands),
+        tuple(
+            names if len(operand) == rank else (None,) * len(operand) for operand in form.operands
+        ),
         (names,) * len(form.results),
         sizes=sizes,
     )
@@ -148,7 +154,7 @@ def _along(key: str) -> MakeRule:
     def make(form: Form) -> Rule:
         value = form.params.get(key, -1)
         names = tuple(range(len(form.results[0])))
-        dims = {each % len(names) for each in ((value,) if isinstance(value, int) else value)}
+        dims = {dim % len(names) for dim in ((value,) if isinstance(value, int) else value)}
         sizes = {dim: form.results[0][dim] for dim in names if dim not in dims}
         return named_rule((names,) * len(form.operands), (names,) * len(form.results), sizes=sizes)
 

@@ -66,22 +66,22 @@ def _paired(text: str) -> Iterator[AsyncCollective]:
     under_way: dict[str, AsyncCollective] = {}
     for line in text.splitlines():
         match = _INSTRUCTION.match(line)
-        place = None if match is None else _place(match["op"], line)
-        if match is None or place is None:
+        position = None if match is None else _place(match["op"], line)
+        if match is None or position is None:
             continue
-        if place is Place.START:
+        if position is Place.START:
             kind = _kind(match["op"], line)
             under_way[match["name"]] = AsyncCollective(name=match["name"], kind=kind)
-        elif place is Place.COMPUTE:
+        elif position is Place.COMPUTE:
             # Every collective in flight overlaps it, not just the last one that started.
             product = int(_is_product(match["op"], line))
             under_way = {
                 name: replace(
-                    each,
-                    num_beside=each.num_beside + 1,
-                    num_products=each.num_products + product,
+                    start,
+                    num_beside=start.num_beside + 1,
+                    num_products=start.num_products + product,
                 )
-                for name, each in under_way.items()
+                for name, start in under_way.items()
             }
         elif started := next((n for n in _names(line[match.end() :]) if n in under_way), None):
             yield under_way.pop(started)

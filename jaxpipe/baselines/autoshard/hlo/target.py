@@ -58,7 +58,7 @@ def has_gpu_compiler() -> bool:
 
 def target_environment(num_devices: int) -> Mapping[str, str]:
     """Return the environment of a process that compiles for this many devices of any target."""
-    flags = [each for each in os.environ.get("XLA_FLAGS", "").split() if _FORCED not in each]
+    flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if _FORCED not in flag]
     return os.environ | {
         "JAX_PLATFORMS": "cpu",
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
@@ -90,8 +90,8 @@ def run_python(module: str, request: Any, *, num_devices: int, path: Path | None
     except subprocess.TimeoutExpired as error:
         raise RunError(f"`python -m {module}` did not end within {TIMEOUT_S:g} s") from error
     if process.returncode:
-        told = process.stderr.strip().splitlines() or ["nothing on its error output"]
-        raise RunError(f"`python -m {module}` ended with {process.returncode}: {told[-1]}")
+        lines = process.stderr.strip().splitlines() or ["nothing on its error output"]
+        raise RunError(f"`python -m {module}` ended with {process.returncode}: {lines[-1]}")
     # The last line alone: libraries may print before it.
     return json.loads(process.stdout.strip().splitlines()[-1])
 

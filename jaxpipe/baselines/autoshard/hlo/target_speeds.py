@@ -49,8 +49,9 @@ class TargetSpeeds:
     def on_rings_s(self, collectives: Iterable[HloCollective], *, num_devices: int) -> float:
         """Return the seconds of collectives, one after the other, among `num_devices` at most."""
         return sum(
-            each.ring_bytes(num_devices) / self.ring_bytes_per_s(each.group or num_devices)
-            for each in collectives
+            collective.ring_bytes(num_devices)
+            / self.ring_bytes_per_s(collective.group or num_devices)
+            for collective in collectives
         )
 
 

@@ -70,13 +70,13 @@ def submeshes(cluster: Cluster) -> tuple[range, ...]:
 
     Source: Zheng et al., "Alpa", OSDI 2022, section 5.2.
     """
-    found = set(_inside_hosts(cluster))
+    submeshes_found = set(_inside_hosts(cluster))
     edges = [0]  # the first device of each host, and the end
     for _, members in groupby(cluster.devices, key=lambda device: device.host):
         edges.append(edges[-1] + len(list(members)))
     # The paper's shapes, (1, 2 ** m) and (n, M): they always tile the cluster.
-    found |= {range(a, b) for i, a in enumerate(edges) for b in edges[i + 1 :]}
-    return tuple(sorted(found, key=lambda devices: (devices.start, devices.stop)))
+    submeshes_found |= {range(a, b) for i, a in enumerate(edges) for b in edges[i + 1 :]}
+    return tuple(sorted(submeshes_found, key=lambda devices: (devices.start, devices.stop)))
 
 
 def _inside_hosts(cluster: Cluster) -> Iterator[range]:

@@ -52,7 +52,7 @@ class Answer:
     `relaxed` says that the relaxation had an integer solution.
     """
 
-    chosen: tuple[int, ...] | None
+    numbers: tuple[int, ...] | None
     bound_s: float
     relaxed: bool
 
@@ -67,10 +67,10 @@ def program_of(problem: Problem) -> Program:
     costs = [*(node.seconds for node in problem.nodes), problem.charge_s]
     draft.num_variables = int(starts[-1]) + num_charges
     for number, node in enumerate(problem.nodes):
-        own = np.arange(starts[number], starts[number + 1])
-        draft.add(own, np.ones(len(own)), 1.0, 1.0)
+        variables = np.arange(starts[number], starts[number + 1])
+        draft.add(variables, np.ones(len(variables)), 1.0, 1.0)
         for charge, mask in node.charges.items():
-            draft.charge(own[mask], int(starts[-1]) + charge)
+            draft.charge(variables[mask], int(starts[-1]) + charge)
     known: Networks = {}
     costs += [_flows(draft, edge, starts, known) for edge in problem.edges]
     if np.isfinite(problem.memory_limit):
@@ -96,37 +96,39 @@ def solve(problem: Problem, *, time_limit_s: float) -> Answer:
     >>> from jaxpipe.baselines.autoshard.intra_op.problem import Node
     >>> node = Node(seconds=np.array([2.0, 1.0]), memory=np.zeros((1, 2)))
     >>> solve(Problem(nodes=(node,), edges=()), time_limit_s=1.0)
-    Answer(chosen=(1,), bound_s=1.0, relaxed=True)
+    Answer(numbers=(1,), bound_s=1.0, relaxed=True)
     """
     # Pruning first: the number of flows grows with the product of choices at both ends.
-    kept = undominated(problem)
-    program = program_of(restricted(problem, kept))
+    remaining = undominated(problem)
+    program = program_of(restricted(problem, remaining))
     # Costs are microseconds: unscaled, they are below the absolute tolerances of HiGHS.
     scale = float(np.abs(program.seconds).max()) or 1.0
     start_s = time.perf_counter()
-    relaxed = _run(program, scale, time_limit_s=time_limit_s, whole=False)
+    relaxed = _run(program, scale, time_limit_s=time_limit_s, integral=False)
     if relaxed.x is not None and relaxed.status == 0:
         values = relaxed.x[: program.num_integers]
         if (np.minimum(values, 1 - values) < _WHOLE).all():
             return Answer(
-                chosen=_chosen(program, relaxed.x, kept), bound_s=relaxed.fun * scale, relaxed=True
+                numbers=_chosen(program, relaxed.x, remaining),
+                bound_s=relaxed.fun * scale,
+                relaxed=True,
             )
     # Not below 0: HiGHS would ignore it, and have no limit.
     left_s = max(0.0, time_limit_s - (time.perf_counter() - start_s))
-    mixed = _run(program, scale, time_limit_s=left_s, whole=True)
+    mixed = _run(program, scale, time_limit_s=left_s, integral=True)
     bound = mixed.mip_dual_bound
     return Answer(
-        chosen=None if mixed.x is None else _chosen(program, mixed.x, kept),
+        numbers=None if mixed.x is None else _chosen(program, mixed.x, remaining),
         bound_s=-np.inf if bound is None else bound * scale,
         relaxed=False,
     )
 
 
-def _run(program: Program, scale: float, *, time_limit_s: float, whole: bool) -> Any:
+def _run(program: Program, scale: float, *, time_limit_s: float, integral: bool) -> Any:
     """Return the result of HiGHS, in SciPy's form (it has no public type)."""
     size = len(program.seconds)
     integers = np.zeros(size)
-    integers[: program.num_integers] = whole
+    integers[: program.num_integers] = integral
     return milp(
         program.seconds / scale,
         constraints=(program.matrix, program.lower, program.upper),
@@ -137,8 +139,8 @@ def _run(program: Program, scale: float, *, time_limit_s: float, whole: bool) ->
     )
 
 
-def _chosen(program: Program, values: np.ndarray, kept: Kept) -> tuple[int, ...]:
-    ends = zip(program.starts[:-1], program.starts[1:], kept, strict=True)
+def _chosen(program: Program, values: np.ndarray, remaining: Kept) -> tuple[int, ...]:
+    ends = zip(program.starts[:-1], program.starts[1:], remaining, strict=True)
     # argmax, not == 1: a chosen variable may be 1 - 1e-9.
     return tuple(int(at[np.argmax(values[start:end])]) for start, end, at in ends)
 

@@ -59,10 +59,10 @@ def network_of(table: np.ndarray) -> Network:
 def _admissible(table: np.ndarray) -> np.ndarray:
     """Return the intermediates that make no entry cheaper, as (column, row)."""
     slack = _EXACT * max(float(table.max()), 1e-300)
-    found = []
+    admissible = []
     for column in range(table.shape[1]):
         through = table[:, column, None, None] + table[None, :, :]
         # For all rows and columns: cheaper for a single pair, it would change the optimum.
         fine = (through >= table[:, None, :] - slack).all(axis=(0, 2))
-        found += [(column, row) for row in np.flatnonzero(fine)]
-    return np.array(found, dtype=int).reshape(-1, 2)
+        admissible += [(column, row) for row in np.flatnonzero(fine)]
+    return np.array(admissible, dtype=int).reshape(-1, 2)

@@ -35,12 +35,12 @@ def kept_by(space: Space, masks: Iterable[Mask]) -> Space:
     keep = [np.ones(len(node), dtype=bool) for node in problem.nodes]
     for node, mask in masks:
         keep[node] &= mask
-    at = tuple(np.flatnonzero(each) for each in keep)
+    at = tuple(np.flatnonzero(mask) for mask in keep)
     return replace(
         space,
         problem=restricted(problem, at),
         stored=tuple(Stored(node=s.node, layout=s.layout[at[s.node]]) for s in space.stored),
-        kept=tuple(kept[at[i]] for i, kept in enumerate(space.kept)),
+        choice_numbers=tuple(numbers[at[i]] for i, numbers in enumerate(space.choice_numbers)),
     )
 
 
@@ -134,8 +134,8 @@ def batch_on_dp(space: Space) -> Iterator[Mask]:
         factor = batch_factor(operator.operands, operator.rule.operands, dims)
         if factor is not None:
             splits = space.table(operator).splits
-            kept = space.kept[node]
-            yield node, np.array([splits[number].get(factor, ()) == axes for number in kept])
+            numbers = space.choice_numbers[node]
+            yield node, np.array([splits[number].get(factor, ()) == axes for number in numbers])
 
 
 def gradients_reduced(space: Space, by: GradientReduction) -> Iterator[Mask]:
@@ -146,8 +146,8 @@ def gradients_reduced(space: Space, by: GradientReduction) -> Iterator[Mask]:
         operator = space.graph.operators[index]
         if space.tree.final[operator.results[0]]:
             choices = space.table(operator).choices
-            kept = [choices[number] for number in space.kept[node]]
-            yield node, _ends_so(kept, scatter=by is GradientReduction.REDUCE_SCATTER)
+            choices_left = [choices[number] for number in space.choice_numbers[node]]
+            yield node, _ends_so(choices_left, scatter=by is GradientReduction.REDUCE_SCATTER)
 
 
 def _ends_so(choices: list[OperatorChoice], *, scatter: bool) -> np.ndarray:
@@ -157,8 +157,8 @@ def _ends_so(choices: list[OperatorChoice], *, scatter: bool) -> np.ndarray:
     )
     # Choices that read the same shards and sum over the same axes differ in their ending alone.
     group: dict[object, list[int]] = defaultdict(list)
-    for place, choice in enumerate(choices):
-        group[choice.operands, choice.partial_axes].append(place)
+    for index, choice in enumerate(choices):
+        group[choice.operands, choice.partial_axes].append(index)
     for places in group.values():
         if not good[places].any():
             good[places] = True

@@ -75,8 +75,8 @@ class TableBook:
         arrays = self.graph.arrays
         kind = _Kind(
             rule=operator.rule,
-            operands=tuple(None if each is None else arrays[each] for each in operator.operands),
-            results=tuple(arrays[each] for each in operator.results),
+            operands=tuple(None if array is None else arrays[array] for array in operator.operands),
+            results=tuple(arrays[array] for array in operator.results),
             flops=operator.flops,
             final=final,
             followed=followed,
@@ -95,18 +95,21 @@ def account(
     """
     seconds = np.zeros(len(collectives))
     charges: dict[Combined, np.ndarray] = {}
-    for place, listed in enumerate(collectives):
-        for each in listed:
+    for row, listed in enumerate(collectives):
+        for collective in listed:
             # By each part: a combined collective moves the bytes of all.
-            seconds[place] += wire_s(each.kind, each.axes, book.mesh, num_bytes=each.num_bytes)
+            seconds[row] += wire_s(
+                collective.kind, collective.axes, book.mesh, num_bytes=collective.num_bytes
+            )
             # The latency of combined collectives is a charge of the problem, paid once.
             if final:
                 masks = charges.setdefault(
-                    (each.kind, each.axes, dtype), np.zeros(len(collectives), dtype=bool)
+                    (collective.kind, collective.axes, dtype),
+                    np.zeros(len(collectives), dtype=bool),
                 )
-                masks[place] = True
+                masks[row] = True
             else:
-                seconds[place] += charge_s((each.kind, each.axes, dtype), book)
+                seconds[row] += charge_s((collective.kind, collective.axes, dtype), book)
     return seconds, charges
 
 
@@ -119,21 +122,25 @@ def charge_s(combined: Combined, book: LayoutBook) -> float:
 def _table(kind: _Kind, book: LayoutBook, machine: Machine) -> Table:
     mesh = book.mesh
     if kind.followed is None:
-        found = list(candidates(kind.rule, kind.results[0].shape, mesh))
+        candidates_found = list(candidates(kind.rule, kind.results[0].shape, mesh))
     else:
         followed = kind.operands[kind.followed]
         assert followed is not None, kind
         source = book.of(followed)
         # A row per layout of the followed operand, by number: `Stored.layout` picks rows.
-        found = [following_candidate(kind.rule, kind.followed, s, mesh) for s in source.shardings]
-    choices = tuple(each.choice for each in found)
+        candidates_found = [
+            following_candidate(kind.rule, kind.followed, s, mesh) for s in source.shardings
+        ]
+    choices = tuple(candidate.choice for candidate in candidates_found)
     collectives = [_sums(choice, kind.results[0], book) for choice in choices]
     seconds, charges = account(collectives, kind.results[0].dtype, book, final=kind.final)
     # Devices along axes that split nothing compute the same, and save no time.
-    devices = np.array([mesh.size(_axes(each.split)) for each in found], dtype=float)
+    devices = np.array(
+        [mesh.size(_axes(candidate.split)) for candidate in candidates_found], dtype=float
+    )
     results = tuple(
-        _numbers([choice.results[place] for choice in choices], array, book)
-        for place, array in enumerate(kind.results)
+        _numbers([choice.results[index] for choice in choices], array, book)
+        for index, array in enumerate(kind.results)
     )
     moved = sum(
         book.of(array).num_bytes[numbers]
@@ -144,12 +151,12 @@ def _table(kind: _Kind, book: LayoutBook, machine: Machine) -> Table:
     computed_s = computed_s + (0.0 if kind.flops else moved / machine.memory_bytes_per_s)
     return Table(
         choices=choices,
-        splits=tuple(each.split for each in found),
+        splits=tuple(candidate.split for candidate in candidates_found),
         operands=tuple(
             None
             if array is None
-            else _numbers([choice.operands[place] for choice in choices], array, book)
-            for place, array in enumerate(kind.operands)
+            else _numbers([choice.operands[index] for choice in choices], array, book)
+            for index, array in enumerate(kind.operands)
         ),
         results=results,
         seconds=seconds + computed_s,

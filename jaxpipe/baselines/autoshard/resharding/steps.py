@@ -44,15 +44,15 @@ def steps_to(layouts: Layouts, stored: Sharding, needed: Iterable[Sharding]) -> 
     there = [layouts.number[stored]]
     steps: list[Step] = []
     # Layouts are numbered from the wholest on.
-    for target in sorted({layouts.number[each] for each in needed}):
+    for target in sorted({layouts.number[sharding] for sharding in needed}):
         # The first of those that are equally near: the order is the same on all processes.
-        place = min(there, key=lambda each: layouts.cost[each, target])
-        while place != target:
-            after = int(layouts.after[place, target])
+        layout = min(there, key=lambda layout: layouts.cost[layout, target])
+        while layout != target:
+            after = int(layouts.after[layout, target])
             if after not in there:
-                steps.append(_step(layouts, place, after))
+                steps.append(_step(layouts, layout, after))
                 there.append(after)
-            place = after
+            layout = after
     return tuple(steps)
 
 

@@ -24,7 +24,9 @@ def check_choices(program: Program, mesh: MeshShape, given: Mapping[int, Operato
     Raises:
         PlanError: a choice is for no operator of the program, or does not fit its operator.
     """
-    operators = {each.index: each for each in program.operators if each.index is not None}
+    operators = {
+        operator.index: operator for operator in program.operators if operator.index is not None
+    }
     for index, choice in given.items():
         if index not in operators:
             raise PlanError(
@@ -75,7 +77,7 @@ def _split_problems(
             if factor is not None and split.setdefault(factor, axes) != axes:
                 yield f"{sharding} splits a dim otherwise than another array that has it"
     summed = sorted(axis for factor in rule.summed for axis in split.get(factor, ()))
-    ended = sorted(axis for each in choice.partial for axis in each.axes)
+    ended = sorted(axis for partial_sum in choice.partial for axis in partial_sum.axes)
     if summed != ended:
         yield f"its sums are partial along {_named(summed)}, and reduced along {_named(ended)}"
 
@@ -95,10 +97,10 @@ def _before_scatters(choice: OperatorChoice) -> tuple[Sharding, ...] | None:
             return None
         dims = list(results[0].dims)
         scattered = dims[end.scatter_dim]
-        kept = scattered[: len(scattered) - len(end.axes)]
-        if (*kept, *end.axes) != scattered:
+        remaining = scattered[: len(scattered) - len(end.axes)]
+        if (*remaining, *end.axes) != scattered:
             return None
-        dims[end.scatter_dim] = kept
+        dims[end.scatter_dim] = remaining
         results[0] = Sharding(tuple(dims))
     return tuple(results)
 

@@ -106,9 +106,9 @@ def placed_pieces(tree: Any, shardings: Any) -> Any:
     """Return global arrays; each process has the whole tree and places its own shards."""
 
     def place(leaf: Any, sharding: Any) -> Array:
-        whole = np.asarray(leaf)
+        array = np.asarray(leaf)
         # Called for the shards of this process alone.
-        return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
     return jax.tree.map(place, tree, shardings)
 

@@ -99,12 +99,14 @@ def _gather(
         if dim not in numbers.collapsed_slice_dims and dim not in numbers.operand_batching_dims:
             sizes[dim] = min(sizes[dim], size)
     params["slice_sizes"] = tuple(sizes)
-    own, is_split = _own_indices(numbers.start_index_map, choice.operands[0], table, indices, mesh)
+    local, is_split = _own_indices(
+        numbers.start_index_map, choice.operands[0], table, indices, mesh
+    )
     if is_split:
         # Zeros: the all-reduce adds the row of the one device that has it.
         params |= {"mode": jax.lax.GatherScatterMode.FILL_OR_DROP, "fill_value": 0}
     assert operator.primitive is not None
-    return operator.primitive.bind(table, own, **params)
+    return operator.primitive.bind(table, local, **params)
 
 
 def _scatter_add(
@@ -122,13 +124,13 @@ def _scatter_add(
     if choice.partial_axes:
         is_first = index_along(choice.partial_axes, mesh) == 0
         table = jnp.where(is_first, table, jnp.zeros_like(table))
-    own, is_split = _own_indices(
+    local, is_split = _own_indices(
         numbers.scatter_dims_to_operand_dims, choice.operands[0], table, indices, mesh
     )
     if is_split:
         params["mode"] = jax.lax.GatherScatterMode.FILL_OR_DROP
     assert operator.primitive is not None
-    return operator.primitive.bind(table, own, updates, **params)
+    return operator.primitive.bind(table, local, updates, **params)
 
 
 def _own_indices(

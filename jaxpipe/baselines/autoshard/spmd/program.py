@@ -82,9 +82,9 @@ def trace_program(step: Callable[..., Any], *arguments: Any) -> Program:
         ),
         arguments=tuple(number[variable] for variable in flat.arguments),
         results=tuple(number[variable] for variable in flat.results),
-        constants={n: each.value for each, n in number.items() if each.is_constant},
+        constants={n: atom.value for atom, n in number.items() if atom.is_constant},
         arrays={
-            n: jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype) for each, n in number.items()
+            n: jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom, n in number.items()
         },
     )
 
@@ -97,10 +97,10 @@ def array_type(array: jax.ShapeDtypeStruct) -> ArrayType:
 
 def _variables(flat: FlatJaxpr) -> dict[Variable, None]:
     """Return all variables in order, each once."""
-    found = dict.fromkeys(flat.arguments)
+    variables = dict.fromkeys(flat.arguments)
     for equation in flat.equations:
-        found.update(dict.fromkeys((*equation.operands, *equation.results)))
-    return found | dict.fromkeys(flat.results)
+        variables.update(dict.fromkeys((*equation.operands, *equation.results)))
+    return variables | dict.fromkeys(flat.results)
 
 
 def _index(equation: Equation, depends: Set[Variable], indices: Iterator[int]) -> int | None:

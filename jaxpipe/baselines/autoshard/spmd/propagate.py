@@ -135,13 +135,13 @@ def _candidates(operator: Operator, state: _State) -> Iterable[tuple[int, Axes]]
     """Yield the factors that are split in some operand, or wanted so in a result, best first."""
     rule = operator.rule
     summed = frozenset(rule.summed)
-    found = [
+    candidates = [
         (number in state.light, factor in summed, factor, axes)
         for number, dims in zip(operator.inputs, rule.operands, strict=True)
         for factor, axes in _split_dims(dims, state.stored[number])
     ]
     # Stable, by two keys: of equal candidates that of the earlier operand goes first.
-    for _, _, factor, axes in sorted(found, key=lambda each: each[:2]):
+    for _, _, factor, axes in sorted(candidates, key=lambda candidate: candidate[:2]):
         yield factor, axes
     for number, dims in zip(operator.outputs, rule.results, strict=True):
         if number in state.wanted:
@@ -164,7 +164,7 @@ def _ended(operator: Operator, state: _State, choice: OperatorChoice, axes: Axes
     """Reduce partial sums: reduce-scatter if the result is wanted split, else all-reduce."""
     (number,), (result,) = operator.outputs, choice.results
     wanted = state.wanted.get(number)
-    whole: list[Axis] = []
+    ended: list[Axis] = []
     ends: list[PartialSum] = []
     # One by one: an axis that cannot be scattered must not keep the other from it.
     for axis in axes:
@@ -173,13 +173,13 @@ def _ended(operator: Operator, state: _State, choice: OperatorChoice, axes: Axes
         shape = state.program.arrays[number].shape
         # `psum_scatter` adds: there is none for extremes.
         if operator.name in _EXTREMES or grown is None or not grown.fits(shape, state.mesh):
-            whole.append(axis)
+            ended.append(axis)
         else:
             result = grown
             ends.append(PartialSum(axes=(axis,), scatter_dim=dim))
     # Last, so that it has the bytes of the scattered result.
-    if whole:
-        ends.append(PartialSum(axes=tuple(whole)))
+    if ended:
+        ends.append(PartialSum(axes=tuple(ended)))
     return OperatorChoice(operands=choice.operands, results=(result,), partial=tuple(ends))
 
 
@@ -197,10 +197,10 @@ def _wanted(program: Program, results: Mapping[int, Sharding]) -> dict[int, Shar
         if any(operator.rule.sizes[factor] > 1 for factor in operator.rule.summed):
             continue
         for number, dims in zip(operator.inputs, operator.rule.operands, strict=True):
-            found = _carried(operator, wanted, dims)
+            carried = _carried(operator, wanted, dims)
             # Of several readers, the one that splits most.
-            if found.axes and len(found.axes) > len(wanted.get(number, replicated(0)).axes):
-                wanted[number] = found
+            if carried.axes and len(carried.axes) > len(wanted.get(number, replicated(0)).axes):
+                wanted[number] = carried
     return wanted
 
 

@@ -159,13 +159,13 @@ def _carried(
     return carried(
         [
             Computed(
-                primitive=each.name,
-                inputs=each.inputs,
-                outputs=each.outputs,
-                rule=each.rule,
-                times=times.get(place, 1),
+                primitive=operator.name,
+                inputs=operator.inputs,
+                outputs=operator.outputs,
+                rule=operator.rule,
+                times=times.get(position, 1),
             )
-            for place, each in enumerate(program.operators)
+            for position, operator in enumerate(program.operators)
         ],
         choices,
         {number: array_type(array) for number, array in program.arrays.items()},
@@ -233,16 +233,16 @@ def local_step(
             combining=combining,
             book=LayoutBook(mesh=mesh),
         )
-        held = dict(
+        arrays = dict(
             zip(program.arguments, zip(sharded.arguments, pieces, strict=True), strict=True)
         )
         wanted = dict(zip(program.results, sharded.results, strict=True))
         if step.microbatches == 1:
-            return tuple(evaluation.run(held, wanted))
+            return tuple(evaluation.run(arrays, wanted))
         return tuple(
             run_microbatches(
                 evaluation,
-                held,
+                arrays,
                 wanted,
                 batch=sharded.batch,
                 num_microbatches=step.microbatches,
@@ -326,7 +326,7 @@ def _named(
     shapes: Sequence[tuple[int, ...]],
     mesh: MeshShape,
 ) -> tuple[Sharding, ...]:
-    found: list[Sharding] = []
+    shardings_found: list[Sharding] = []
     for path, shape in zip(paths, shapes, strict=True):
         sharding = _sharding_of(shardings, path, shape)
         if not sharding.fits(shape, mesh):
@@ -334,8 +334,8 @@ def _named(
                 f"`{path}`, of shape {shape}, must be divided evenly by its sharding, {sharding} "
                 f"on {mesh.dp} x {mesh.op} devices; trace the strategy and the step alike"
             )
-        found.append(sharding)
-    return tuple(found)
+        shardings_found.append(sharding)
+    return tuple(shardings_found)
 
 
 def _sharding_of(shardings: Mapping[str, Sharding], path: str, shape: tuple[int, ...]) -> Sharding:

@@ -42,13 +42,13 @@ class OperatorChoice:
     @property
     def partial_axes(self) -> tuple[Axis, ...]:
         """All axes along which devices hold partial sums, in the order of the mesh."""
-        return tuple(sorted(axis for each in self.partial for axis in each.axes))
+        return tuple(sorted(axis for partial_sum in self.partial for axis in partial_sum.axes))
 
     def __str__(self) -> str:
         ends = "".join(
-            f" +{''.join(str(int(axis)) for axis in each.axes)}"
-            + ("" if each.scatter_dim is None else f">{each.scatter_dim}")
-            for each in self.partial
+            f" +{''.join(str(int(axis)) for axis in partial_sum.axes)}"
+            + ("" if partial_sum.scatter_dim is None else f">{partial_sum.scatter_dim}")
+            for partial_sum in self.partial
         )
         return f"{','.join(map(str, self.operands))}->{','.join(map(str, self.results))}{ends}"
 
@@ -78,7 +78,7 @@ def parse_choice(text: str) -> OperatorChoice:
 
 
 def _listed(text: str) -> tuple[Sharding, ...]:
-    return tuple(parse_sharding(each) for each in text.split(",")) if text else ()
+    return tuple(parse_sharding(word) for word in text.split(",")) if text else ()
 
 
 def _parse_end(text: str) -> PartialSum:

@@ -125,10 +125,10 @@ def mesh_on(cluster: Cluster, *, dp: int, op: int) -> MeshShape:
 
 def _slowest(cluster: Cluster, rings: list[list[int]]) -> AxisLink:
     hops = [
-        cluster.link(ring[place], ring[(place + 1) % len(ring)])
+        cluster.link(ring[index], ring[(index + 1) % len(ring)])
         for ring in rings
         if len(ring) > 1
-        for place in range(len(ring))  # the ring closes: its last hop may be the slowest
+        for index in range(len(ring))  # the ring closes: its last hop may be the slowest
     ]
     return AxisLink(
         latency_s=max((hop.latency_s for hop in hops), default=0.0),

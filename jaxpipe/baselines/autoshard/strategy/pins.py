@@ -46,12 +46,12 @@ class Pins:
 
     def argument(self, path: str) -> Sharding | None:
         """Return the pinned sharding of an argument, or None."""
-        found = None
+        pinned = None
         for pattern, sharding in self.arguments.items():
             # Equality first: in a pattern, "[" would start a set of characters.
             if pattern == path or fnmatchcase(path, pattern):
-                found = sharding
-        return found
+                pinned = sharding
+        return pinned
 
     def __or__(self, other: "Pins") -> "Pins":
         """Return the union; `other` wins conflicts."""

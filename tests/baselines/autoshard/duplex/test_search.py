@@ -49,7 +49,7 @@ def chain(flops: list[float]) -> Graph:
             output="loss",
             flops=flops[3],
             linearity=Linearity.NONE,
-            whole=frozenset("d"),
+            unsplit=frozenset("d"),
         ),
     )
     return Graph(
@@ -168,7 +168,7 @@ def test_a_loss_that_no_device_can_sum_is_an_error() -> None:
                 inputs=("z",),
                 output="loss",
                 linearity=Linearity.NONE,
-                whole=frozenset("bd"),
+                unsplit=frozenset("bd"),
             ),
         ),
     )

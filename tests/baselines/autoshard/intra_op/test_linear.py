@@ -62,11 +62,11 @@ def least(problem: Problem) -> float:
 @given(problem=problems())
 def test_the_answer_is_the_least_of_all(problem: Problem) -> None:
     answer = solve(problem, time_limit_s=30)
-    if answer.chosen is None:
+    if answer.numbers is None:
         assert least(problem) == np.inf
         return
-    assert problem.fits(answer.chosen)
-    assert problem.seconds(answer.chosen) == pytest.approx(least(problem))
+    assert problem.fits(answer.numbers)
+    assert problem.seconds(answer.numbers) == pytest.approx(least(problem))
     assert answer.bound_s == pytest.approx(least(problem), abs=1e-5)
 
 
@@ -87,7 +87,7 @@ def test_less_memory_never_takes_less_time(problem: Problem, limit: int) -> None
 def test_one_node_with_one_choice_is_no_choice() -> None:
     node = Node(seconds=np.array([3.0]), memory=np.zeros((1, 1)))
     answer = solve(Problem(nodes=(node,), edges=()), time_limit_s=1)
-    assert answer.chosen == (0,)
+    assert answer.numbers == (0,)
     assert answer.bound_s == 3.0
 
 
@@ -110,4 +110,4 @@ def test_the_time_limit_is_one_for_both_programs(
     nodes = tuple(Node(seconds=np.array([2.0, 1.0]), memory=np.ones((1, 2))) for _ in range(2))
     answer = solve(Problem(nodes=nodes, edges=(), memory_limit=2.0), time_limit_s=10.0)
     assert limits_s == [10.0, left_s]
-    assert answer.chosen == ((1, 1) if left_s else None)
+    assert answer.numbers == ((1, 1) if left_s else None)
