@@ -31,7 +31,7 @@ class ReadCheckpoint:
     """A checkpoint of which some tensors are in memory, until they are read once from here."""
 
     checkpoint: Checkpoint
-    held: dict[str, np.ndarray]
+    tensors: dict[str, np.ndarray]
 
     @property
     def step(self) -> int:
@@ -50,38 +50,38 @@ class ReadCheckpoint:
             CheckpointError: one is missing or corrupt.
         """
         wanted = tuple(names)
-        found = {name: self.held.pop(name) for name in wanted if name in self.held}
-        return found | self.checkpoint.read(name for name in wanted if name not in found)
+        tensors = {name: self.tensors.pop(name) for name in wanted if name in self.tensors}
+        return tensors | self.checkpoint.read(name for name in wanted if name not in tensors)
 
 
 def stored_checkpoint(
-    job: Job, transport: Transport, found: Checkpoint | None, *, timeout_s: float
+    job: Job, transport: Transport, resumed: Checkpoint | None, *, timeout_s: float
 ) -> Saved | None:
     """Return the newest checkpoint that is intact for all ranks; all ranks call this.
 
-    Rank 0 has `found` the newest one whose headers are intact, if any; without one, all return
-    None.
+    Rank 0 gives the newest one whose headers are intact, if any, as `resumed`; without one, all
+    return None.
 
     Raises:
         CheckpointError: none is intact; all ranks raise it.
         DeadlineError: a message took longer than `timeout_s`.
     """
     while True:
-        checkpoint = agree_on_checkpoint(transport, found, timeout_s=timeout_s)
+        checkpoint = agree_on_checkpoint(transport, resumed, timeout_s=timeout_s)
         if checkpoint is None:
             return None
-        held, problem = _read(checkpoint, _needed(job, checkpoint, rank=transport.rank))
+        tensors, problem = _read(checkpoint, _needed(job, checkpoint, rank=transport.rank))
         problem = first_text(transport, problem, tag=FILE_TAG, timeout_s=timeout_s)
         if not problem:
-            return ReadCheckpoint(checkpoint=checkpoint, held=held)
+            return ReadCheckpoint(checkpoint=checkpoint, tensors=tensors)
         older = ""
         if transport.rank == 0:
             try:
-                found = newest_valid(job.checkpoints, before=checkpoint.step)
+                resumed = newest_valid(job.checkpoints, before=checkpoint.step)
             except CheckpointError:
                 older = problem
             else:
-                logger.warning("%s; the run resumes from step %d", problem, found.step)
+                logger.warning("%s; the run resumes from step %d", problem, resumed.step)
         if first_text(transport, older, tag=FILE_TAG, timeout_s=timeout_s):
             raise CheckpointError(problem)
 

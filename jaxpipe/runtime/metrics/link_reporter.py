@@ -54,7 +54,7 @@ class LinkReporter:
         logs = self._gathered()
         if logs is None:
             return None
-        sends, receives = (np.concatenate(each) for each in zip(*logs, strict=True))
+        sends, receives = (np.concatenate(column) for column in zip(*logs, strict=True))
         pairs = tuple(pair_uses(sends, self._matcher.match(sends, receives)))
         return MeasuredPairs(first_step=first_step, last_step=ended.step, pairs=pairs)
 

@@ -138,12 +138,12 @@ class MetIslands:
         if fragment_of(name, num_fragments=self.before.fragments) in self.in_flight:
             state = outer_step(state, self._one(PENDING + name), self.optimizer)
             # With eager updates nothing of what an island has trained gives way to a sum.
-            kept = 1.0 if self.before.eager else self.before.local_fraction
-            local = [mixed(each, state.anchor, local_fraction=kept) for each in local]
+            fraction = 1.0 if self.before.eager else self.before.local_fraction
+            local = [mixed(tensors, state.anchor, local_fraction=fraction) for tensors in local]
         total = sum(
             (
-                outer_gradient(state.anchor, each, weight=share)
-                for each, share in zip(local, self.shares, strict=True)
+                outer_gradient(state.anchor, tensors, weight=share)
+                for tensors, share in zip(local, self.shares, strict=True)
             ),
             np.zeros_like(state.anchor),
         )
@@ -157,5 +157,5 @@ class MetIslands:
 
 
 def _mean(values: list[np.ndarray], weights: tuple[float, ...]) -> np.ndarray:
-    parts = (np.float32(weight) * each for each, weight in zip(values, weights, strict=True))
+    parts = (np.float32(weight) * value for value, weight in zip(values, weights, strict=True))
     return sum(parts, np.zeros_like(values[0]))

@@ -97,11 +97,11 @@ class OuterExchange:
         """
         return begun if isinstance(begun, np.ndarray) else begun.wait(timeout_s=self.timeout_s)
 
-    def gather(self, bucket: OuterBucket, own: np.ndarray, *, size: int) -> np.ndarray:
+    def gather(self, bucket: OuterBucket, piece: np.ndarray, *, size: int) -> np.ndarray:
         """Return the whole vector from the slices of all replicas of this island."""
         return all_gather(
             self.inside,
-            own,
+            piece,
             self._replicas(bucket),
             size=size,
             tag=self.tag(bucket),
@@ -165,16 +165,16 @@ class OuterExchange:
 
 def outer_exchange(part: JobPart) -> OuterExchange:
     """Return the exchange of a rank, with the codec of the section `[outer]`."""
-    whole, between = part.whole, CountingTransport(part.everyone)
-    codec = codec_of(whole.outer.codec, top_k_fraction=whole.outer.top_k_fraction)
+    on_ranks, between = part.whole_job, CountingTransport(part.everyone)
+    codec = codec_of(on_ranks.outer.codec, top_k_fraction=on_ranks.outer.top_k_fraction)
     return OuterExchange(
         island=part.island,
         inside=part.transport,
         everyone=part.everyone,
         between=between,
-        reducer=AsyncAllReduce(between, feeds_back=whole.outer.feeds_back),
-        wire=WireFormat(far=codec, chunk_bytes=whole.comm.chunk_bytes),
-        sync_all=whole.plan.sync_all,
-        num_fragments=whole.outer.fragments,
-        timeout_s=whole.run.timeout_s,
+        reducer=AsyncAllReduce(between, feeds_back=on_ranks.outer.feeds_back),
+        wire=WireFormat(far=codec, chunk_bytes=on_ranks.comm.chunk_bytes),
+        sync_all=on_ranks.plan.sync_all,
+        num_fragments=on_ranks.outer.fragments,
+        timeout_s=on_ranks.run.timeout_s,
     )

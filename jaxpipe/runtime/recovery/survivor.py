@@ -196,7 +196,9 @@ class Survivor:
         offer = Offer(
             step=None if tensors is None or trained is None else trained.step,
             metadata=metadata,
-            tensors={name: (str(each.dtype), each.shape) for name, each in (tensors or {}).items()},
+            tensors={
+                name: (str(tensor.dtype), tensor.shape) for name, tensor in (tensors or {}).items()
+            },
             needs=()
             if transport.rank >= job.plan.num_ranks
             else needed_tensors(job, rank=transport.rank),
@@ -239,7 +241,7 @@ def _from_disk(transport: Transport, job: Job, *, timeout_s: float) -> Saved | N
 
     Where the hosts share no folder, that of the disks that are left.
     """
-    folder, found = job.folder, None
+    folder, checkpoint = job.folder, None
     if job.disks is not None and job.has_own_checkpoints:
         try:
             available = newest_available(transport, job.disks, folder, timeout_s=timeout_s)
@@ -248,10 +250,10 @@ def _from_disk(transport: Transport, job: Job, *, timeout_s: float) -> Saved | N
         return fetched_checkpoint(job, transport, available, timeout_s=timeout_s)
     if transport.rank == 0:
         with suppress(CheckpointError):
-            found = newest_valid(job.checkpoints)
+            checkpoint = newest_valid(job.checkpoints)
     if job.checkpoint.folder is not None:
-        return stored_checkpoint(job, transport, found, timeout_s=timeout_s)
-    return agree_on_checkpoint(transport, found, timeout_s=timeout_s)
+        return stored_checkpoint(job, transport, checkpoint, timeout_s=timeout_s)
+    return agree_on_checkpoint(transport, checkpoint, timeout_s=timeout_s)
 
 
 def _no_job(folder: Path, survivors: Survivors) -> RunError:

@@ -189,7 +189,7 @@ def _compile_stage(
     # Each function is compiled for the shapes, and on a mesh the shardings, that the one before it
     # returns: so no call of a step has to move an array.
     spec, layout = functions.spec, functions.stage.layout
-    whole = layout.whole
+    sharding = layout.whole
     add, of_result = compiler.add, layout.of_result
     data, position, scalar = _inputs(functions, spec)
 
@@ -200,14 +200,14 @@ def _compile_stage(
         del compiler.executables["cast"]
     gradients = add("zeros", functions.zeros, out=of_result(functions.zeros))
     forward = layout.entering(functions.forward, 1, 2)
-    output, residuals = add("forward", forward, compute, *data, position, out=(whole, None))
+    output, residuals = add("forward", forward, compute, *data, position, out=(sharding, None))
     evaluate = layout.entering(functions.evaluate, 1, 2)
-    add("evaluate", evaluate, compute, *data, out=whole)
+    add("evaluate", evaluate, compute, *data, out=sharding)
     split = _compile_backwards(
         compiler, functions, (compute, residuals, output), gradients, ops=ops, layout=layout
     )
-    buckets = add("pack", functions.pack, gradients, out=whole)
-    add("square_norm", functions.square_norm, buckets, out=whole)
+    buckets = add("pack", functions.pack, gradients, out=sharding)
+    add("square_norm", functions.square_norm, buckets, out=sharding)
     scalars = (scalar, scalar) if functions.scales_loss or functions.masked else (scalar,)
     _compile_update(compiler, functions, (params, moments, buckets, *scalars), layout=layout)
     return CompiledStage(spec=spec, executables=compiler.executables, split=split)
@@ -241,16 +241,16 @@ def _compile_backwards(
     Gradients are donated: a step accumulates all its microbatches in one set of arrays. Residuals
     are not, since no output has their shapes.
     """
-    whole, of_gradients = layout.whole, layout.of(gradients)
+    sharding, of_gradients = layout.whole, layout.of(gradients)
     if Op.BACKWARD in ops:
-        backward, out = layout.entering(functions.backward, 2), (whole, of_gradients)
+        backward, out = layout.entering(functions.backward, 2), (sharding, of_gradients)
         compiler.add("backward", backward, *given, gradients, donate=(3,), out=out)
     if Op.BACKWARD_INPUT not in ops:
         return None
     compute, residuals, cotangent = given
     split = functions.split_backward(*given)
     input_half = layout.entering(partial(functions.input_half, split), 2)
-    _, crossing = compiler.add("backward_input", input_half, *given, out=(whole, None))
+    _, crossing = compiler.add("backward_input", input_half, *given, out=(sharding, None))
     carried = split.carry(residuals, cotangent, crossing)
     weight_half = (functions.backward_weight, compute, carried, gradients)
     compiler.add("backward_weight", *weight_half, donate=(2,), out=of_gradients)

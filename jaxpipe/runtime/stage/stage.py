@@ -86,8 +86,10 @@ class Stage:
         """
         if self.loop is Loop.SCAN:
             return params
-        each = range(len(self.layers))
-        layers = tuple(jax.tree.map(lambda leaf, i=i: leaf[i], params["blocks"]) for i in each)
+        layer_numbers = range(len(self.layers))
+        layers = tuple(
+            jax.tree.map(lambda leaf, i=i: leaf[i], params["blocks"]) for i in layer_numbers
+        )
         return {**params, "blocks": layers}
 
     def stack(self, params: Parameters) -> Parameters:
@@ -210,8 +212,8 @@ def _tokens(x: Input, targets: Targets, offset: Array | None) -> Tokens:
     segments = None
     if isinstance(targets, PackedTargets):
         segments, targets = jnp.asarray(targets.segments), targets.targets
-    own = None if targets is None else jnp.asarray(targets)
-    return Tokens(x=jnp.asarray(x), targets=own, offset=offset, segments=segments)
+    labels = None if targets is None else jnp.asarray(targets)
+    return Tokens(x=jnp.asarray(x), targets=labels, offset=offset, segments=segments)
 
 
 def _fold(key: Array | None, number: Array | int) -> Array | None:

@@ -304,7 +304,7 @@ class _Run:
         A rank that has both the first and the last stage contributes to the all-reduce once.
         """
         packed = [stage.pack() for stage in self.stages.values()]
-        first, *others = [each[Bucket.TIED][0] for each in packed if Bucket.TIED in each]
+        first, *others = [arrays[Bucket.TIED][0] for arrays in packed if Bucket.TIED in arrays]
         return sum(others, first)
 
     def _wait_for_communication(self) -> None:
@@ -353,8 +353,8 @@ class _Run:
         if reduction.segment is None:
             return 0
         interpreter = self.interpreter
-        own = interpreter.plan.segments_of(replica=interpreter.replica, stage=reduction.stage)
-        return own.index(reduction.segment)
+        segments = interpreter.plan.segments_of(replica=interpreter.replica, stage=reduction.stage)
+        return segments.index(reduction.segment)
 
     def _own_totals(self) -> StepTotals:
         """Return this rank's contribution to the totals.

@@ -69,7 +69,7 @@ class Worker:
     @property
     def whole(self) -> Job:
         """The job of all ranks."""
-        return self.part.whole
+        return self.part.whole_job
 
     @property
     def transport(self) -> Transport:
@@ -117,8 +117,8 @@ class Worker:
             eval_step_batch(self.whole, rank=self.everyone.rank, index=index)
             for index in range(num_batches)
         ]
-        found = [self.interpreter.evaluate(self.eval_program, state, batch) for batch in batches]
-        return sum(each.loss for each in found), sum(each.targets for each in found)
+        results = [self.interpreter.evaluate(self.eval_program, state, batch) for batch in batches]
+        return sum(result.loss for result in results), sum(result.targets for result in results)
 
     def _adjusted(self, state: TrainState, *, is_taken: bool) -> tuple[LossScale | None, float]:
         """Return the scale of the next step's loss, and its ratio to that of this step."""
