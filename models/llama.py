@@ -135,7 +135,7 @@ class Attention(nnx.Module):
         normed = self.config.qk_norm
         with jax.named_scope("qkv"):
             heads = (batch, seq, -1, self.config.width)
-            q, k, v = (each.reshape(heads) for each in by_token(self._products, x))
+            q, k, v = (product.reshape(heads) for product in by_token(self._products, x))
             q = self._turned(q, self.query_norm if normed else None, positions)
             k = self._turned(k, self.key_norm if normed else None, positions)
         attend = grouped_attention if other is None else other

@@ -276,8 +276,8 @@ def parse(file: dict[str, Value]) -> ClusterFile:
     parts |= dict.fromkeys(("inside_region", "across_regions", "inside_host"), Speed)
     for name, kind in parts.items():
         part = file.get(name)
-        for each in part if isinstance(part, list | tuple) else [part]:
-            _refuse_unknown(each, kind, f"{name}.")
+        for item in part if isinstance(part, list | tuple) else [part]:
+            _refuse_unknown(item, kind, f"{name}.")
     # After the names: msgspec ignores unknown fields, and a typo would be a default.
     try:
         return msgspec.convert(file, ClusterFile)

@@ -87,7 +87,7 @@ def expand(text: str) -> tuple[str, ...]:
         parts = _BRACKETS.split(word)  # text, inside of a bracket, text, ..., text
         choices = [_numbers(part) if inside % 2 else (part,) for inside, part in enumerate(parts)]
         _check_count(len(names) + prod(map(len, choices)))
-        names.extend("".join(chosen) for chosen in product(*choices))
+        names.extend("".join(combination) for combination in product(*choices))
     return tuple(names)
 
 

@@ -233,14 +233,14 @@ def _shape(
         # Children may borrow up to `ceil`; what they are promised must not add up to more than
         # the NIC has, or htb would exceed it.
         promised = min(peer.bytes_per_s, nic / len(peers))
-        address, own = addresses[peer.host], f"1:{minor:x}"
+        address, class_id = addresses[peer.host], f"1:{minor:x}"
         protocol, match = ("ip", "ip") if address.version == 4 else ("ipv6", "ip6")
         pace = _pace(promised, peer.bytes_per_s)
-        yield ("class", *on, "parent", parent, "classid", own, "htb", *pace)
-        yield ("qdisc", *on, "parent", own, *_queue(peer))
+        yield ("class", *on, "parent", parent, "classid", class_id, "htb", *pace)
+        yield ("qdisc", *on, "parent", class_id, *_queue(peer))
         which = ("protocol", protocol, "prio", str(address.version), "u32", "match", match)
         there = f"{address}/{address.max_prefixlen}"
-        yield ("filter", *on, "parent", "1:", *which, "dst", there, "flowid", own)
+        yield ("filter", *on, "parent", "1:", *which, "dst", there, "flowid", class_id)
 
 
 def _pace(rate: float, ceiling: float) -> Command:

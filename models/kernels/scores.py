@@ -175,7 +175,7 @@ def by_head(
     """Return the sequence of each head; queries in a group for each key that several share."""
     batch, seq, q_heads, width = q.shape
     heads = k.shape[2]
-    q, k, v = (each.transpose(0, 2, 1, 3) for each in (q, k, v))
+    q, k, v = (array.transpose(0, 2, 1, 3) for array in (q, k, v))
     if heads < q_heads:
         q = q.reshape(batch, heads, q_heads // heads, seq, width)
     return q, k, v

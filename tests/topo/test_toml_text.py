@@ -15,7 +15,7 @@ from jaxpipe.topo.toml_text import parse_toml
         ("a" + ".a" * 50_000 + " = 1", "has more than 100 parts"),
         ("[" + "a . " * 101 + "a]", "has more than 100 parts"),
         (f"x = [{2**63}]", "integer 9.2234e.18 must fit into 64 bits"),
-        (f"x = -{10**400}", "must fit into 64 bits"),
+        (f"x = -{10**400}", "does not fit into 64 bits"),
         ("x = " + "9" * 5000, "4300 digits"),
         ("x = ", "Invalid value"),
         ("\0", "Invalid statement"),

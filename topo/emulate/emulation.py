@@ -74,7 +74,7 @@ class Emulation:
         Raises:
             ValueError: there is no such host.
         """
-        names = [each.name for each in self.cluster.hosts]
+        names = [host.name for host in self.cluster.hosts]
         if host not in names:
             raise ValueError(f"cluster {self.cluster.name!r} has no host {host!r}: it has {names}")
         number = names.index(host)
