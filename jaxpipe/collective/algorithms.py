@@ -107,7 +107,7 @@ def _chunked(phases_of: Callable[[Part], Phases], *, size: int, num_chunks: int)
     """Return the woven steps of all chunks; those of equal size differ by their offset alone."""
     chunks = Part(0, size).cut(num_chunks) if size else ()
     # Derived once for each size, of which `cut` gives two at most: a chunk has many steps.
-    by_size = {each: phases_of(Part(0, each)) for each in {chunk.size for chunk in chunks}}
+    by_size = {size: phases_of(Part(0, size)) for size in {chunk.size for chunk in chunks}}
     return list(weave([moved(by_size[chunk.size], chunk.start) for chunk in chunks]))
 
 

@@ -64,17 +64,17 @@ class ShareGroup(NamedTuple):
     ranks: tuple[int, ...]
 
 
-def share_groups(island: SyncTree, whole: Part) -> tuple[ShareGroup, ...]:
+def share_groups(island: SyncTree, full: Part) -> tuple[ShareGroup, ...]:
     """Return which ranks reduce which part, once each member of an island has its own sum.
 
     >>> [(tuple(part), ranks) for part, ranks in share_groups(((0, 1), 2), Part(0, 8))]
     [((0, 4), (0, 2)), ((4, 8), (1, 2))]
     """
     assert not isinstance(island, int), island
-    return _groups([_shares(member, whole) for member in island])
+    return _groups([_shares(member, full) for member in island])
 
 
-def groups_by_rank(tree: SyncTree, whole: Part) -> dict[int, list[list[ShareGroup]]]:
+def groups_by_rank(tree: SyncTree, full: Part) -> dict[int, list[list[ShareGroup]]]:
     """Return the groups of each rank, in each of the islands around it, innermost first.
 
     >>> for groups in groups_by_rank(((0, 1), 2), Part(0, 8))[1]:
@@ -86,7 +86,7 @@ def groups_by_rank(tree: SyncTree, whole: Part) -> dict[int, list[list[ShareGrou
 
     def at_rank(rank: int) -> tuple[list[int], _Shares]:
         levels[rank] = []
-        return [rank], [(whole, rank)]
+        return [rank], [(full, rank)]
 
     def at_island(members: list[tuple[list[int], _Shares]]) -> tuple[list[int], _Shares]:
         inside = [rank for ranks, _ in members for rank in ranks]
@@ -119,10 +119,10 @@ def _groups(members: Sequence[_Shares]) -> tuple[ShareGroup, ...]:
     return tuple(groups)
 
 
-def _shares(tree: SyncTree, whole: Part) -> _Shares:
+def _shares(tree: SyncTree, full: Part) -> _Shares:
     return folded(
         tree,
-        at_rank=lambda rank: [(whole, rank)],
+        at_rank=lambda rank: [(full, rank)],
         at_island=lambda members: _shares_of(_groups(members)),
     )
 

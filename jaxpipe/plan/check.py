@@ -56,7 +56,7 @@ def _check_pipelines(plan: Plan) -> None:
         _check_data_parts(pipeline, plan.sharing)
         _check_codecs(pipeline, num_chunks=plan.num_chunks)
     layers = [sum(pipeline.cut) for pipeline in plan.pipelines]
-    if len(set(layers)) > 1 or min(min(each.cut, default=0) for each in plan.pipelines) < 1:
+    if len(set(layers)) > 1 or min(min(one.cut, default=0) for one in plan.pipelines) < 1:
         raise PlanError(
             f"`cut` {[pipeline.cut for pipeline in plan.pipelines]} must hold the same layers in "
             f"every replica, {layers} of them, and at least one in each stage"
@@ -73,7 +73,8 @@ def _check_data_parts(pipeline: Pipeline, sharing: Sharing) -> None:
             f"{Sharing.TENSOR.value}"
         )
     if len(parts) not in (0, pipeline.num_ranks) or any(
-        each < 1 or size % each for size, each in zip(pipeline.degrees, parts, strict=False)
+        num_parts < 1 or size % num_parts
+        for size, num_parts in zip(pipeline.degrees, parts, strict=False)
     ):
         raise PlanError(
             f"`data_parts` {list(parts)} must divide the devices of each rank, "
@@ -107,7 +108,7 @@ def _check_trees(plan: Plan) -> None:
     holders = [sorted(plan.holders(segment)) for segment in range(len(plan.segments))]
     in_trees = [ranks(tree) for tree in plan.sync]
     # Sorted: the order of ranks in a tree, and so its leader, is free.
-    if [sorted(each) for each in in_trees] != holders:
+    if [sorted(tree_ranks) for tree_ranks in in_trees] != holders:
         raise PlanError(
             f"`sync` {in_trees} must name each rank once for each stage or part that it holds "
             f"({holders}), since gradients are all-reduced over those ranks"
@@ -142,7 +143,7 @@ def check_programs(plan: Plan) -> None:
     """
     if isinstance(plan.schedule, ScheduleKind):
         # Raises if a schedule cannot be generated: once for replicas that are alike.
-        by_shape = {each.shape: replica for replica, each in enumerate(plan.pipelines)}
+        by_shape = {pipeline.shape: replica for replica, pipeline in enumerate(plan.pipelines)}
         for replica in by_shape.values():
             plan.train_schedule(replica=replica)
         return

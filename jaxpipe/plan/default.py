@@ -188,16 +188,16 @@ def _num_microbatches(config: PlanConfig, *, batch: int, num_replicas: int) -> t
 
 def _equal_num_microbatches(config: PlanConfig, *, batch: int, num_replicas: int) -> int:
     assert config.microbatch is not None, config
-    each = num_replicas * config.microbatch
-    if batch % each:
+    divisor = num_replicas * config.microbatch
+    if batch % divisor:
         # Rounded down and up; 0 is no batch.
-        fitting = [n for n in (batch // each * each, -(-batch // each) * each) if n]
+        fitting = [n for n in (batch // divisor * divisor, -(-batch // divisor) * divisor) if n]
         raise PlanError(
             f"`train.batch` must be divisible by `plan.replicas` x `plan.microbatch` = "
-            f"{num_replicas} x {config.microbatch} = {each}: it is {batch}; use "
+            f"{num_replicas} x {config.microbatch} = {divisor}: it is {batch}; use "
             + " or ".join(map(str, fitting))
         )
-    return batch // each
+    return batch // divisor
 
 
 def _num_microbatches_of(

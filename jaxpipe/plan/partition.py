@@ -21,8 +21,8 @@ def even_partition(*, num_layers: int, num_stages: int) -> Cut:
             f"`plan.stages` ({num_stages}) must be at most {num_layers}, the layers of the model: "
             "each stage holds at least one layer"
         )
-    each, spare = divmod(num_layers, num_stages)
-    return tuple(each + (stage < spare) for stage in range(num_stages))
+    size, spare = divmod(num_layers, num_stages)
+    return tuple(size + (stage < spare) for stage in range(num_stages))
 
 
 def check_partition(cut: Cut, *, num_layers: int, num_stages: int, field: str = "plan.cut") -> None:

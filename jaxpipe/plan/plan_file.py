@@ -204,11 +204,11 @@ def read_plan(path: Path, cluster: Cluster) -> Plan:
     plan = _plan(file, source=str(path), num_devices=len(cluster))
     named = ResolvedPlan.of(plan, cluster)
     # Positions shift if the cluster file gains a device under the same `cluster` name; names tell.
-    for rank, (group, own) in enumerate(
+    for rank, (group, group_in_cluster) in enumerate(
         zip(_names(file) or named.groups, named.groups, strict=False)
     ):
-        if group != own:
-            name, expected = (" ".join(each) for each in (group, own))
+        if group != group_in_cluster:
+            name, expected = (" ".join(names) for names in (group, group_in_cluster))
             raise PlanError(
                 f"{path} has {name!r} in `devices` for rank {rank}, and cluster {cluster.name!r} "
                 f"has {expected!r} there: the cluster has changed; plan again"
@@ -290,8 +290,8 @@ def _plan(file: _File, *, source: str, num_devices: int) -> Plan:
 def _pipeline(row: _Replica, file: _File, *, source: str) -> Pipeline:
     values: dict[str, Any] = {}
     for name in _SHARED:
-        own = getattr(row, name)
-        values[name] = getattr(file, name) if own is None else own
+        value = getattr(row, name)
+        values[name] = getattr(file, name) if value is None else value
     for name in ("cut", "microbatch", "num_microbatches"):
         if values[name] is None:
             raise PlanError(

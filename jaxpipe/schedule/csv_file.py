@@ -64,7 +64,10 @@ def schedule_rows(compute: Schedule) -> list[str]:
     num_ranks = len(compute)
     has_chunks = count_stages(compute) > num_ranks
     return [
-        ",".join(_text(each, num_ranks=num_ranks, has_chunks=has_chunks) for each in program)
+        ",".join(
+            _text(instruction, num_ranks=num_ranks, has_chunks=has_chunks)
+            for instruction in program
+        )
         for program in compute
     ]
 
@@ -99,7 +102,7 @@ def parse_schedule(lines: Sequence[str], *, source: str, num_stages: int) -> Sch
         )
     programs = tuple(
         # A dict keeps the order and, of a repeated instruction, only the last cell.
-        {_instruction(each, rank, num_ranks=len(rows), num_stages=num_stages): each for each in row}
+        {_instruction(cell, rank, num_ranks=len(rows), num_stages=num_stages): cell for cell in row}
         for rank, row in enumerate(rows)
     )
     for row, program in zip(rows, programs, strict=True):
@@ -171,11 +174,11 @@ def _check_whole(compute: Schedule, rows: list[tuple[_Cell, ...]], *, num_stages
     """Refuse a schedule in which a microbatch does not pass a stage once in each direction."""
     num_ranks = len(compute)
     # Microbatches count up to the highest: a gap below it is a missing instruction.
-    last = max(each.microbatch or 0 for program in compute for each in program)
+    last = max(instruction.microbatch or 0 for program in compute for instruction in program)
     for rank, (program, row) in enumerate(zip(compute, rows, strict=True)):
         present = frozenset(program)
-        for cell, each in zip(row, program, strict=True):
-            if each.op is Op.BACKWARD and not present.isdisjoint(_halves(each)):
+        for cell, instruction in zip(row, program, strict=True):
+            if instruction.op is Op.BACKWARD and not present.isdisjoint(_halves(instruction)):
                 raise cell.refusal("a backward is whole or split", "is both; remove one of them")
         for stage in stages_held(rank, num_ranks=num_ranks, num_stages=num_stages):
             for lacking in _lacking(present, stage, num_microbatches=last + 1):
@@ -186,20 +189,20 @@ def _check_whole(compute: Schedule, rows: list[tuple[_Cell, ...]], *, num_stages
                 )
 
 
-def _halves(whole: Instruction) -> tuple[Instruction, Instruction]:
-    return replace(whole, op=Op.BACKWARD_INPUT), replace(whole, op=Op.BACKWARD_WEIGHT)
+def _halves(full: Instruction) -> tuple[Instruction, Instruction]:
+    return replace(full, op=Op.BACKWARD_INPUT), replace(full, op=Op.BACKWARD_WEIGHT)
 
 
 def _lacking(
     present: Collection[Instruction], stage: int, *, num_microbatches: int
 ) -> Iterator[Instruction]:
     for microbatch in range(num_microbatches):
-        whole = backward(stage, microbatch)
-        halves = _halves(whole)
+        full = backward(stage, microbatch)
+        halves = _halves(full)
         # Half of a split backward demands the other half, not a whole one.
         is_split = any(half in present for half in halves)
-        needed = (forward(stage, microbatch), *(halves if is_split else (whole,)))
-        yield from (each for each in needed if each not in present)
+        needed = (forward(stage, microbatch), *(halves if is_split else (full,)))
+        yield from (cell for cell in needed if cell not in present)
 
 
 def _text(compute: Instruction, *, num_ranks: int, has_chunks: bool) -> str:

@@ -98,7 +98,7 @@ def _pipeline(
     program: Program, *, num_ranks: int, num_stages: int, reduced: Sequence[range] | None
 ) -> Iterator[Instruction]:
     # A later entry replaces an earlier one: the last compute completes the stage's gradients.
-    last_of = {each.stage: each for each in program}
+    last_of = {instruction.stage: instruction for instruction in program}
     for compute in program:
         stage, microbatch = compute.stage, compute.microbatch
         assert microbatch is not None, compute
@@ -116,9 +116,9 @@ def _pipeline(
 
 def _sums(rank: int, *, num_ranks: int, num_stages: int, tied: bool) -> Iterator[Instruction]:
     if tied:
-        own = stages_held(rank, num_ranks=num_ranks, num_stages=num_stages)
+        stages_here = stages_held(rank, num_ranks=num_ranks, num_stages=num_stages)
         shared = together(Bucket.TIED, stage=0, num_ranks=num_ranks, num_stages=num_stages)
-        yield from (each for each in shared if each.stage in own)
+        yield from (instruction for instruction in shared if instruction.stage in stages_here)
     yield reduce(rank, Bucket.SCALARS)  # after the gradients: it has their norm
 
 

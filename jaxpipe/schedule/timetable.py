@@ -71,11 +71,16 @@ def timetable(
             backward-weight takes as long as its backward, or the programs deadlock.
     """
     num_ranks, num_stages = len(schedule), count_stages(schedule)
-    programs = tuple(tuple(each for each in program if each.is_compute) for program in schedule)
+    programs = tuple(
+        tuple(instruction for instruction in program if instruction.is_compute)
+        for program in schedule
+    )
     # Without computes there would be no makespan to divide by.
     check_size(
         num_stages=num_ranks,
-        num_microbatches=len({each.microbatch for program in programs for each in program}),
+        num_microbatches=len(
+            {instruction.microbatch for program in programs for instruction in program}
+        ),
     )
     if backward_weight_s is None:
         backward_weight_s = tuple(seconds / 2 for seconds in backward_s)
@@ -102,7 +107,7 @@ def _durations(
     return {
         Op.FORWARD: forward_s,
         Op.BACKWARD: backward_s,
-        Op.BACKWARD_INPUT: tuple(whole - weight for whole, weight in parts),
+        Op.BACKWARD_INPUT: tuple(total - weight for total, weight in parts),
         Op.BACKWARD_WEIGHT: backward_weight_s,
     }
 
@@ -168,7 +173,7 @@ def _check_durations(name: str, durations: tuple[float, ...], *, num_stages: int
 
 
 def _check_parts(backward_s: tuple[float, ...], backward_weight_s: tuple[float, ...]) -> None:
-    if any(part >= whole for part, whole in zip(backward_weight_s, backward_s, strict=True)):
+    if any(part >= total for part, total in zip(backward_weight_s, backward_s, strict=True)):
         raise PlanError(
             f"`backward_weight_s` {backward_weight_s} must be below `backward_s` {backward_s}, "
             "of which it is a part; leave seconds for each backward-input"

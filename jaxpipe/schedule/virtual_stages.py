@@ -47,7 +47,7 @@ def count_stages(schedule: Schedule) -> int:
     """
     num_ranks = len(schedule)
     # Rounded up to whole chunks: the highest stage need not be on the last rank.
-    last = max((each.stage for program in schedule for each in program), default=0)
+    last = max((instruction.stage for program in schedule for instruction in program), default=0)
     return num_ranks * (1 + max(0, last) // num_ranks) if num_ranks else 0
 
 

@@ -183,9 +183,9 @@ class Profile:
                 f"`flops_per_s` ({self.flops_per_s}) must be positive, `microbatch` "
                 f"({self.microbatch}) at least 1, and `layers` not empty, has {len(self.layers)}"
             )
-        for codec, each in self.coding.items():
-            if not min(each.encode_s, each.decode_s) >= 0:
-                raise ValueError(f"`coding.{codec}` must not have negative seconds: {each}")
+        for codec, costs in self.coding.items():
+            if not min(costs.encode_s, costs.decode_s) >= 0:
+                raise ValueError(f"`coding.{codec}` must not have negative seconds: {costs}")
 
     def stage(self, cut: Cut, stage: int) -> Part:
         """Return a stage of a partition; the first holds the embedding, the last the head."""

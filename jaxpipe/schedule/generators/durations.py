@@ -30,9 +30,9 @@ class Costs:
                 f"{', '.join(str(len(seconds)) for seconds in computes)} stages; give seconds "
                 "for each stage, and for each hop between two"
             )
-        if not all(0 < each < math.inf for seconds in computes for each in seconds):
+        if not all(0 < duration < math.inf for seconds in computes for duration in seconds):
             raise PlanError(f"{self}: computes must take finite seconds above zero")
-        if not all(0 <= each < math.inf for each in self.message_s):
+        if not all(0 <= seconds < math.inf for seconds in self.message_s):
             raise PlanError(f"`message_s` {self.message_s} must be finite seconds, not negative")
 
     @property

@@ -117,9 +117,9 @@ def alternate(forwards: Program, backwards: Program, *, warmup: int) -> Program:
     ['forward 0', 'backward 0', 'forward 1', 'backward 1']
     """
     program = list(forwards[:warmup])
-    for position, each in enumerate(backwards):
+    for position, instruction in enumerate(backwards):
         # Backward first: it frees the residuals for which the forward needs the room.
-        program.append(each)
+        program.append(instruction)
         program += forwards[warmup + position : warmup + position + 1]
     return tuple(program)
 
