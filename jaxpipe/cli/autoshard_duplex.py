@@ -60,8 +60,8 @@ def search_duplex(
     check_output("--out", out)
     model = _cost_model(request)
     believed = noisy_model(model, amplitude=request.noise, seed=request.seed)
-    found = search(believed)
-    counts = {str(kind): count for kind, count in count_step_collectives(found.strategy).items()}
+    result = search(believed)
+    counts = {str(kind): count for kind, count in count_step_collectives(result.strategy).items()}
     answer: dict[str, Any] = {
         "truth": "simulated",
         "model": request.model,
@@ -69,21 +69,21 @@ def search_duplex(
         "devices": model.profile.devices,
         "noise": request.noise,
         "seed": request.seed,
-        "num_stages": sum(each.starts_stage for each in found.strategy),
+        "num_stages": sum(decision.starts_stage for decision in result.strategy),
         "collectives": counts,
-        "memory_bytes": found.memory_bytes,
-        "predicted_s": step_s(model, found.strategy),
-        "believed_s": found.seconds,
-        "search_s": found.search_s,
+        "memory_bytes": result.memory_bytes,
+        "predicted_s": step_s(model, result.strategy),
+        "believed_s": result.seconds,
+        "search_s": result.search_s,
     }
     if out is not None:
-        out.write_text(strategy_json(model, found))
+        out.write_text(strategy_json(model, result))
     if json_:
         print(json.dumps(answer))
         return 0
     print("\n".join(_lines(answer)))
     if draw:
-        print(f"\n{draw_found(model, found)}")
+        print(f"\n{draw_found(model, result)}")
     if out is not None:
         print(f"\nstrategy -> {out}")
     return 0

@@ -225,10 +225,10 @@ def _notes(
     regions = dict.fromkeys(regions_of(plan, cluster_from(config)))
     slow = "between regions" if len(regions) > 1 else "all, as the ranks are in one region"
     searched = "".join(
-        f" {each.system} searched for the speeds that were measured with all ranks busy: "
-        f"{each.searched_for}."
-        for each in all_measured
-        if each.searched_for is not None
+        f" {measured.system} searched for the speeds that were measured with all ranks busy: "
+        f"{measured.searched_for}."
+        for measured in all_measured
+        if measured.searched_for is not None
     )
     return (
         f"{plan.num_ranks} ranks, batch {config.train.batch}, {config.train.steps} steps; step "

@@ -80,5 +80,5 @@ def _of_this_job(here: LaunchedRank, *, timeout_s: float) -> "tuple[Finding, ...
     transport.close()
     if facts is None or here.rank > 0:
         return None
-    found = judge_job(facts, num_started=here.num_ranks)
-    return (*found, judge_survival_of_job(os.environ))
+    finding = judge_job(facts, num_started=here.num_ranks)
+    return (*finding, judge_survival_of_job(os.environ))

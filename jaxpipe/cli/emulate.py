@@ -96,7 +96,7 @@ def emulate(  # noqa: PLR0913  each is an option of the command line
                 jitter_s=jitter_ms / 1e3,
                 loss=loss,
                 tcp=Tcp(tcp.value),
-                sysctls=dict(_setting(each) for each in sysctls),
+                sysctls=dict(_setting(setting) for setting in sysctls),
                 devices=placed,
             )
             with network as emulation:
@@ -261,7 +261,7 @@ def _check_places(emulation: Emulation, watch: RankWatch) -> None:
     if not watch.astray:
         return
     rank, host = next(iter(watch.astray.items()))
-    names = [each.name for each in emulation.cluster.hosts]
+    names = [host.name for host in emulation.cluster.hosts]
     where = "on the machine itself" if host is None else f"on {names[host]}"
     devices = emulation.devices
     device = emulation.cluster.devices[devices[rank]] if rank < len(devices) else None
@@ -311,7 +311,7 @@ def ended_by_signals() -> Iterator[Callable[[], None]]:
         check_signals()
 
     handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    previous = {n: each for n, each in handlers.items() if each is not signal.SIG_IGN}
+    previous = {n: handler for n, handler in handlers.items() if handler is not signal.SIG_IGN}
     for number in previous:
         signal.signal(number, stop)
     try:

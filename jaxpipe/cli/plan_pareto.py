@@ -43,9 +43,9 @@ def draw_pareto(options: SearchOptions, proposal: "Proposal", path: Path) -> Non
         return value
 
     front = [
-        Point(each.seconds, other(each), f"{sum(map(len, each.plan.groups))} devices")
-        for each in proposal.front
+        Point(split.seconds, other(split), f"{sum(map(len, split.plan.groups))} devices")
+        for split in proposal.front
     ]
-    chosen = Point(proposal.split.step_s, other(proposal), "")
+    current = Point(proposal.split.step_s, other(proposal), "")
     title = f"batch {proposal.plan.batch}, on {proposal.cluster.name}"
-    draw_front(front, chosen, path, title=title, unit=unit)
+    draw_front(front, current, path, title=title, unit=unit)

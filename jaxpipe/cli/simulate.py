@@ -132,10 +132,12 @@ def _json(prediction: "Prediction") -> dict[str, Any]:
         ],
         "memory": [
             {
-                "ranks": place.ranks,
-                "bytes": place.needs.total,
-                "device_bytes": None if place.room_bytes == inf else int(place.room_bytes),
+                "ranks": rank_memory.ranks,
+                "bytes": rank_memory.needs.total,
+                "device_bytes": None
+                if rank_memory.room_bytes == inf
+                else int(rank_memory.room_bytes),
             }
-            for place in prediction.memory
+            for rank_memory in prediction.memory
         ],
     }

@@ -162,17 +162,17 @@ def write_hosts(
     """
     with _users_mistakes():
         cluster = topo.load(name)
-        chosen = _chosen(cluster, devices=devices, plan=plan)
+        placement = _chosen(cluster, devices=devices, plan=plan)
         check_output_folder("--out", out, ("openmpi.hosts", "openmpi.ranks", "mpich.hosts"))
         out.mkdir(parents=True, exist_ok=True)
         hosts = write_inside(out, "openmpi.hosts", openmpi_hostfile(cluster))
-        ranks = write_inside(out, "openmpi.ranks", openmpi_rankfile(cluster, chosen))
-        mpich = write_inside(out, "mpich.hosts", mpich_hostfile(cluster, chosen))
+        ranks = write_inside(out, "openmpi.ranks", openmpi_rankfile(cluster, placement))
+        mpich = write_inside(out, "mpich.hosts", mpich_hostfile(cluster, placement))
     mapping = ("--map-by", f"rankfile:FILE={ranks}", "--bind-to", "none")
-    openmpi = shlex.join(("mpirun", "--hostfile", str(hosts), *mapping, "-n", str(len(chosen))))
+    openmpi = shlex.join(("mpirun", "--hostfile", str(hosts), *mapping, "-n", str(len(placement))))
     console.print(
         f"Open MPI: {openmpi} ...\n"
-        f"MPICH:    {shlex.join(('mpiexec', '-f', str(mpich), '-n', str(len(chosen))))} ...",
+        f"MPICH:    {shlex.join(('mpiexec', '-f', str(mpich), '-n', str(len(placement))))} ...",
         markup=False,
     )
     return 0

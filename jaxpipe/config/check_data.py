@@ -21,12 +21,12 @@ def check_data(config: Config, datasets: Sequence[Dataset]) -> None:
     sequence = config.train.sequence or config.model.sequence
     mixture = mixture_of(datasets, config.data.weights, sequence=sequence, pack=config.data.pack)
     batches = mixture.num_eval_batches(batch=config.train.batch)
-    each = "samples" if mixture.labelled_input else f"samples of {sequence} tokens"
+    unit = "samples" if mixture.labelled_input else f"samples of {sequence} tokens"
     if config.train.eval_batches > batches:
         raise ConfigError(
             f"`train.eval_batches` is {config.train.eval_batches}, but the held-out split of "
             f"{', '.join(config.data.folders)} has only {batches} batches of {config.train.batch} "
-            f"{each}; lower it, or hold out more"
+            f"{unit}; lower it, or hold out more"
         )
 
 
@@ -64,10 +64,10 @@ def _check_labelled(config: Config, dataset: Dataset, labels: Labels, *, folder:
         )
     sequence = config.train.sequence or model.sequence
     expected = InputShape.of_model(picture=model.picture, sequence=sequence)
-    if (found := dataset.labelled_input) != expected:
-        assert found is not None, labels
+    if (labelled_input := dataset.labelled_input) != expected:
+        assert labelled_input is not None, labels
         raise ConfigError(
             f"`data.folder` must have inputs of the shape that `model` takes, {expected.shape}, "
-            f"not {found.shape}; change `model.sequence`, `model.patch` or `model.channels`, or "
-            "prepare the data again"
+            f"not {labelled_input.shape}; change `model.sequence`, `model.patch` or "
+            "`model.channels`, or prepare the data again"
         )

@@ -41,19 +41,19 @@ def check_run(
             "second"
         )
     check_installed(config.run.trackers)
-    check_data(config, [open_dataset(dataset_folder(each)) for each in config.data.folders])
+    check_data(config, [open_dataset(dataset_folder(folder)) for folder in config.data.folders])
     check_place(config)
-    place = place_of(config)
+    store = place_of(config)
     if resume:
-        checkpoint = found or newest_valid(place)
+        checkpoint = found or newest_valid(store)
         _check_model(config, checkpoint)
         check_same_outer(config, checkpoint)
         check_same_tuning(config, checkpoint)
         return checkpoint
-    if committed(place):
-        field = "run.folder" if isinstance(place, Path) else "checkpoint.folder"
+    if committed(store):
+        field = "run.folder" if isinstance(store, Path) else "checkpoint.folder"
         raise ConfigError(
-            f"`{field}` {place} holds checkpoints, which a run does not overwrite; continue with "
+            f"`{field}` {store} holds checkpoints, which a run does not overwrite; continue with "
             "--resume, or name another folder"
         )
     return None
@@ -80,7 +80,7 @@ def _check_model(config: Config, checkpoint: Checkpoint) -> None:
             f"{checkpoint.folder} has a {type(saved).__name__}: a run continues with its own "
             "model; give the configuration of its run"
         )
-    for field in sorted({each.name for each in fields(saved)} - _MAY_CHANGE):
+    for field in sorted({known.name for known in fields(saved)} - _MAY_CHANGE):
         old, new = getattr(saved, field), getattr(config.model, field)
         if old != new:
             raise CheckpointError(

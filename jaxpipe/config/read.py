@@ -128,8 +128,8 @@ def config_from(tree: Mapping[str, Any]) -> Config:
         config = dataclasses.replace(config, sample=silent)
     if config.plan.file is None:
         return config
-    kept = {name: getattr(config.plan, name) for name in BESIDE_FILE}
-    return dataclasses.replace(config, plan=PlanConfig(**kept))
+    overrides = {name: getattr(config.plan, name) for name in BESIDE_FILE}
+    return dataclasses.replace(config, plan=PlanConfig(**overrides))
 
 
 def model_from_tree(values: Any) -> ModelConfig:
@@ -181,8 +181,8 @@ def _of_section(name: str, message: str) -> str:
 
 def _tables(section: Any) -> list[tuple[str, Any]]:
     """Return the fields of a section that are lists of tables, with the type of a table."""
-    found = ((f.name, get_args(f.type)) for f in dataclasses.fields(section))
-    return [(name, types[0]) for name, types in found if types and is_dataclass(types[0])]
+    section_types = ((f.name, get_args(f.type)) for f in dataclasses.fields(section))
+    return [(name, types[0]) for name, types in section_types if types and is_dataclass(types[0])]
 
 
 def _overridden(plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -242,9 +242,9 @@ def choices_of(section: Any, name: str) -> tuple[str, ...]:
     # The type itself, or what an optional or a tuple is made of.
     return tuple(
         value.value
-        for each in (kind, *get_args(kind))
-        if isinstance(each, type) and issubclass(each, StrEnum)
-        for value in each
+        for argument in (kind, *get_args(kind))
+        if isinstance(argument, type) and issubclass(argument, StrEnum)
+        for value in argument
     )
 
 

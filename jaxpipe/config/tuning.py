@@ -31,15 +31,15 @@ def tuned_model_from(config: Config, model: "Model | None" = None) -> "Model":
 
     check_compatible(config)
     base = build_model(config.model) if model is None else model
-    found = tuned(base, lora=config.lora, frozen=config.train.frozen)
+    tuned_model = tuned(base, lora=config.lora, frozen=config.train.frozen)
     # Pieces of a shard have no layers, by which the frozen ones could be told from others.
-    if config.optimizer.sharded and (name := partly_frozen(found)) is not None:
+    if config.optimizer.sharded and (name := partly_frozen(tuned_model)) is not None:
         raise ConfigError(
             f"`train.frozen` ({', '.join(config.train.frozen)}) matches some layers of {name} "
             "alone: with `optimizer.sharded`, a parameter must be frozen in all layers or in none; "
             "freeze all, or set `optimizer.sharded` to false"
         )
-    return found
+    return tuned_model
 
 
 def check_same_tuning(config: Config, checkpoint: Checkpoint) -> None:

@@ -50,8 +50,12 @@ def test_a_run_continues_with_what_it_trains() -> None:
         check_same_tuning(plain, saved)
     other = replace(saved, metadata=describe(plain))
     check_same_tuning(plain, other)
-    with pytest.raises(CheckpointError, match=r"`lora.rank` is 2, the checkpoint nowhere has 0"):
+    with pytest.raises(
+        CheckpointError, match=r"`lora.rank` .2. must be as in the checkpoint nowhere, 0"
+    ):
         check_same_tuning(lora, other)
-    with pytest.raises(CheckpointError, match=r"`train.frozen` is \('embed\.\*',\), the check"):
+    with pytest.raises(
+        CheckpointError, match=r"`train.frozen` .*embed\.\*.* must be as in the check"
+    ):
         check_same_tuning(frozen, other)
     check_same_tuning(lora, replace(other, step=0))  # an import
