@@ -235,5 +235,5 @@ def run_ranks(
 
 def _wait_for(ended: Iterable[Event]) -> None:
     """Wait for all ranks, without a deadline: every wait of theirs has one."""
-    for each in ended:
-        each.wait()
+    for future in ended:
+        future.wait()

@@ -15,16 +15,16 @@ def checked(tensor: np.ndarray, shape: tuple[int, ...], *, name: str) -> np.ndar
     return finite(tensor, name=name)
 
 
-def check_shape(found: tuple[int, ...], shape: tuple[int, ...], *, name: str) -> None:
+def check_shape(actual: tuple[int, ...], shape: tuple[int, ...], *, name: str) -> None:
     """Check the shape of a tensor.
 
     Raises:
         CheckpointError: it is another one.
     """
-    if found != shape:
+    if actual != shape:
         raise CheckpointError(
-            f"`{name}` has shape {list(found)}, and must have {list(shape)} for its `config.json`; "
-            "give the files that belong together"
+            f"`{name}` has shape {list(actual)}, and must have {list(shape)} for its "
+            "`config.json`; give the files that belong together"
         )
 
 

@@ -50,7 +50,7 @@ def read_model(folder: Path) -> tuple[ModelConfig, Streamed]:
     fields = read_json(folder / CONFIG, ConfigError)
     if fields.get("model_type") not in ARCHITECTURES:
         config, tensors = _gpt2(folder, fields)
-        return config, (StreamedTensor.of(name, each) for name, each in tensors.items())
+        return config, (StreamedTensor.of(name, tensor) for name, tensor in tensors.items())
     model, files = config_of_llama(fields), open_tensors(folder)
     pairs = known_pairs(model, files.files)
     return model, _streamed(files, pairs)
@@ -193,16 +193,16 @@ def _theirs(tensor: np.ndarray, pair: Pair) -> np.ndarray:
 
 
 def _shards(pairs: Iterable[Pair]) -> Iterator[tuple[Pair, ...]]:
-    held: list[Pair] = []
+    shard: list[Pair] = []
     size = 0
     for pair in pairs:
         num_bytes = 4 * int(np.prod(pair.shape))
-        if held and size + num_bytes > FILE_BYTES:
-            yield tuple(held)
-            held, size = [], 0
-        held.append(pair)
+        if shard and size + num_bytes > FILE_BYTES:
+            yield tuple(shard)
+            shard, size = [], 0
+        shard.append(pair)
         size += num_bytes
-    yield tuple(held)
+    yield tuple(shard)
 
 
 def _write(

@@ -96,9 +96,9 @@ def check_is_gpt2(config: GptConfig) -> None:
     """
     plain = {"experts": 0, "classes": 0, "patch": 0, "causal": True}
     for field, value in plain.items():
-        if (found := getattr(config, field)) != value:
+        if (actual := getattr(config, field)) != value:
             raise ConfigError(
-                f"`model.{field}` must be {value}, not {found}: only a GPT-2 can be exported"
+                f"`model.{field}` must be {value}, not {actual}: only a GPT-2 can be exported"
             )
 
 

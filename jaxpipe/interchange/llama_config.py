@@ -68,7 +68,7 @@ def config_of_llama(fields: Mapping[str, Any]) -> LlamaConfig:
         check_choice(fields, name, values)
     sizes = {ours: size_of(fields, theirs) for ours, theirs in _SIZES.items()}
     heads = sizes["num_heads"]
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         **sizes,
         "num_layers": size_of(fields, "num_hidden_layers"),
         "num_kv_heads": size_of(fields, "num_key_value_heads", default=heads),
@@ -79,7 +79,7 @@ def config_of_llama(fields: Mapping[str, Any]) -> LlamaConfig:
         **_special(fields),
     }
     try:
-        return LlamaConfig(**found)
+        return LlamaConfig(**settings)
     except ValueError as error:
         raise ConfigError(f"`config.json`: {error}") from error
 
@@ -123,7 +123,7 @@ def _kind(config: LlamaConfig) -> str:
 
 
 def _check_is_whole(config: LlamaConfig, again: LlamaConfig, *, kind: str) -> None:
-    for name in sorted({each.name for each in dataclasses.fields(config)} - _FORMATS):
+    for name in sorted({field.name for field in dataclasses.fields(config)} - _FORMATS):
         ours, theirs = getattr(config, name), getattr(again, name)
         # 0 and the width that it stands for are the same.
         if name in ("head_width", "query_scale"):
@@ -183,11 +183,11 @@ def _special_of_gemma(fields: Mapping[str, Any], layers: int) -> dict[str, Any]:
 
 
 def _check_layer_types(fields: Mapping[str, Any], expected: list[str]) -> None:
-    found = fields.get("layer_types")
-    if found is not None and found != expected:
+    layer_types = fields.get("layer_types")
+    if layer_types is not None and layer_types != expected:
         raise ConfigError(
-            f"`layer_types` in `config.json` is {found!r:.80}, not {expected[:2]!r:.80} and so on: "
-            "windows are in no layer, in all, or in every other one; such a model cannot be "
+            f"`layer_types` in `config.json` is {layer_types!r:.80}, not {expected[:2]!r:.80} and "
+            "so on: windows are in no layer, in all, or in every other one; such a model cannot be "
             "imported"
         )
 

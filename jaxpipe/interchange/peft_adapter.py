@@ -46,7 +46,7 @@ def write_adapter(
     tensors = read([name + suffix for name in names for suffix in (LORA_A, LORA_B)])
     theirs: dict[str, np.ndarray] = {}
     for name, module in names.items():
-        a, b = (np.asarray(tensors[name + each], np.float32) for each in (LORA_A, LORA_B))
+        a, b = (np.asarray(tensors[name + suffix], np.float32) for suffix in (LORA_A, LORA_B))
         theirs[f"{_PREFIX}{module}.lora_A.weight"] = np.ascontiguousarray(a.T)
         flat = b.reshape(len(b), prod(b.shape[1:]))  # queries, keys and values side by side
         theirs[f"{_PREFIX}{module}.lora_B.weight"] = np.ascontiguousarray(flat.T)

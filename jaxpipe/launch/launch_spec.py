@@ -104,8 +104,8 @@ class Launch:
             return self.command_line
         listed = " ".join(map(str, slots))
         # Single quotes: the shell of the rank expands the variables. `rank` is $0 of that shell.
-        chosen = f"slots=({listed}); CUDA_VISIBLE_DEVICES=${{slots[$OMPI_COMM_WORLD_RANK]}}"
-        return f"bash -c '{chosen} exec \"$@\"' rank {self.command_line}"
+        devices = f"slots=({listed}); CUDA_VISIBLE_DEVICES=${{slots[$OMPI_COMM_WORLD_RANK]}}"
+        return f"bash -c '{devices} exec \"$@\"' rank {self.command_line}"
 
 
 def scheduler_name(folder: str) -> str:

@@ -96,9 +96,9 @@ def _requests(launch: Launch, *, time_limit: str, notice_s: int, mpi: SlurmMpi) 
     """Request as much on each host as on the fullest, or SLURM would distribute tasks freely."""
     counts = launch.ranks_of_host
     fullest = max(counts.values())
-    each = launch.gpus_each
+    num_gpus = launch.gpus_each
     inside = mpi is SlurmMpi.MPIRUN
-    gpus = f"--gpus-per-node={fullest * each}" if inside else f"--gpus-per-task={each}"
+    gpus = f"--gpus-per-node={fullest * num_gpus}" if inside else f"--gpus-per-task={num_gpus}"
     requests = [
         f"--job-name={launch.name}",
         f"--nodes={len(counts)}",

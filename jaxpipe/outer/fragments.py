@@ -38,10 +38,10 @@ def fragments(names: Iterable[str], *, num_fragments: int) -> tuple[tuple[str, .
     >>> fragments(("embed.tokens", "blocks.0.up", "blocks.1.up"), num_fragments=3)
     (('embed.tokens',), ('blocks.0.up',), ('blocks.1.up',))
     """
-    found: list[list[str]] = [[] for _ in range(num_fragments)]
+    names_of: list[list[str]] = [[] for _ in range(num_fragments)]
     for name in names:
-        found[fragment_of(name, num_fragments=num_fragments)].append(name)
-    return tuple(map(tuple, found))
+        names_of[fragment_of(name, num_fragments=num_fragments)].append(name)
+    return tuple(map(tuple, names_of))
 
 
 def check_fragments(num_fragments: int, *, num_layers: int) -> None:

@@ -71,7 +71,9 @@ class OuterConfig:
         return self.codec.facts.needs_feedback
 
     def _check_given(self) -> None:
-        changed = [each.name for each in fields(self) if getattr(self, each.name) != each.default]
+        changed = [
+            field.name for field in fields(self) if getattr(self, field.name) != field.default
+        ]
         if self.islands == 0 and changed:
             raise ValueError(
                 f"`{changed[0]}` ({getattr(self, changed[0])}) needs islands, and `islands` is 0; "

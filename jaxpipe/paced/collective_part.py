@@ -49,8 +49,8 @@ class Exchange:
     def begin(self) -> None:
         """Join the collective, and return at once."""
         rank, due_s = self.transport.rank, self.pace.now()
-        sends = [n for n, each in enumerate(self.collective) if each.source == rank]
-        receives = [n for n, each in enumerate(self.collective) if each.destination == rank]
+        sends = [n for n, transfer in enumerate(self.collective) if transfer.source == rank]
+        receives = [n for n, transfer in enumerate(self.collective) if transfer.destination == rank]
         assert sends or receives, f"rank {rank} is not a member of this collective"
         for number in sends:
             after = self.collective[number].after

@@ -127,19 +127,19 @@ def execute(
         )
         if gathered is None or switch is None:
             return None
-        reports = [msgspec.json.decode(each, type=_Report) for each in gathered]
+        reports = [msgspec.json.decode(report, type=_Report) for report in gathered]
         return _outcome(task, reports, switch.lateness)
 
 
 def _agree_on_origin(task: Task, transport: Transport, switch: Switch | None) -> TimeBase:
     """Return the time base that rank 0 chooses for all ranks."""
-    chosen = None
+    origin_s = None
     if switch is not None:
         base = TimeBase(origin_s=time.perf_counter() + _AHEAD_S, stretch=task.scale.time)
         switch.start(base)
-        chosen = msgspec.json.encode(base)
+        origin_s = msgspec.json.encode(base)
     content = broadcast_bytes(
-        transport, chosen, root=0, tag=BROADCAST_TAG, timeout_s=task.timeout_s
+        transport, origin_s, root=0, tag=BROADCAST_TAG, timeout_s=task.timeout_s
     )
     return msgspec.json.decode(content, type=TimeBase)
 

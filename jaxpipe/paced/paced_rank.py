@@ -68,15 +68,15 @@ class Task:
     @property
     def gathers(self) -> frozenset[int]:
         """The tags of the all-reduces inside a step."""
-        jobs = (self.job,) if self.outer is None else [each.job for each in self.outer.islands]
+        jobs = (self.job,) if self.outer is None else [island.job for island in self.outer.islands]
         return frozenset().union(*map(gathered_tags, jobs))
 
     def of_rank(self, rank: int) -> "Task":
         """Return the task of a rank: with an outer loop, its island in place of all ranks."""
         if self.outer is None:
             return self
-        own = self.outer.of_rank(rank)
-        return replace(self, job=own.job, all_reduces=own.all_reduces)
+        job = self.outer.of_rank(rank)
+        return replace(self, job=job.job, all_reduces=job.all_reduces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class PacedRank:
         state = TrainState(
             stages={stage: StageState(params={}, moments=()) for stage in self.interpreter.calls}
         )
-        numbers = (each.microbatch or 0 for part in self.parts for each in part)
+        numbers = (instruction.microbatch or 0 for part in self.parts for instruction in part)
         microbatches = 1 + max(numbers, default=0)
         # No data is read: zeros that take no memory stand for the tokens of all microbatches.
         tokens = np.broadcast_to(np.zeros((1, 1, 2), np.int32), (microbatches, 1, 2))
@@ -129,15 +129,15 @@ class PacedRank:
 
 
 def open_rank(
-    whole: Task, transport: Transport, connection: socket.socket, *, clock: VirtualClock
+    whole_task: Task, transport: Transport, connection: socket.socket, *, clock: VirtualClock
 ) -> PacedRank:
     """Return this rank of a job; `connection` is its connection to the switch."""
-    task = whole.of_rank(transport.rank)
+    task = whole_task.of_rank(transport.rank)
     job, outer = task.job, task.outer
     paced = PacedTransport(
         transport,
         connection,
-        num_ranks=whole.job.num_ranks,
+        num_ranks=whole_task.job.num_ranks,
         clock=clock,
         scale=task.scale,
         blocking_s=task.timeout_s if job.blocking else None,
@@ -231,9 +231,9 @@ def _part(program: Program, task: Task, collectives: Mapping[int, Collective]) -
     if task.all_reduces is not None:
         return program
     return tuple(
-        each
-        for each in program
-        if each.bucket in (None, Bucket.SCALARS) or reduction_tag(each) in collectives
+        instruction
+        for instruction in program
+        if instruction.bucket in (None, Bucket.SCALARS) or reduction_tag(instruction) in collectives
     )
 
 
@@ -249,7 +249,7 @@ def _buckets(task: Task, *, rank: int, stage: int) -> Buckets:
     if plan.tied and stage in (0, plan.pipeline(rank).num_stages - 1):
         sizes[Bucket.TIED] = (planned.shared_bytes,)
     return {
-        bucket: tuple(_zeros(task.scale.num_bytes(each)) for each in of_bucket)
+        bucket: tuple(_zeros(task.scale.num_bytes(size)) for size in of_bucket)
         for bucket, of_bucket in sizes.items()
     }
 

@@ -55,9 +55,9 @@ class PacketReader:
     def feed(self, content: bytes) -> list[Packet]:
         """Return the packets that are complete with `content`, in order."""
         self._pending += content
-        whole = len(self._pending) // PACKET_BYTES * PACKET_BYTES
-        packets = list(self._unpack(self._pending[:whole]))
-        del self._pending[:whole]
+        num_bytes = len(self._pending) // PACKET_BYTES * PACKET_BYTES
+        packets = list(self._unpack(self._pending[:num_bytes]))
+        del self._pending[:num_bytes]
         return packets
 
     @staticmethod

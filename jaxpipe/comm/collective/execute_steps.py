@@ -37,10 +37,10 @@ class Formats:
 
 
 class Execution:
-    """The steps of one rank on `own`, a flat array, which they only read.
+    """The steps of one rank on `vector`, a flat array, which they only read.
 
-    Results go to `total`, by default new memory like `own` in its `sum_dtype`; it may be `own` if
-    no step writes what another reads as brought. Each message may take `timeout_s`.
+    Results go to `total`, by default new memory like `vector` in its `sum_dtype`; it may be `vector`
+    if no step writes what another reads as brought. Each message may take `timeout_s`.
 
     Raises:
         DeadlineError: a message took longer than `timeout_s`.
@@ -50,7 +50,7 @@ class Execution:
     def __init__(
         self,
         transport: Transport,
-        own: np.ndarray,
+        vector: np.ndarray,
         formats: Formats,
         *,
         tag: int,
@@ -59,8 +59,10 @@ class Execution:
     ):
         self._transport, self._formats = transport, formats
         self._tag, self._timeout_s = tag, timeout_s
-        self._own = own
-        self._total = aligned_empty(own.shape, sum_dtype(own.dtype)) if total is None else total
+        self._own = vector
+        self._total = (
+            aligned_empty(vector.shape, sum_dtype(vector.dtype)) if total is None else total
+        )
         self._outgoing = _Outgoing()
         self._settled: dict[Part, np.ndarray] = {}
 
@@ -191,7 +193,7 @@ class _Outgoing:
         for other, sending in self.from_total:
             if _overlap(part, other):
                 sending.wait(timeout_s=timeout_s)
-        self.from_total = [each for each in self.from_total if not _overlap(part, each[0])]
+        self.from_total = [waiting for waiting in self.from_total if not _overlap(part, waiting[0])]
 
     def finish_all(self, *, timeout_s: float) -> None:
         """Wait for all sends."""

@@ -113,8 +113,8 @@ def ranks_of_host(comm: MPI.Intracomm) -> frozenset[int]:
         host = comm.Split_type(MPI.COMM_TYPE_SHARED)
         here, everyone = host.Get_group(), comm.Get_group()
         ranks = here.Translate_ranks(None, everyone)
-        for each in (here, everyone, host):
-            each.Free()
+        for communicator in (here, everyone, host):
+            communicator.Free()
     return frozenset(ranks)
 
 
