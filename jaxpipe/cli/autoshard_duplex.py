@@ -90,8 +90,8 @@ def search_duplex(
 
 
 def _cost_model(request: DuplexOptions) -> Any:
-    from jaxpipe.baselines.autoshard.duplex import CostModel, Device, find_profile
-    from jaxpipe.baselines.autoshard.hlo import Target, target_speeds
+    from jaxpipe.baselines.autoshard.duplex import CostModel, DeviceSpeed, find_profile
+    from jaxpipe.baselines.autoshard.hlo import CompileTarget, target_speeds
     from jaxpipe.baselines.gpt.model_sizes import duplex_graph
     from jaxpipe.errors import ConfigError
     from jaxpipe.models import gpt_preset
@@ -102,7 +102,7 @@ def _cost_model(request: DuplexOptions) -> Any:
             f"`--batch` must be a multiple of {2 * profile.devices}, two halves for each of the "
             f"{profile.devices} devices of `--links`, not {request.batch}"
         )
-    speeds = target_speeds(Target(request.target))
+    speeds = target_speeds(CompileTarget(request.target))
     if request.dtype not in speeds.products:
         raise ConfigError(
             f"`--dtype` must be one of {', '.join(speeds.products)} for the target, not "
@@ -115,7 +115,7 @@ def _cost_model(request: DuplexOptions) -> Any:
     if request.layers is not None:
         config = replace(config, num_layers=request.layers)
     graph = duplex_graph(config, batch=request.batch, dtype=request.dtype)
-    device = Device(
+    device = DeviceSpeed(
         flops_per_s=speeds.products[request.dtype], memory_bytes_per_s=speeds.memory_bytes_per_s
     )
     return CostModel(graph=graph, device=device, profile=profile)

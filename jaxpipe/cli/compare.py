@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 if TYPE_CHECKING:  # these import numpy or jax, which `--help` can do without
-    from jaxpipe.baselines.compare.measured import Measured, Step
+    from jaxpipe.baselines.compare.measured import MeasuredStep, MeasuredSystem
     from jaxpipe.baselines.compare.system import Executor
     from jaxpipe.baselines.systems import System
     from jaxpipe.config import Config
@@ -113,7 +113,7 @@ class _StepLine:
         self._system, self._folder = system, folder
         self._num_steps = config.train.steps
 
-    def __call__(self, step: "Step") -> None:
+    def __call__(self, step: "MeasuredStep") -> None:
         """Print a step."""
         from jaxpipe.run.progress import Progress
         from jaxpipe.run.rank_progress import write_progress
@@ -204,7 +204,7 @@ def _why(output: str) -> str:
     return f"{death}" if death.rank is None else f"rank {death.rank}: {death}"
 
 
-def _picture(all_measured: "Sequence[Measured]", out: Path, truth: "RunTruth") -> list[Path]:
+def _picture(all_measured: "Sequence[MeasuredSystem]", out: Path, truth: "RunTruth") -> list[Path]:
     from jaxpipe.baselines.compare.compare_picture import draw
     from jaxpipe.errors import UserError
 
@@ -217,7 +217,7 @@ def _picture(all_measured: "Sequence[Measured]", out: Path, truth: "RunTruth") -
 
 
 def _notes(
-    all_measured: "Sequence[Measured]", config: "Config", plan: "Plan", truth: "RunTruth"
+    all_measured: "Sequence[MeasuredSystem]", config: "Config", plan: "Plan", truth: "RunTruth"
 ) -> str:
     from jaxpipe.baselines.compare.slow_links import regions_of
     from jaxpipe.config import cluster_from

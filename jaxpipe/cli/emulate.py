@@ -21,8 +21,8 @@ from jaxpipe.topo.emulate import (
     Emulation,
     EmulationError,
     EngineKind,
+    NetworkTraffic,
     Tcp,
-    Traffic,
     emulated,
 )
 from jaxpipe.topo.emulate.mpi import LINKS
@@ -32,7 +32,7 @@ _POLL_S = 0.2
 _SECONDS_TO_END = 5.0
 
 
-class Engine(Enum):
+class EngineOption(Enum):
     """How links are emulated; `auto` takes the first of netem, relay and htb that works here."""
 
     AUTO = "auto"
@@ -54,7 +54,7 @@ def emulate(  # noqa: PLR0913  each is an option of the command line
     command: tyro.conf.Positional[tuple[str, ...]],
     *,
     scale: float = 1.0,
-    engine: Engine = Engine.AUTO,
+    engine: EngineOption = EngineOption.AUTO,
     jitter_ms: float = 0.0,
     loss: float = 0.0,
     tcp: TcpStart = TcpStart.STEADY,
@@ -272,7 +272,7 @@ def _check_places(emulation: Emulation, watch: RankWatch) -> None:
     )
 
 
-def _print_traffic(emulation: Emulation, watch: RankWatch, traffic: Traffic) -> None:
+def _print_traffic(emulation: Emulation, watch: RankWatch, traffic: NetworkTraffic) -> None:
     hosts = emulation.cluster.host_of
     ranks: dict[int, list[int]] = {}
     for rank in sorted(watch.seen):
@@ -281,7 +281,7 @@ def _print_traffic(emulation: Emulation, watch: RankWatch, traffic: Traffic) -> 
     errors.print("\n".join(("", *lines)), markup=False)
 
 
-def _check_bytes(emulation: Emulation, watch: RankWatch, traffic: Traffic) -> None:
+def _check_bytes(emulation: Emulation, watch: RankWatch, traffic: NetworkTraffic) -> None:
     hosts = emulation.cluster.host_of
     used = {hosts[emulation.devices[rank]] for rank in watch.seen}
     if len(used) > 1 and not traffic.sent_bytes:
@@ -324,7 +324,7 @@ def ended_by_signals() -> Iterator[Callable[[], None]]:
 _MOST_LINKS = 40
 
 
-def host_lines(traffic: Traffic, ranks: Mapping[int, Sequence[int]]) -> Iterator[str]:
+def host_lines(traffic: NetworkTraffic, ranks: Mapping[int, Sequence[int]]) -> Iterator[str]:
     """Yield a line for each host: its interface's counters, and the ranks seen there."""
     width = max(4, *(len(host.host) for host in traffic.hosts))
     yield f"{'host':<{width}}  {'sent bytes':>15}  {'received bytes':>15}  ranks seen"
@@ -333,7 +333,7 @@ def host_lines(traffic: Traffic, ranks: Mapping[int, Sequence[int]]) -> Iterator
         yield f"{host.host:<{width}}  {host.sent_bytes:>15,}  {host.received_bytes:>15,}  {seen}"
 
 
-def link_lines(traffic: Traffic) -> Iterator[str]:
+def link_lines(traffic: NetworkTraffic) -> Iterator[str]:
     """Yield a line for each link that something crossed, the busiest first."""
     used = sorted(
         (link for link in traffic.links if link.num_bytes or link.dropped_packets),

@@ -33,7 +33,7 @@ def check_pareto(options: SearchOptions, path: Path) -> None:
 
 def draw_pareto(options: SearchOptions, proposal: "Proposal", path: Path) -> None:
     """Draw the front of a proposal, and its plan."""
-    from jaxpipe.pictures.pareto_picture import Point, draw_front
+    from jaxpipe.pictures.pareto_picture import ParetoPoint, draw_front
 
     unit = "dollars" if options.counts_dollars else "watt-hours"
 
@@ -43,9 +43,9 @@ def draw_pareto(options: SearchOptions, proposal: "Proposal", path: Path) -> Non
         return value
 
     front = [
-        Point(split.seconds, other(split), f"{sum(map(len, split.plan.groups))} devices")
+        ParetoPoint(split.seconds, other(split), f"{sum(map(len, split.plan.groups))} devices")
         for split in proposal.front
     ]
-    current = Point(proposal.split.step_s, other(proposal), "")
+    current = ParetoPoint(proposal.split.step_s, other(proposal), "")
     title = f"batch {proposal.plan.batch}, on {proposal.cluster.name}"
     draw_front(front, current, path, title=title, unit=unit)

@@ -32,7 +32,7 @@ from jaxpipe.trace import (
 )
 
 
-class Links(StrEnum):
+class SimulatedLinks(StrEnum):
     """The links over which the plan is simulated."""
 
     CLUSTER = "cluster"
@@ -47,7 +47,7 @@ def trace(  # noqa: PLR0913  each is an option of the command line
     step: int | None = None,
     ranks: Annotated[str | None, tyro.conf.arg(metavar="0-7,12")] = None,
     stages: Annotated[str | None, tyro.conf.arg(metavar="0,2-3")] = None,
-    links: Links = Links.CLUSTER,
+    links: SimulatedLinks = SimulatedLinks.CLUSTER,
     png: Path | None = None,
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
@@ -75,7 +75,7 @@ def trace(  # noqa: PLR0913  each is an option of the command line
     if run.is_dir():
         from jaxpipe.cli.simulated_run import simulated_run  # slow; `--help` can do without
 
-        simulated, assumed = simulated_run(run, measured, free_links=links is Links.FREE)
+        simulated, assumed = simulated_run(run, measured, free_links=links is SimulatedLinks.FREE)
         traces.append(one_step(simulated, step=1, called=last))  # the same number, to lie over it
     shown_ranks = chosen_ranks(measured, ranks=ranks, stages=stages)
     every_step = (measured, *traces[1:])

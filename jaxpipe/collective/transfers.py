@@ -21,13 +21,13 @@ from jaxpipe.collective.codec.codec_facts import NO_CODING, Coding
 from jaxpipe.collective.kinds import AllReduceKind, BarrierKind
 from jaxpipe.collective.pairwise import barrier_phases
 from jaxpipe.collective.ring import all_gather_phases, reduce_scatter_phases
-from jaxpipe.collective.shards import Part
+from jaxpipe.collective.shards import ElementRange
 from jaxpipe.collective.step import Act, PhasesOf, Step, weave
 from jaxpipe.collective.sync_tree import SyncTree, ranks
 from jaxpipe.collective.tree import broadcast_phases, reduce_phases
 from jaxpipe.errors import PlanError
 
-_CHUNK = Part(0, 2**60)
+_CHUNK = ElementRange(0, 2**60)
 """A chunk in units so small that cutting it evenly is exact in double precision."""
 
 

@@ -48,7 +48,7 @@ _GEMMA_NORMS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class TensorPair:
     """One tensor under both names, and our shape of it."""
 
     theirs: str
@@ -66,7 +66,7 @@ class Pair:
         return self.shape[::-1] if self.is_transposed else self.shape
 
 
-def llama_pairs(config: LlamaConfig) -> Iterator[Pair]:
+def llama_pairs(config: LlamaConfig) -> Iterator[TensorPair]:
     """Yield all tensors of a model.
 
     >>> config = LlamaConfig(
@@ -76,17 +76,17 @@ def llama_pairs(config: LlamaConfig) -> Iterator[Pair]:
     ('blocks.0.attention.key.kernel', (4, 2))
     """
     table = (config.vocabulary, config.dim)
-    yield Pair("model.embed_tokens.weight", "embed.tokens", table)
+    yield TensorPair("model.embed_tokens.weight", "embed.tokens", table)
     parts = ("local.", "full.") if config.alternating else ("",)
     for layer in range(config.depth):
         number, part = divmod(layer, len(parts))
         for theirs, ours, shape in _layer(config):
-            yield Pair(
+            yield TensorPair(
                 f"model.layers.{layer}.{theirs}", f"blocks.{number}.{parts[part]}{ours}", shape
             )
-    yield Pair("model.norm.weight", "head.norm.scale", (config.dim,))
+    yield TensorPair("model.norm.weight", "head.norm.scale", (config.dim,))
     if not config.tied:
-        yield Pair(_HEAD, "head.kernel", table)
+        yield TensorPair(_HEAD, "head.kernel", table)
 
 
 def _layer(config: LlamaConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
@@ -118,7 +118,7 @@ def _has_bias(config: LlamaConfig, name: str) -> bool:
     return config.mlp_bias if name.startswith("mlp.") else config.qkv_bias
 
 
-def known_pairs(config: LlamaConfig, present: Mapping[str, object]) -> tuple[Pair, ...]:
+def known_pairs(config: LlamaConfig, present: Mapping[str, object]) -> tuple[TensorPair, ...]:
     """Return all tensors of a model, which must be those present.
 
     Raises:
@@ -145,7 +145,7 @@ def known_pairs(config: LlamaConfig, present: Mapping[str, object]) -> tuple[Pai
     return pairs
 
 
-def pieces_of(files: TensorFiles, pair: Pair) -> Iterator[np.ndarray]:
+def pieces_of(files: TensorFiles, pair: TensorPair) -> Iterator[np.ndarray]:
     """Yield one of Hugging Face's tensors as ours, in float32: rows, or a kernel in one piece.
 
     Raises:
@@ -159,6 +159,6 @@ def pieces_of(files: TensorFiles, pair: Pair) -> Iterator[np.ndarray]:
         yield finite(rows, name=pair.theirs)
 
 
-def to_theirs(tensor: np.ndarray, pair: Pair) -> np.ndarray:
+def to_theirs(tensor: np.ndarray, pair: TensorPair) -> np.ndarray:
     """Return one of our tensors as Hugging Face's: the inverse of `pieces_of`."""
     return np.ascontiguousarray(tensor.T) if pair.is_transposed else np.ascontiguousarray(tensor)

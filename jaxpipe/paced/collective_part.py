@@ -24,7 +24,7 @@ from jaxpipe.paced.virtual_clock import VirtualClock
 
 
 @dataclass(slots=True, kw_only=True)
-class Exchange:
+class CollectiveExchange:
     """The sends and receives of one rank in a running collective.
 
     `done` is called with the virtual time at which all receives have arrived and all sends are

@@ -46,7 +46,7 @@ _ONE_CHUNK_BYTES = 2**40  # more than any message: no chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class PacedTask:
     """The arguments of a run of one step, or with an outer loop of several, the same on all ranks.
 
     With `all_reduces` the runtime's own all-reduces sum gradients of that size, and its all-gathers
@@ -71,7 +71,7 @@ class Task:
         jobs = (self.job,) if self.outer is None else [island.job for island in self.outer.islands]
         return frozenset().union(*map(gathered_tags, jobs))
 
-    def of_rank(self, rank: int) -> "Task":
+    def of_rank(self, rank: int) -> "PacedTask":
         """Return the task of a rank: with an outer loop, its island in place of all ranks."""
         if self.outer is None:
             return self
@@ -83,7 +83,7 @@ class Task:
 class PacedRank:
     """A rank that is set up: `interpreter` executes `parts`, with a barrier after some of them."""
 
-    task: Task
+    task: PacedTask
     interpreter: Interpreter
     transport: PacedTransport
     messages: BoundaryMessages
@@ -129,7 +129,7 @@ class PacedRank:
 
 
 def open_rank(
-    whole_task: Task, transport: Transport, connection: socket.socket, *, clock: VirtualClock
+    whole_task: PacedTask, transport: Transport, connection: socket.socket, *, clock: VirtualClock
 ) -> PacedRank:
     """Return this rank of a job; `connection` is its connection to the switch."""
     task = whole_task.of_rank(transport.rank)
@@ -198,7 +198,7 @@ def open_rank(
 
 
 def _outer_steps(
-    task: Task,
+    task: PacedTask,
     outer: PlannedOuter,
     inside: Transport,
     paced: PacedTransport,
@@ -226,7 +226,7 @@ def _receive(
     return transport.receive(like, source=source, tag=tag)
 
 
-def _part(program: Program, task: Task, collectives: Mapping[int, Collective]) -> Program:
+def _part(program: Program, task: PacedTask, collectives: Mapping[int, Collective]) -> Program:
     """Return the program of a phase without the all-reduces for which the job has no messages."""
     if task.all_reduces is not None:
         return program
@@ -237,7 +237,7 @@ def _part(program: Program, task: Task, collectives: Mapping[int, Collective]) -
     )
 
 
-def _buckets(task: Task, *, rank: int, stage: int) -> Buckets:
+def _buckets(task: PacedTask, *, rank: int, stage: int) -> Buckets:
     """Return the gradients of a stage, with as many values as the scale leaves of them."""
     planned = task.all_reduces
     if planned is None:
@@ -254,7 +254,7 @@ def _buckets(task: Task, *, rank: int, stage: int) -> Buckets:
     }
 
 
-def _shards(task: Task, *, rank: int, stage: int) -> PacedShards | None:
+def _shards(task: PacedTask, *, rank: int, stage: int) -> PacedShards | None:
     """Return the shards of a stage's optimizer; None if it has none."""
     planned = task.all_reduces
     if planned is None or not planned.gathered_bytes:
@@ -270,7 +270,7 @@ def _zeros(num_bytes: int) -> np.ndarray:
     return np.zeros(max(1, num_bytes // _GRADIENT.itemsize), _GRADIENT)
 
 
-def _wire(task: Task) -> WireFormat:
+def _wire(task: PacedTask) -> WireFormat:
     if task.all_reduces is None or task.all_reduces.chunk_bytes == inf:
         return WireFormat(chunk_bytes=_ONE_CHUNK_BYTES)
     chunk_bytes = task.scale.num_bytes(task.all_reduces.chunk_bytes)

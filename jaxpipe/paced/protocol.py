@@ -9,7 +9,7 @@ _FORMAT = struct.Struct("<iiiidd")  # "<": no padding, so every packet has the s
 PACKET_BYTES = _FORMAT.size
 
 
-class Kind(IntEnum):
+class PacketKind(IntEnum):
     """The event that a packet reports."""
 
     HELLO = 0
@@ -39,7 +39,7 @@ class Packet(NamedTuple):
     def to_bytes(self) -> bytes:
         """Return the packet as it is transmitted.
 
-        >>> packet = Packet(Kind.POSTED, 0, 3, 7, 8.0, 0.5)
+        >>> packet = Packet(PacketKind.POSTED, 0, 3, 7, 8.0, 0.5)
         >>> PacketReader().feed(packet.to_bytes()) == [packet]
         True
         """

@@ -149,14 +149,14 @@ def scaled_positions(latency_s: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class RegionPlaces:
     """A point of the plane for each region, and where the points are from."""
 
     points: np.ndarray
     about: str
 
 
-def places_of(cluster: Cluster) -> Places:
+def places_of(cluster: Cluster) -> RegionPlaces:
     """Return where the regions are drawn: on earth if all positions are known, else by latency."""
     known = site_positions()
     if all(region in known for region in cluster.regions):
@@ -168,13 +168,15 @@ def places_of(cluster: Cluster) -> Places:
         about = "positions on earth, near ones moved apart"
         if stretch > 1.05:
             about += f", stretched {plain_number(stretch, digits=2)}x from south to north"
-        return Places(points=_apart(points * (1.0, stretch)), about=about)
+        return RegionPlaces(points=_apart(points * (1.0, stretch)), about=about)
     num = len(cluster.regions)
     latency_s = np.zeros((num, num))
     for link in site_links(cluster):
         one, other = link.between
         latency_s[one, other], latency_s[other, one] = link.latency_s
-    return Places(points=_apart(scaled_positions(latency_s)), about="distances follow latency")
+    return RegionPlaces(
+        points=_apart(scaled_positions(latency_s)), about="distances follow latency"
+    )
 
 
 _FLATTEST: Final = 0.4

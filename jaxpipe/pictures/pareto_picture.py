@@ -8,7 +8,7 @@ from jaxpipe.pictures.canvas import new_figure, plain_text, save
 from jaxpipe.pictures.palette import BLUE, LINE, VERMILION
 
 
-class Point(NamedTuple):
+class ParetoPoint(NamedTuple):
     """The seconds of a step of a plan, its cost in a unit, and what stands at its point."""
 
     seconds: float
@@ -17,7 +17,12 @@ class Point(NamedTuple):
 
 
 def draw_front(
-    front: Sequence[Point], chosen_point: Point, path: Path, *, title: str, unit: str = "dollars"
+    front: Sequence[ParetoPoint],
+    chosen_point: ParetoPoint,
+    path: Path,
+    *,
+    title: str,
+    unit: str = "dollars",
 ) -> None:
     """Draw the front as steps, since no plan lies between two of its points, and the chosen plan.
 

@@ -24,7 +24,7 @@ from jaxpipe.runtime.metrics.records import METRICS_FILE
 from jaxpipe.runtime.metrics.run_truth import RunTruth, truth_of
 from jaxpipe.runtime.rank_mesh import first_device, rank_mesh
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
-from jaxpipe.runtime.stage.mesh import ONE_DEVICE, Device, Layout, layout_over
+from jaxpipe.runtime.stage.mesh import ONE_DEVICE, Device, StageLayout, layout_over
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.runtime.step.parameter_gather import optimizer_shards_of
@@ -98,7 +98,7 @@ class Job:
         """The number of tokens of a step, over all replicas; of pictures, of positions."""
         return self.train.batch * self.sequence
 
-    def layout(self, devices: Sequence[Device], *, rank: int) -> Layout:
+    def layout(self, devices: Sequence[Device], *, rank: int) -> StageLayout:
         """Return the layout of the stages of a rank over the devices of its process.
 
         Raises:
@@ -109,7 +109,7 @@ class Job:
         return layout_over(devices[first:], mesh, split=self.model.split)
 
     def functions(
-        self, *, stage: int, rank: int = 0, layout: Layout = ONE_DEVICE
+        self, *, stage: int, rank: int = 0, layout: StageLayout = ONE_DEVICE
     ) -> StageFunctions:
         """Return the functions of a stage of a rank; replicas that are alike have equal ones.
 

@@ -25,7 +25,7 @@ _FEW: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class RowGroup:
     """Neighbouring rows of the same stages, from `top` to `bottom`, in rows."""
 
     label: str
@@ -42,7 +42,7 @@ class Bands:
 
     tops: Mapping[int, float]
     labels: Mapping[int, str]
-    groups: tuple[Group, ...]
+    groups: tuple[RowGroup, ...]
     height: float
 
 
@@ -66,14 +66,14 @@ def bands_of(trace: Trace, *, ranks: Sequence[int] | None = None) -> Bands:
     )
     is_grouped = len({stages[rank] for rank in drawn}) < len(drawn)
     tops: dict[int, float] = {}
-    groups: list[Group] = []
+    groups: list[RowGroup] = []
     top = 0.0
     for stages_shared, members in groupby(drawn, key=lambda rank: stages[rank]):
         top += _GAP if is_grouped and tops else 0.0
         begin = top
         for rank in members:
             tops[rank], top = top, top + 1
-        groups.append(Group(label=_stage_label(stages_shared), top=begin, bottom=top))
+        groups.append(RowGroup(label=_stage_label(stages_shared), top=begin, bottom=top))
     return Bands(
         tops=tops,
         labels={

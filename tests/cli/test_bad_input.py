@@ -161,7 +161,7 @@ def test_a_missing_or_broken_file_is_refused(
     missing.write_text("[run")
     assert "is not TOML" in refusal(capsys, "show", str(missing))
     missing.write_text("")
-    assert "the section `run` is missing" in refusal(capsys, "show", str(missing))
+    assert "`run` is missing; add the section [run]" in refusal(capsys, "show", str(missing))
 
 
 def test_a_codec_of_gradients_needs_shares(
@@ -187,7 +187,7 @@ def test_a_flipped_bit_in_a_token_file_is_refused(
     copy = shutil.copytree(dataset, tmp_path / "copy")
     flip_a_bit(copy / "train.npy")
     line = refusal(capsys, "train", str(write_config(data={"folder": str(copy)})))
-    assert "train.npy is not: `checksum` does not match the content" in line
+    assert "train.npy is not: its content does not match its checksum" in line
     (copy / "train.npy").unlink()
     assert "train.npy" in refusal(capsys, "train", str(write_config(data={"folder": str(copy)})))
 

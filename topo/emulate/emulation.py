@@ -41,7 +41,7 @@ class HostCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class NetworkTraffic:
     """The traffic of a network: by host, and by link if the engine counts links."""
 
     hosts: tuple[HostCount, ...]
@@ -96,13 +96,13 @@ class Emulation:
             self.owner, len(self.cluster.hosts), [hosts[device] for device in self.devices]
         )
 
-    def traffic(self) -> Traffic:
+    def traffic(self) -> NetworkTraffic:
         """Return the traffic so far.
 
         Raises:
             EmulationError: the engine has ended.
         """
-        return Traffic(
+        return NetworkTraffic(
             hosts=tuple(
                 _count(host.name, self.owner.namespace(number))
                 for number, host in enumerate(self.cluster.hosts)

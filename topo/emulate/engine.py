@@ -52,7 +52,7 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class ChosenEngine:
     """An engine, and why it was chosen: the engines tried before it, and their errors."""
 
     kind: EngineKind
@@ -83,7 +83,7 @@ def check_machine() -> None:
             )
 
 
-def choose(asked: EngineKind) -> Choice:
+def choose(asked: EngineKind) -> ChosenEngine:
     """Return the requested engine, or the best one of this machine; each is tried first.
 
     Raises:
@@ -93,12 +93,12 @@ def choose(asked: EngineKind) -> Choice:
         missing = _missing(asked)
         if missing:
             raise ValueError(f"`--engine {asked.value}` cannot run on this machine: {missing}")
-        return Choice(kind=asked, why="requested")
+        return ChosenEngine(kind=asked, why="requested")
     tried: list[str] = []
     for kind in (EngineKind.NETEM, EngineKind.RELAY, EngineKind.HTB):
         missing = _missing(kind)
         if not missing:
-            return Choice(kind=kind, why="; ".join(tried) or "the kernel shapes and delays")
+            return ChosenEngine(kind=kind, why="; ".join(tried) or "the kernel shapes and delays")
         tried.append(f"no {kind.value}: {missing}")
     raise ValueError(f"cannot emulate: no engine can run on this machine: {'; '.join(tried)}")
 

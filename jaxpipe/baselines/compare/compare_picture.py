@@ -12,14 +12,14 @@ The plot needs matplotlib, which the extra `plot` installs.
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxpipe.baselines.compare.measured import Measured
+from jaxpipe.baselines.compare.measured import MeasuredSystem
 from jaxpipe.pictures import new_figure, plain_number, save, unit_for
 from jaxpipe.pictures.palette import ORANGE, SKY
 from jaxpipe.pictures.units import BYTES, SECONDS
 from jaxpipe.trace import Truth
 
 
-def draw(all_measured: Sequence[Measured], path: Path, *, truth: Truth) -> None:
+def draw(all_measured: Sequence[MeasuredSystem], path: Path, *, truth: Truth) -> None:
     """Draw step time, bytes over slow links and peak memory, each in one unit.
 
     `truth` is that of the links.

@@ -7,7 +7,12 @@ import msgspec
 
 from jaxpipe.baselines.autoshard.spmd.distributed import join, leave
 from jaxpipe.baselines.autoshard.strategy import write_strategy
-from jaxpipe.baselines.compare.measured import Measured, RankPart, Step, write_measured
+from jaxpipe.baselines.compare.measured import (
+    MeasuredStep,
+    MeasuredSystem,
+    RankPart,
+    write_measured,
+)
 from jaxpipe.baselines.compare.pipeline_rank import run_pipeline
 from jaxpipe.baselines.compare.sharded_rank import Ranks, run_sharded
 from jaxpipe.baselines.compare.strategies import Chosen
@@ -27,7 +32,7 @@ def run_system(
     resolved: ResolvedPlan,
     *,
     folder: Path,
-    observe: Callable[[Step], None],
+    observe: Callable[[MeasuredStep], None],
     executor: Executor = Executor.SPMD,
 ) -> None:
     """Train as one of the ranks that MPI has started; rank 0 writes the measurements of all.
@@ -57,7 +62,7 @@ def _run(
     cluster: Cluster,
     *,
     folder: Path,
-    observe: Callable[[Step], None],
+    observe: Callable[[MeasuredStep], None],
     executor: Executor = Executor.SPMD,
 ) -> None:
     callback = observe if transport.rank == 0 else _ignore
@@ -73,7 +78,7 @@ def _run(
     parts = _gathered(transport, part, timeout_s=job.run.timeout_s)
     if parts is None:
         return
-    measured = Measured(
+    measured = MeasuredSystem(
         system=system,
         strategy=_description(job.plan) if choice is None else choice.description,
         tokens_per_step=job.tokens_per_step,
@@ -107,5 +112,5 @@ def _description(plan: Plan) -> str:
     return f"{plan.shape}, {plan.schedule_name}, {' + '.join(sizes)}"
 
 
-def _ignore(_step: Step) -> None:
+def _ignore(_step: MeasuredStep) -> None:
     """Callback of the ranks other than 0."""

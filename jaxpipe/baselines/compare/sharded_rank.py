@@ -26,7 +26,7 @@ from jaxpipe.baselines.autoshard.spmd.distributed import initial_pieces, placed_
 from jaxpipe.baselines.autoshard.strategy import jax_mesh, parse_strategy, strategy_text
 from jaxpipe.baselines.compare.busy_speeds import measure_busy_speeds
 from jaxpipe.baselines.compare.host_rank import HostRun
-from jaxpipe.baselines.compare.measured import RankPart, Step, peak_bytes
+from jaxpipe.baselines.compare.measured import MeasuredStep, RankPart, peak_bytes
 from jaxpipe.baselines.compare.routed_job import routed
 from jaxpipe.baselines.compare.slow_links import regions_of, sent_in_rings
 from jaxpipe.baselines.compare.strategies import BUCKET_BYTES, NAMES, RESULT_NAMES, Chosen, choose
@@ -60,9 +60,9 @@ def run_sharded(
     job: Job,
     ranks: Ranks,
     *,
-    observe: Callable[[Step], None],
+    observe: Callable[[MeasuredStep], None],
     executor: Executor = Executor.SPMD,
-) -> tuple[Chosen, tuple[Step, ...], RankPart]:
+) -> tuple[Chosen, tuple[MeasuredStep, ...], RankPart]:
     """Train as one of the ranks, which have joined; the losses are the same on all ranks.
 
     Raises:
@@ -157,14 +157,18 @@ def _chosen_by_rank_0(
 
 
 def _train(
-    job: Job, compiled: Any, shardings: Any, transport: Transport, observe: Callable[[Step], None]
-) -> tuple[Step, ...]:
+    job: Job,
+    compiled: Any,
+    shardings: Any,
+    transport: Transport,
+    observe: Callable[[MeasuredStep], None],
+) -> tuple[MeasuredStep, ...]:
     # The pipeline's key and samples: its losses are compared with these.
     key = jax.random.key(job.run.seed)
     state = initial_pieces(job.model, optimizer_of(job), key, shardings[0])
     # gloo gives all ranks 30 s to connect in the first step, and one of them may still compile.
     barrier(transport, tag=BARRIER_TAG, timeout_s=job.run.startup_timeout_s)
-    steps: list[Step] = []
+    steps: list[MeasuredStep] = []
     for number in range(job.train.steps):
         begin_s = time.perf_counter()
         batch = placed_pieces(whole_batch(job, step=number), shardings[1:])
@@ -172,7 +176,7 @@ def _train(
         state, loss = compiled(state, *batch)
         # The loss alone may be ready before the update: the whole step counts.
         jax.block_until_ready(state)
-        done = Step(step=number + 1, loss=float(loss), step_s=time.perf_counter() - begin_s)
+        done = MeasuredStep(step=number + 1, loss=float(loss), step_s=time.perf_counter() - begin_s)
         steps.append(done)
         observe(done)
     return tuple(steps)

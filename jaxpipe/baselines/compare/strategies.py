@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from jaxpipe.baselines.autoshard.duplex import CollectiveProfile, CostModel, Device, search
+from jaxpipe.baselines.autoshard.duplex import CollectiveProfile, CostModel, DeviceSpeed, search
 from jaxpipe.baselines.autoshard.duplex.systems import bucket_bytes, strategy_of
 from jaxpipe.baselines.autoshard.duplex_step import realized
 from jaxpipe.baselines.autoshard.graph import trace_step
@@ -106,7 +106,7 @@ def _duplex(job: Job, step: NamedStep, arguments: Sequence[Any], speeds: BusySpe
     result = search(
         CostModel(
             graph=graph,
-            device=Device(flops_per_s=speeds.flops_per_s),
+            device=DeviceSpeed(flops_per_s=speeds.flops_per_s),
             profile=ring_profile(speeds, num_devices=num_ranks),
         )
     )

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 
 from jaxpipe.baselines.compare.check_request import TABLE
-from jaxpipe.baselines.compare.measured import Measured
+from jaxpipe.baselines.compare.measured import MeasuredSystem
 from jaxpipe.baselines.compare.system import OVERLAPS
 from jaxpipe.trace import Truth
 
 _MIB = 2**20
 
 
-def row(measured: Measured, truth: Truth) -> dict[str, str]:
+def row(measured: MeasuredSystem, truth: Truth) -> dict[str, str]:
     """Return the row of a system; headings or cells say if a value was measured or counted.
 
     `truth` is that of the links, which steps depend on.
@@ -39,7 +39,7 @@ def row(measured: Measured, truth: Truth) -> dict[str, str]:
     }
 
 
-def markdown(all_measured: Sequence[Measured], truth: Truth) -> str:
+def markdown(all_measured: Sequence[MeasuredSystem], truth: Truth) -> str:
     """Return the rows as a table of markdown."""
     rows = [row(measured, truth) for measured in all_measured]
     lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
@@ -47,7 +47,7 @@ def markdown(all_measured: Sequence[Measured], truth: Truth) -> str:
 
 
 def write_table(
-    all_measured: Sequence[Measured],
+    all_measured: Sequence[MeasuredSystem],
     description: Mapping[str, Any],
     folder: Path,
     *,

@@ -7,13 +7,13 @@ import numpy as np
 
 from jaxpipe.baselines.autoshard.spmd import run_hosts, run_one_device, run_program
 from jaxpipe.baselines.autoshard.strategy import Strategy
-from jaxpipe.baselines.gpt.sharding_problem import MOMENT_PART, Problem, drawn
+from jaxpipe.baselines.gpt.sharding_problem import MOMENT_PART, ShardingProblem, drawn
 from jaxpipe.errors import ConfigError
 
 _MOST_BYTES: Final = 8 * 2**30
 
 
-def executed(problem: Problem, strategy: Strategy) -> dict[str, Any]:
+def executed(problem: ShardingProblem, strategy: Strategy) -> dict[str, Any]:
     """Return seconds of a step, losses, and the largest difference of a gradient.
 
     Gradients are read from Adam's first moment after the first step.
@@ -43,7 +43,7 @@ def executed(problem: Problem, strategy: Strategy) -> dict[str, Any]:
     }
 
 
-def _check_size(problem: Problem, strategy: Strategy) -> None:
+def _check_size(problem: ShardingProblem, strategy: Strategy) -> None:
     leaves = jax.tree.leaves(problem.arguments[0])
     num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     needed = num_bytes * (strategy.mesh.num_devices + 1)

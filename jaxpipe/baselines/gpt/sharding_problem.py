@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxpipe.baselines.autoshard.graph import Graph, trace_step
-from jaxpipe.baselines.autoshard.hlo import Target, TargetSpeeds, target_speeds
+from jaxpipe.baselines.autoshard.hlo import CompileTarget, TargetSpeeds, target_speeds
 from jaxpipe.baselines.autoshard.intra_op import Machine
 from jaxpipe.baselines.autoshard.spmd import NamedStep, initial_state, train_step
 from jaxpipe.baselines.autoshard.strategy import AxisLink, MeshShape
@@ -24,7 +24,7 @@ MOMENT_PART = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class ShardingProblem:
     """The step to shard, and what the request says of it.
 
     `step` returns only the state, as Alpa's; `full_step` the mean loss as well.
@@ -58,7 +58,7 @@ class Problem:
         return MeshShape(dp=dp, op=op, dp_link=link(dp), op_link=link(op))
 
 
-def problem_of(request: Mapping[str, Any]) -> Problem:
+def problem_of(request: Mapping[str, Any]) -> ShardingProblem:
     """Return the step of a request; its arguments are shapes.
 
     Raises:
@@ -79,7 +79,7 @@ def problem_of(request: Mapping[str, Any]) -> Problem:
         microbatches=request["microbatches"],
         duplex=request["duplex"],
     )
-    return Problem(
+    return ShardingProblem(
         config=config,
         model=model,
         step=step,
@@ -96,7 +96,7 @@ def config_and_speeds(request: Mapping[str, Any]) -> tuple[GptConfig, TargetSpee
     Raises:
         ConfigError: the speed of the target in this format is not known.
     """
-    speeds = target_speeds(Target(request["target"]))
+    speeds = target_speeds(CompileTarget(request["target"]))
     if request["dtype"] not in speeds.products:
         raise ConfigError(
             f"`--dtype` must be a format whose speed on the target is known: "
@@ -117,7 +117,7 @@ def batch_shapes(
     return inputs, (num,) if config.classes else (num, config.sequence)
 
 
-def drawn(problem: Problem) -> tuple[Any, ...]:
+def drawn(problem: ShardingProblem) -> tuple[Any, ...]:
     """Return a fresh state and a random batch, instead of shapes."""
     config, keys = problem.config, jax.random.split(jax.random.key(problem.request["seed"]), 3)
     inputs, targets = batch_shapes(config, problem.request)

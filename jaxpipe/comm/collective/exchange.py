@@ -27,7 +27,7 @@ from jaxpipe.collective.algorithms import (
     reduce_scatter_steps,
 )
 from jaxpipe.collective.codec.aligned import aligned_empty
-from jaxpipe.collective.shards import Part, consecutive
+from jaxpipe.collective.shards import ElementRange, consecutive
 from jaxpipe.collective.sync_tree import SyncTree, leader
 from jaxpipe.comm.collective.execute_steps import Execution, Formats
 from jaxpipe.comm.collective.wire_format import ValueFormat
@@ -57,7 +57,7 @@ def all_gather(
     >>> run_ranks(2, work)
     [array([0., 1., 2.]), array([0., 1., 2.])]
     """
-    share = Part(0, size).cut(len(order))[list(order).index(transport.rank)]
+    share = ElementRange(0, size).cut(len(order))[list(order).index(transport.rank)]
     gathered = aligned_empty((size,), piece.dtype)
     # In place: the sends of a ring read the array that its receives complete.
     gathered[share.start : share.stop] = np.asarray(piece)
@@ -91,7 +91,7 @@ def reduce_scatter(
     [array([2.]), array([4., 1.])]
     """
     vector = _flat(array)
-    share = Part(0, vector.size).cut(len(order))[list(order).index(transport.rank)]
+    share = ElementRange(0, vector.size).cut(len(order))[list(order).index(transport.rank)]
     steps = reduce_scatter_steps(
         order, transport.rank, size=vector.size, message_size=_message_size(vector, chunk_bytes)
     )
@@ -158,7 +158,7 @@ def all_to_all(
     """
     vector, mine = _flat(array), list(order).index(transport.rank)
     if sizes is None:
-        sizes = [[part.size for part in Part(0, vector.size).cut(len(order))]] * len(order)
+        sizes = [[part.size for part in ElementRange(0, vector.size).cut(len(order))]] * len(order)
     assert sum(sizes[mine]) == vector.size, (sizes[mine], vector.size)
     leaving, arriving = consecutive(sizes[mine])[mine], consecutive([row[mine] for row in sizes])
     total = aligned_empty((arriving[-1].stop,), vector.dtype)

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from jaxpipe.collective.codec.aligned import aligned_empty
-from jaxpipe.collective.shards import Part
+from jaxpipe.collective.shards import ElementRange
 from jaxpipe.collective.step import Act, Step
 from jaxpipe.comm.buffer import num_bytes_of
 from jaxpipe.comm.collective.wire_format import Format, sum_dtype
@@ -39,8 +39,8 @@ class Formats:
 class Execution:
     """The steps of one rank on `vector`, a flat array, which they only read.
 
-    Results go to `total`, by default new memory like `vector` in its `sum_dtype`; it may be `vector`
-    if no step writes what another reads as brought. Each message may take `timeout_s`.
+    Results go to `total`, by default new memory like `vector` in its `sum_dtype`; it may be
+    `vector` if no step writes what another reads as brought. Each message may take `timeout_s`.
 
     Raises:
         DeadlineError: a message took longer than `timeout_s`.
@@ -64,7 +64,7 @@ class Execution:
             aligned_empty(vector.shape, sum_dtype(vector.dtype)) if total is None else total
         )
         self._outgoing = _Outgoing()
-        self._settled: dict[Part, np.ndarray] = {}
+        self._settled: dict[ElementRange, np.ndarray] = {}
 
     def run(self, steps: Sequence[Step]) -> np.ndarray:
         """Execute the steps, in order, and return the total."""
@@ -176,17 +176,17 @@ def _posted(
 class _Outgoing:
     """The pending sends: those that read the total, and the others."""
 
-    from_total: list[tuple[Part, Sending]] = field(default_factory=list)
+    from_total: list[tuple[ElementRange, Sending]] = field(default_factory=list)
     others: list[Sending] = field(default_factory=list)
 
-    def add(self, sending: Sending, *, reads: Part | None) -> None:
+    def add(self, sending: Sending, *, reads: ElementRange | None) -> None:
         """Add a send that reads this part of the total, or none of it."""
         if reads is None:
             self.others.append(sending)
         else:
             self.from_total.append((reads, sending))
 
-    def finish(self, part: Part, *, timeout_s: float) -> None:
+    def finish(self, part: ElementRange, *, timeout_s: float) -> None:
         """Wait for the sends that read this part of the total."""
         if not any(_overlap(part, other) for other, _ in self.from_total):
             return
@@ -201,5 +201,5 @@ class _Outgoing:
             sending.wait(timeout_s=timeout_s)
 
 
-def _overlap(one: Part, other: Part) -> bool:
+def _overlap(one: ElementRange, other: ElementRange) -> bool:
     return one.start < other.stop and other.start < one.stop

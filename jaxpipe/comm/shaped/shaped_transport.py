@@ -24,7 +24,7 @@ from jaxpipe.comm.envelope import Envelope
 from jaxpipe.comm.shaped.links import links_of_rank
 from jaxpipe.comm.shaped.timer import Timer
 from jaxpipe.comm.tags import MAX_TAG, TOKEN_TAG
-from jaxpipe.comm.timing import Times, Timing, timing_of
+from jaxpipe.comm.timing import MessageTiming, Times, timing_of
 from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transport
 from jaxpipe.errors import DeadlineError
 from jaxpipe.topo import Cluster
@@ -222,7 +222,7 @@ class _ShapedReceiving:
         self._array: HostOrDeviceArray | None = None
 
     @property
-    def timing(self) -> Timing | None:
+    def timing(self) -> MessageTiming | None:
         return timing_of(self._token)  # which arrives when the emulated link has delivered
 
     def wait(self, *, timeout_s: float) -> HostOrDeviceArray:

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from jaxpipe.collective import AllReduceKind, SyncTree, codec_of
-from jaxpipe.collective.shards import Part
+from jaxpipe.collective.shards import ElementRange
 from jaxpipe.collective.sync_tree import flat
 from jaxpipe.comm import (
     AllReduceHandle,
@@ -65,10 +65,10 @@ class OuterExchange:
         """The ranks, one of each other island, that this one waits for in an outer step."""
         return tuple(rank for rank in self.counterparts if rank != self.everyone.rank)
 
-    def slice_of(self, bucket: OuterBucket, *, size: int) -> Part:
+    def slice_of(self, bucket: OuterBucket, *, size: int) -> ElementRange:
         """Return the slice of a bucket's vector for which this rank takes the outer steps."""
         order = self._replicas(bucket)
-        return Part(0, size).cut(len(order))[order.index(self.inside.rank)]
+        return ElementRange(0, size).cut(len(order))[order.index(self.inside.rank)]
 
     def begin(
         self, bucket: OuterBucket, gradient: np.ndarray

@@ -20,7 +20,7 @@ from jaxpipe.runtime.config import MatmulPrecision
 from jaxpipe.runtime.stage.calls import OutputArrays, Scalar, StageSpec, TargetArrays
 from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
-from jaxpipe.runtime.stage.mesh import Layout
+from jaxpipe.runtime.stage.mesh import StageLayout
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.placed import PackedTargets
 from jaxpipe.runtime.stage.split_backward import Carried, SplitBackward
@@ -129,7 +129,7 @@ class CompiledStage:
 class _Compiler:
     """Compiles functions for one layout, and keeps their executables by name."""
 
-    def __init__(self, layout: Layout, before_each: Callable[[], object]) -> None:
+    def __init__(self, layout: StageLayout, before_each: Callable[[], object]) -> None:
         self._layout = layout
         self._before_each = before_each
         self.executables: dict[str, Compiled] = {}
@@ -234,7 +234,7 @@ def _compile_backwards(
     gradients: Any,
     *,
     ops: Collection[Op],
-    layout: Layout,
+    layout: StageLayout,
 ) -> SplitBackward | None:
     """Compile the backwards among `ops`, `given` the shapes of compute, residuals, cotangent.
 
@@ -258,7 +258,7 @@ def _compile_backwards(
 
 
 def _compile_update(
-    compiler: _Compiler, functions: StageFunctions, given: tuple[Any, ...], *, layout: Layout
+    compiler: _Compiler, functions: StageFunctions, given: tuple[Any, ...], *, layout: StageLayout
 ) -> None:
     """Compile the update, and with a sharded optimizer what makes whole parameters of pieces."""
     params, moments, *_ = given

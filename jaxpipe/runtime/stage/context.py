@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
-from jaxpipe.runtime.stage.mesh import CONTEXT, Layout
+from jaxpipe.runtime.stage.mesh import CONTEXT, StageLayout
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.placed import Places, segment_positions
 
@@ -44,7 +44,7 @@ class Tokens:
 
 
 def in_parts(
-    layout: Layout,
+    layout: StageLayout,
     function: Callable[[Parameters, Tokens, Places], Array],
     params: Parameters,
     tokens: Tokens,

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.stage.context import Tokens, in_parts
-from jaxpipe.runtime.stage.mesh import ONE_DEVICE, Layout
+from jaxpipe.runtime.stage.mesh import ONE_DEVICE, StageLayout
 from jaxpipe.runtime.stage.model import Model, Parameters, WithLoss
 from jaxpipe.runtime.stage.placed import PackedTargets, Places, model_at, segment_positions
 from jaxpipe.schedule import Remat
@@ -55,7 +55,7 @@ class Stage:
     loop: Loop = Loop.UNROLLED
     segments: tuple[int, ...] = ()
     shares_embedding: bool = False
-    layout: Layout = ONE_DEVICE
+    layout: StageLayout = ONE_DEVICE
 
     @property
     def is_first(self) -> bool:

@@ -34,7 +34,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from jaxpipe.collective.shards import Part
+from jaxpipe.collective.shards import ElementRange
 from jaxpipe.runtime.stage.gradient_buckets import (
     by_segment,
     joined,
@@ -52,9 +52,9 @@ class OptimizerShard:
     index: int
     count: int
 
-    def part(self, *, size: int) -> Part:
+    def part(self, *, size: int) -> ElementRange:
         """Return the range of this shard among `size` numbers."""
-        return Part(0, size).cut(self.count)[self.index]
+        return ElementRange(0, size).cut(self.count)[self.index]
 
     def pieces(self, tree: Parameters) -> Parameters:
         """Return the piece of each leaf in this shard, flat; on the host without a copy.
@@ -70,12 +70,12 @@ class OptimizerShard:
         parts = [leaf.reshape(-1)[a:b] for leaf, (a, b) in zip(leaves, ranges, strict=True)]
         return jax.tree.unflatten(structure, parts)
 
-    def ranges(self, leaves: Sequence[Any]) -> Iterator[Part]:
+    def ranges(self, leaves: Sequence[Any]) -> Iterator[ElementRange]:
         """Yield the range of this shard within each of the flat leaves; empty if outside of it."""
         mine, start = self.part(size=size_of(leaves)), 0
         for leaf in leaves:
             size = size_of(leaf)
-            yield Part(*(min(max(edge - start, 0), size) for edge in mine))
+            yield ElementRange(*(min(max(edge - start, 0), size) for edge in mine))
             start += size
 
 

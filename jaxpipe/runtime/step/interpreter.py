@@ -23,7 +23,7 @@ from jaxpipe.runtime.stage.loss_scale import is_finite
 from jaxpipe.runtime.stage.placed import PackedTargets
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.gradient_sync import GradientSync
-from jaxpipe.runtime.step.mailbox import Content, Mailbox, Receive, Timeouts
+from jaxpipe.runtime.step.mailbox import Mailbox, MessageContent, Receive, Timeouts
 from jaxpipe.runtime.step.parameter_gather import ParameterGather
 from jaxpipe.runtime.step.span_recorder import SpanRecorder
 from jaxpipe.runtime.step.stage_run import StageRun
@@ -156,7 +156,7 @@ class Interpreter:
             recorder=self.recorder,
             rank_of=lambda stage: self.plan.rank(replica=self.replica, stage=stage),
             num_stages=self.plan.pipelines[self.replica].num_stages,
-            content=Content(
+            content=MessageContent(
                 like=spec.layout.shape(spec.activation.shape, spec.activation.dtype),
                 receive=self.receive,
             ),

@@ -70,7 +70,7 @@ def unseal(data: bytes, *, version: int) -> dict[str, Any]:
 
     >>> unseal(seal({"step": 3}, version=1).replace(b"3", b"7"), version=1)
     Traceback (most recent call last):
-    ValueError: its content does not match its checksum
+    ValueError: `checksum` does not match the content
     """
     try:
         body = json.loads(data)

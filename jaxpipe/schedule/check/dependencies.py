@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from jaxpipe.schedule.dataflow import Kind, Value, inputs, output
+from jaxpipe.schedule.dataflow import Value, ValueKind, inputs, output
 from jaxpipe.schedule.instruction import (
     Bucket,
     Instruction,
@@ -65,7 +65,7 @@ def _needs(
         case Op.SEND:
             assert peer is not None, instruction
             assert microbatch is not None, instruction
-            kind = Kind.ACTIVATION if peer > stage else Kind.GRADIENT
+            kind = ValueKind.ACTIVATION if peer > stage else ValueKind.GRADIENT
             yield makers[Value(kind, stage, microbatch)]
         case Op.REDUCE:
             yield from (earlier for earlier in program if _contributes(earlier, instruction))

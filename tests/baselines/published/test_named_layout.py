@@ -73,7 +73,7 @@ def test_groups_across_hosts_are_refused():
 
 
 def test_a_baseline_that_does_not_fit_is_refused():
-    with pytest.raises(PlanError, match="use at most 4 stages"):
+    with pytest.raises(PlanError, match=r"`plan.stages` .8. must be at most 4"):
         named_plan(System.DTFM, task_on("case5-worldwide", num_layers=4), seed=0)
     with pytest.raises(PlanError, match=r"`--batch` .1024. and 4 devices .*; take a multiple of 8"):
         named_plan(System.MEGATRON_P8, task_on("two-region"), seed=0)

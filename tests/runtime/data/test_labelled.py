@@ -78,7 +78,7 @@ def test_a_flipped_byte_is_found(name: str, tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    with pytest.raises(DataError, match=f"{name} is not: `checksum` does not match the content"):
+    with pytest.raises(DataError, match=f"{name} is not: its content does not match"):
         open_dataset(tmp_path / "d")
 
 

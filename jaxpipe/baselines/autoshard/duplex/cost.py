@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from math import inf
 
 from jaxpipe.baselines.autoshard.duplex.collective_profile import CollectiveProfile
-from jaxpipe.baselines.autoshard.duplex.decision import Conversion, Decision, Placement
+from jaxpipe.baselines.autoshard.duplex.decision import Conversion, OperatorDecision, Placement
 from jaxpipe.baselines.autoshard.duplex.form import FULL, backward_conversion, conversion
-from jaxpipe.baselines.autoshard.duplex.graph import Graph, Operator
+from jaxpipe.baselines.autoshard.duplex.graph import LabelledGraph, LabelledOperator
 from jaxpipe.baselines.autoshard.duplex.signature import Signature
 from jaxpipe.collective.kinds import CollectiveKind
 from jaxpipe.errors import PlanError
@@ -27,7 +27,7 @@ BACKWARD = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class DeviceSpeed:
     """The speed of one device.
 
     Args:
@@ -92,13 +92,13 @@ class CostModel:
             published cost function of HiDup has none of it.
     """
 
-    graph: Graph
-    device: Device
+    graph: LabelledGraph
+    device: DeviceSpeed
     profile: CollectiveProfile
     halves: int = 2
     overlaps_backward: bool = True
 
-    def of(self, operator: Operator, decision: Decision) -> OperatorCost:
+    def of(self, operator: LabelledOperator, decision: OperatorDecision) -> OperatorCost:
         """Return the cost of a decision."""
         moved = [self.conversion_s(conversion) for conversion in decision.conversions]
         stored = [self.placement_s(placement) for placement in decision.placements]
@@ -112,7 +112,7 @@ class CostModel:
             memory_bytes=self.memory_bytes(operator, decision),
         )
 
-    def compute_s(self, operator: Operator, signature: Signature) -> float:
+    def compute_s(self, operator: LabelledOperator, signature: Signature) -> float:
         """Return the seconds of a forward of one half."""
         work_s = operator.flops / self.device.flops_per_s
         work_s += operator.traffic_bytes / self.device.memory_bytes_per_s
@@ -141,7 +141,7 @@ class CostModel:
         """Return the seconds of the optimizer for a parameter."""
         return self._stored(placement) * self.device.update_bytes / self.device.memory_bytes_per_s
 
-    def memory_bytes(self, operator: Operator, decision: Decision) -> float:
+    def memory_bytes(self, operator: LabelledOperator, decision: OperatorDecision) -> float:
         """Return the bytes of the operator's parameters and of its output, both halves."""
         output = self.graph.num_bytes(operator.result)
         if decision.signature.output.dim >= 0:

@@ -15,15 +15,15 @@ from dataclasses import asdict
 import msgspec
 
 from jaxpipe.baselines.autoshard.duplex.cost import CostModel
-from jaxpipe.baselines.autoshard.duplex.decision import Decision
+from jaxpipe.baselines.autoshard.duplex.decision import OperatorDecision
 from jaxpipe.baselines.autoshard.duplex.form import FULL, backward_conversion, conversion
 from jaxpipe.baselines.autoshard.duplex.found_file import FORMAT, SEARCH
-from jaxpipe.baselines.autoshard.duplex.search import Found
+from jaxpipe.baselines.autoshard.duplex.search import DuplexResult
 from jaxpipe.baselines.autoshard.duplex.stage import costs_of, stages
 from jaxpipe.collective.kinds import CollectiveKind
 
 
-def strategy_json(model: CostModel, result: Found) -> str:
+def strategy_json(model: CostModel, result: DuplexResult) -> str:
     """Return a strategy as JSON."""
     stage, operators = -1, []
     for operator, decision in zip(model.graph.operators, result.strategy, strict=True):
@@ -57,7 +57,7 @@ def strategy_json(model: CostModel, result: Found) -> str:
     return msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n"
 
 
-def count_step_collectives(strategy: tuple[Decision, ...]) -> Counter[CollectiveKind]:
+def count_step_collectives(strategy: tuple[OperatorDecision, ...]) -> Counter[CollectiveKind]:
     """Return the collectives of a step: of activations in both halves, of parameters once."""
     counts: Counter[CollectiveKind] = Counter()
     for decision in strategy:
@@ -79,7 +79,7 @@ def count_step_collectives(strategy: tuple[Decision, ...]) -> Counter[Collective
     return counts
 
 
-def draw_found(model: CostModel, result: Found) -> str:
+def draw_found(model: CostModel, result: DuplexResult) -> str:
     """Return a line for each operator that begins a stage, converts, or reads parameters."""
     lines = []
     for operator, decision in zip(model.graph.operators, result.strategy, strict=True):

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from jaxpipe.baselines.autoshard.duplex.decision import Conversion, Decision, placements
+from jaxpipe.baselines.autoshard.duplex.decision import Conversion, OperatorDecision, placements
 from jaxpipe.baselines.autoshard.duplex.form import Form
-from jaxpipe.baselines.autoshard.duplex.graph import Graph, Operator
+from jaxpipe.baselines.autoshard.duplex.graph import LabelledGraph, LabelledOperator
 from jaxpipe.baselines.autoshard.duplex.signature import Signature, signatures
 from jaxpipe.errors import PlanError
 
@@ -77,7 +77,7 @@ def read_found(path: Path) -> FoundFile:
     return strategy
 
 
-def decisions_for(graph: Graph, strategy: FoundFile) -> tuple[Decision, ...]:
+def decisions_for(graph: LabelledGraph, strategy: FoundFile) -> tuple[OperatorDecision, ...]:
     """Return the decisions of a file for a graph.
 
     Raises:
@@ -108,8 +108,13 @@ def _first(names: Sequence[str], written: Sequence[str]) -> str:
 
 
 def _decision(
-    operator: Operator, entry: _Operator, graph: Graph, num_devices: int, *, starts: bool
-) -> Decision:
+    operator: LabelledOperator,
+    entry: _Operator,
+    graph: LabelledGraph,
+    num_devices: int,
+    *,
+    starts: bool,
+) -> OperatorDecision:
     signature = _signature(operator, entry, graph, num_devices)
     ways = {
         tuple(str(placed.stored) for placed in way): way
@@ -121,7 +126,7 @@ def _decision(
             f"{operator.name}: `parameters` {entry.parameters} cannot be stored so for "
             f"{entry.forms}; search again"
         )
-    return Decision(
+    return OperatorDecision(
         signature=signature,
         conversions=tuple(_conversions(operator, entry)),
         placements=ways[stored],
@@ -129,7 +134,9 @@ def _decision(
     )
 
 
-def _signature(operator: Operator, entry: _Operator, graph: Graph, num_devices: int) -> Signature:
+def _signature(
+    operator: LabelledOperator, entry: _Operator, graph: LabelledGraph, num_devices: int
+) -> Signature:
     known = {str(s): s for s in signatures(operator, graph.sizes, num_devices=num_devices)}
     if entry.forms not in known:
         raise PlanError(
@@ -139,7 +146,7 @@ def _signature(operator: Operator, entry: _Operator, graph: Graph, num_devices: 
     return known[entry.forms]
 
 
-def _conversions(operator: Operator, entry: _Operator) -> Iterator[Conversion]:
+def _conversions(operator: LabelledOperator, entry: _Operator) -> Iterator[Conversion]:
     labels = dict(zip(operator.inputs, operator.operands, strict=True))
     for tensor, text in entry.converted.items():
         source, _, target = text.partition("->")

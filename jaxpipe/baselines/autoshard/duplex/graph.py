@@ -31,7 +31,7 @@ class Linearity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
+class LabelledOperator:
     """One operator: what it reads and writes, how its dims relate, and what it costs.
 
     Args:
@@ -77,7 +77,7 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class LabelledGraph:
     """The operators of a step; see the module.
 
     Args:
@@ -92,7 +92,7 @@ class Graph:
             have exactly one reader; a label has no size.
     """
 
-    operators: tuple[Operator, ...]
+    operators: tuple[LabelledOperator, ...]
     sizes: Mapping[str, float]
     inputs: frozenset[str]
     parameters: frozenset[str]

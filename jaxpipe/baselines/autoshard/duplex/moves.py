@@ -13,8 +13,8 @@ import numpy as np
 from jaxpipe.baselines.autoshard.duplex.cost import CostModel, OperatorCost
 from jaxpipe.baselines.autoshard.duplex.decision import (
     Conversion,
-    Decision,
     Held,
+    OperatorDecision,
     conversions,
     held_after,
     options,
@@ -44,7 +44,7 @@ class Moves:
     """
 
     def __init__(self, model: CostModel, *, with_memory: bool) -> None:
-        self.decisions: list[Decision] = []
+        self.decisions: list[OperatorDecision] = []
         self._model, self._with_memory = model, with_memory
         graph, num_devices = model.graph, model.profile.devices
         self.num_operators = len(graph.operators)
@@ -53,7 +53,7 @@ class Moves:
             [
                 (decision, model.of(operator, decision))
                 for signature, stored in options(operator, graph, num_devices=num_devices)
-                for decision in (Decision(signature, (), stored),)
+                for decision in (OperatorDecision(signature, (), stored),)
             ]
             for operator in graph.operators
         ]
@@ -87,7 +87,7 @@ class Moves:
         """Return the forms of the last operator's result."""
         return self._held[state][self._model.graph.operators[-1].output]
 
-    def _new(self, index: int, forms: Held) -> Iterator[tuple[Decision, OperatorCost]]:
+    def _new(self, index: int, forms: Held) -> Iterator[tuple[OperatorDecision, OperatorCost]]:
         operator = self._model.graph.operators[index]
         for way, cost in self._ways[index]:
             for moved in conversions(operator, way.signature, self._model.graph, forms):
@@ -110,8 +110,8 @@ class Moves:
         return self._moved[conversion]
 
     def _placed(
-        self, index: int, state: int, decision: Decision, cost: OperatorCost
-    ) -> Iterator[tuple[Decision, tuple[float, ...], int]]:
+        self, index: int, state: int, decision: OperatorDecision, cost: OperatorCost
+    ) -> Iterator[tuple[OperatorDecision, tuple[float, ...], int]]:
         """Yield a decision in the open stage, in a new one, or both, with its step and next state.
 
         Without a collective a new stage is never better: the open one has the more credit. With

@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 
 from jaxpipe.baselines.autoshard.duplex.cost import CostModel
-from jaxpipe.baselines.autoshard.duplex.graph import Graph
+from jaxpipe.baselines.autoshard.duplex.graph import LabelledGraph
 from jaxpipe.errors import PlanError
 
 
@@ -27,7 +27,7 @@ def noisy_model(model: CostModel, *, amplitude: float, seed: int) -> CostModel:
     return replace(model, graph=graph, profile=model.profile.noisy(amplitude, random))
 
 
-def _noisy_graph(graph: Graph, amplitude: float, random: Random) -> Graph:
+def _noisy_graph(graph: LabelledGraph, amplitude: float, random: Random) -> LabelledGraph:
     def noisy(value: float) -> float:
         return value * (1 + random.uniform(-amplitude, amplitude))
 

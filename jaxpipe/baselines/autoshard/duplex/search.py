@@ -20,7 +20,7 @@ from math import inf
 import numpy as np
 
 from jaxpipe.baselines.autoshard.duplex.cost import CostModel
-from jaxpipe.baselines.autoshard.duplex.decision import Decision
+from jaxpipe.baselines.autoshard.duplex.decision import OperatorDecision
 from jaxpipe.baselines.autoshard.duplex.form import PARTIAL
 from jaxpipe.baselines.autoshard.duplex.labels import (
     MEMORY,
@@ -43,16 +43,16 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class DuplexResult:
     """A strategy, its predicted seconds and memory on each device, and how long the search took."""
 
-    strategy: tuple[Decision, ...]
+    strategy: tuple[OperatorDecision, ...]
     seconds: float
     memory_bytes: float
     search_s: float
 
 
-def search(model: CostModel, *, memory_limit_bytes: float = inf) -> Found:
+def search(model: CostModel, *, memory_limit_bytes: float = inf) -> DuplexResult:
     """Return the fastest strategy whose memory fits.
 
     Raises:
@@ -67,7 +67,7 @@ def search(model: CostModel, *, memory_limit_bytes: float = inf) -> Found:
     if best is None:
         raise PlanError(_no_strategy(memory_limit_bytes))
     strategy, seconds = best
-    return Found(
+    return DuplexResult(
         strategy=strategy,
         seconds=seconds,
         memory_bytes=memory_bytes(model, strategy),
@@ -109,7 +109,7 @@ class _Search:
 
     def run(
         self, *, below: float, at_most: int | None
-    ) -> tuple[tuple[Decision, ...], float] | None:
+    ) -> tuple[tuple[OperatorDecision, ...], float] | None:
         """Return the best strategy below a bound, of all or of the most promising labels."""
         none = np.full(1, -1)
         front = _Front(states=self.moves.first, rows=start(), before=none, decisions=none)
@@ -151,7 +151,7 @@ class _Search:
                 np.tile(moves.states, count),
             )
 
-    def _best(self, fronts: list[_Front]) -> tuple[tuple[Decision, ...], float] | None:
+    def _best(self, fronts: list[_Front]) -> tuple[tuple[OperatorDecision, ...], float] | None:
         """Return the fastest strategy that ends in partial sums of the loss."""
         last = fronts[-1]
         ends = [PARTIAL in self.moves.loss_forms(state) for state in last.states]
@@ -160,7 +160,7 @@ class _Search:
             return None
         seconds = elapsed(last.rows[at])
         label = int(at[np.argmin(seconds)])
-        strategy: list[Decision] = []
+        strategy: list[OperatorDecision] = []
         for front in reversed(fronts[1:]):
             strategy.append(self.moves.decisions[front.decisions[label]])
             label = int(front.before[label])

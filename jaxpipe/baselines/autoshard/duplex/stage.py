@@ -26,7 +26,7 @@ from jaxpipe.baselines.autoshard.duplex.decision import Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class StageSeconds:
     """The seconds of one stage of one half; `gather_s` and `sync_s` are once for both."""
 
     compute_s: float
@@ -36,13 +36,13 @@ class Stage:
     sync_s: float = 0.0
 
 
-def duplex_s(stages: Sequence[Stage], *, overlaps_backward: bool = True) -> float:
+def duplex_s(stages: Sequence[StageSeconds], *, overlaps_backward: bool = True) -> float:
     """Return the seconds of a forward and a backward of both halves.
 
-    >>> alone = Stage(compute_s=1.0)
-    >>> duplex_s([alone, Stage(compute_s=1.0, forward_s=1.0, backward_s=2.0)])
+    >>> alone = StageSeconds(compute_s=1.0)
+    >>> duplex_s([alone, StageSeconds(compute_s=1.0, forward_s=1.0, backward_s=2.0)])
     12.0
-    >>> duplex_s([alone, Stage(compute_s=1.0, forward_s=1.5)])
+    >>> duplex_s([alone, StageSeconds(compute_s=1.0, forward_s=1.5)])
     13.0
     """
     total, before = 0.0, 0.0
@@ -53,7 +53,7 @@ def duplex_s(stages: Sequence[Stage], *, overlaps_backward: bool = True) -> floa
     return total + before + _backward_s(stages, overlaps=overlaps_backward)
 
 
-def _backward_s(stages: Sequence[Stage], *, overlaps: bool) -> float:
+def _backward_s(stages: Sequence[StageSeconds], *, overlaps: bool) -> float:
     total, before = 0.0, 0.0
     for stage in stages:
         compute, moved = BACKWARD * stage.compute_s, stage.backward_s
@@ -65,7 +65,7 @@ def _backward_s(stages: Sequence[Stage], *, overlaps: bool) -> float:
     return total + before
 
 
-def stages(costs: Sequence[OperatorCost], strategy: Strategy) -> list[Stage]:
+def stages(costs: Sequence[OperatorCost], strategy: Strategy) -> list[StageSeconds]:
     """Return the stages of a strategy, summed over their operators."""
     groups: list[list[OperatorCost]] = []
     for cost, decision in zip(costs, strategy, strict=True):
@@ -73,7 +73,7 @@ def stages(costs: Sequence[OperatorCost], strategy: Strategy) -> list[Stage]:
             groups.append([])
         groups[-1].append(cost)
     return [
-        Stage(
+        StageSeconds(
             compute_s=sum(cost.compute_s for cost in group),
             forward_s=sum(cost.forward_s for cost in group),
             backward_s=sum(cost.backward_s for cost in group),

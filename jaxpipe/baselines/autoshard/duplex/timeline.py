@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 
 from jaxpipe.baselines.autoshard.duplex.cost import BACKWARD, CostModel, OperatorCost
-from jaxpipe.baselines.autoshard.duplex.decision import Decision, Strategy
+from jaxpipe.baselines.autoshard.duplex.decision import OperatorDecision, Strategy
 from jaxpipe.baselines.autoshard.duplex.form import FULL
 from jaxpipe.baselines.autoshard.duplex.stage import costs_of
 from jaxpipe.collective.kinds import CollectiveKind
@@ -82,7 +82,7 @@ def whole_step_s(model: CostModel, strategy: Strategy, overlap: Overlap) -> floa
 def _backward(
     model: CostModel,
     clocks: _Clocks,
-    steps: Sequence[tuple[OperatorCost, Decision]],
+    steps: Sequence[tuple[OperatorCost, OperatorDecision]],
     overlap: Overlap,
 ) -> None:
     waiting = 0.0

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Final
 
-from jaxpipe.baselines.autoshard.duplex.graph import Graph, Linearity, Operator
+from jaxpipe.baselines.autoshard.duplex.graph import LabelledGraph, LabelledOperator, Linearity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,9 @@ _NEVER_SPLIT: Final = "sick"
 """Positions, which attention and routing mix, and what is too short to split."""
 
 
-def transformer_graph(sizes: TransformerSizes, *, batch: int, bytes_per_element: int = 4) -> Graph:
+def transformer_graph(
+    sizes: TransformerSizes, *, batch: int, bytes_per_element: int = 4
+) -> LabelledGraph:
     """Return the graph of a step of `batch` samples over all devices."""
     building = _Building(sizes=sizes, lengths=_lengths(sizes, batch), width=bytes_per_element)
     building.embed()
@@ -85,7 +87,7 @@ def transformer_graph(sizes: TransformerSizes, *, batch: int, bytes_per_element:
         else:
             building.mlp(number)
     building.head()
-    return Graph(
+    return LabelledGraph(
         operators=tuple(building.operators),
         sizes=building.lengths,
         inputs=frozenset({"inputs"}),
@@ -118,7 +120,7 @@ class _Building:
     sizes: TransformerSizes
     lengths: Mapping[str, float]
     width: int
-    operators: list[Operator] = field(default_factory=list)
+    operators: list[LabelledOperator] = field(default_factory=list)
     parameters: list[str] = field(default_factory=list)
     stream: str = "embed"
 
@@ -254,7 +256,7 @@ class _Building:
             inputs = (*operands, f"{name}.kernel")
             self.parameters.append(f"{name}.kernel")
         self.operators.append(
-            Operator(
+            LabelledOperator(
                 name=name,
                 equation=equation,
                 inputs=inputs,
@@ -271,7 +273,7 @@ class _Building:
         return prod(self.lengths[label] for label in labels)
 
 
-def parameter_bytes(graph: Graph) -> Iterator[tuple[str, str, float]]:
+def parameter_bytes(graph: LabelledGraph) -> Iterator[tuple[str, str, float]]:
     """Yield each parameter with its labels and bytes, in the order in which they are read."""
     for operator in graph.operators:
         for name, labels in zip(operator.inputs, operator.operands, strict=True):

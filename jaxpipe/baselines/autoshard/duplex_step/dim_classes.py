@@ -12,7 +12,7 @@ tells which.
 from dataclasses import dataclass, field
 
 from jaxpipe.baselines.autoshard.graph.rule import Rule
-from jaxpipe.baselines.autoshard.spmd.program import Operator, Program
+from jaxpipe.baselines.autoshard.spmd.program import OperatorProgram, ProgramOperator
 
 Dim = tuple[int, int]
 """The number of an array, and one of its dims."""
@@ -25,7 +25,7 @@ class DimClasses:
     _parent: dict[Dim, Dim] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, program: Program) -> "DimClasses":
+    def of(cls, program: OperatorProgram) -> "DimClasses":
         """Return the classes of a program's dims.
 
         >>> import jax
@@ -58,7 +58,7 @@ class DimClasses:
             self._parent[roots[1]] = roots[0]
 
 
-def factor_dims(operator: Operator) -> dict[int, list[Dim]]:
+def factor_dims(operator: ProgramOperator) -> dict[int, list[Dim]]:
     """Return the dims of each factor of an operator, over its operands and results."""
     rule: Rule = operator.rule
     dims_of: dict[int, list[Dim]] = {}

@@ -18,12 +18,12 @@ from typing import Any, Final
 
 import jax
 
-from jaxpipe.baselines.autoshard.duplex.decision import Decision
-from jaxpipe.baselines.autoshard.duplex.graph import Graph
+from jaxpipe.baselines.autoshard.duplex.decision import OperatorDecision
+from jaxpipe.baselines.autoshard.duplex.graph import LabelledGraph
 from jaxpipe.baselines.autoshard.duplex_step.dim_classes import Dim, DimClasses, factor_dims
 from jaxpipe.baselines.autoshard.duplex_step.model_names import ModelNames
 from jaxpipe.baselines.autoshard.graph import path_name
-from jaxpipe.baselines.autoshard.spmd.program import Operator, Program, trace_program
+from jaxpipe.baselines.autoshard.spmd.program import OperatorProgram, ProgramOperator, trace_program
 from jaxpipe.baselines.autoshard.spmd.propagate import JOINABLE, propagate
 from jaxpipe.baselines.autoshard.spmd.sharded_step import NamedStep
 from jaxpipe.baselines.autoshard.strategy import (
@@ -45,8 +45,8 @@ def realized(
     step: NamedStep,
     arguments: Sequence[Any],
     *,
-    graph: Graph,
-    decisions: Sequence[Decision],
+    graph: LabelledGraph,
+    decisions: Sequence[OperatorDecision],
     names: ModelNames,
     num_devices: int,
 ) -> Strategy:
@@ -106,7 +106,7 @@ def realized(
 def _stored(
     path: str,
     shape: tuple[int, ...],
-    decisions: Mapping[str, Decision],
+    decisions: Mapping[str, OperatorDecision],
     names: ModelNames,
     mesh: MeshShape,
 ) -> Sharding:
@@ -144,7 +144,9 @@ class _Labels:
     known: Mapping[tuple[str, str], Dim] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, program: Program, numbers: Mapping[str, int], names: ModelNames) -> "_Labels":
+    def of(
+        cls, program: OperatorProgram, numbers: Mapping[str, int], names: ModelNames
+    ) -> "_Labels":
         classes, known = DimClasses.of(program), {}
         for path, number in numbers.items():
             parameter = names.parameter(path)
@@ -170,9 +172,9 @@ def _layer(operator: str) -> str:
 
 
 def _splits(
-    program: Program,
+    program: OperatorProgram,
     labels: _Labels,
-    decisions: Mapping[str, Decision],
+    decisions: Mapping[str, OperatorDecision],
     names: ModelNames,
     num_devices: int,
 ) -> dict[int, Mapping[int, Axes]]:
@@ -199,7 +201,7 @@ def _splits(
 
 
 def _factors(
-    operator: Operator, classes: DimClasses, wanted: Dim | None, num_devices: int
+    operator: ProgramOperator, classes: DimClasses, wanted: Dim | None, num_devices: int
 ) -> Iterator[int]:
     """Yield the factors of a class that divide, and may be split."""
     summed = operator.rule.summed if operator.name not in JOINABLE else ()

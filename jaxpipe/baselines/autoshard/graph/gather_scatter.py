@@ -8,12 +8,12 @@ table: devices that split the indices hold partial tables.
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3 (vocabulary-parallel embedding).
 """
 
-from jaxpipe.baselines.autoshard.graph.rule import Form, Rule, Shape, named_rule
+from jaxpipe.baselines.autoshard.graph.rule import EquationForm, Rule, Shape, named_rule
 
 Names = list[object]
 
 
-def gather_rule(form: Form) -> Rule:
+def gather_rule(form: EquationForm) -> Rule:
     """Return the rule of a gather."""
     numbers = form.params["dimension_numbers"]
     table = _table(
@@ -33,7 +33,7 @@ def gather_rule(form: Form) -> Rule:
     return named_rule((tuple(table), tuple(indices)), (tuple(result),), sizes=sizes)
 
 
-def scatter_rule(form: Form) -> Rule:
+def scatter_rule(form: EquationForm) -> Rule:
     """Return the rule of a scatter that adds.
 
     Rows of the table are split freely: each device adds to its own. Devices that split the indices

@@ -69,7 +69,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class EquationForm:
     """What a rule depends on besides the primitive: shapes of operands and results, parameters."""
 
     operands: tuple[Shape, ...]

@@ -7,15 +7,15 @@ from typing import Final
 from jaxpipe.baselines.autoshard.graph.elementwise import ELEMENTWISE
 from jaxpipe.baselines.autoshard.graph.gather_scatter import gather_rule, scatter_rule
 from jaxpipe.baselines.autoshard.graph.reshape import reshape_rule
-from jaxpipe.baselines.autoshard.graph.rule import Form, Rule, named_rule, whole_rule
+from jaxpipe.baselines.autoshard.graph.rule import EquationForm, Rule, named_rule, whole_rule
 
-MakeRule = Callable[[Form], Rule]
+MakeRule = Callable[[EquationForm], Rule]
 
 
-def rule_of(primitive: str, form: Form) -> Rule:
+def rule_of(primitive: str, form: EquationForm) -> Rule:
     """Return the rule of an equation.
 
-    >>> rule_of("neg", Form(operands=((4, 2),), results=((4, 2),), params={}))
+    >>> rule_of("neg", EquationForm(operands=((4, 2),), results=((4, 2),), params={}))
     Rule(sizes=(4, 2), operands=((0, 1),), results=((0, 1),))
     """
     if primitive in ELEMENTWISE:
@@ -26,7 +26,7 @@ def rule_of(primitive: str, form: Form) -> Rule:
     return make(form)
 
 
-def _elementwise(form: Form) -> Rule:
+def _elementwise(form: EquationForm) -> Rule:
     """Split equal dims together; scalars, and dims of size 1 that are broadcast, are whole."""
     if len(form.results) != 1:  # a barrier passes each of its operands on
         names = tuple(
@@ -48,7 +48,7 @@ def _elementwise(form: Form) -> Rule:
     return named_rule(operands, (names,), sizes=dict(enumerate(shape)))
 
 
-def _dot_general(form: Form) -> Rule:
+def _dot_general(form: EquationForm) -> Rule:
     (contract_left, contract_right), (batch_left, batch_right) = form.params["dimension_numbers"]
     left: list[object] = [("m", dim) for dim in range(len(form.operands[0]))]
     right: list[object] = [("n", dim) for dim in range(len(form.operands[1]))]
@@ -70,14 +70,14 @@ def _dot_general(form: Form) -> Rule:
     return named_rule((tuple(left), tuple(right)), (result,), sizes=sizes)
 
 
-def _transpose(form: Form) -> Rule:
+def _transpose(form: EquationForm) -> Rule:
     names = tuple(range(len(form.operands[0])))
     return named_rule(
         (names,), (tuple(form.params["permutation"]),), sizes=dict(enumerate(form.operands[0]))
     )
 
 
-def _broadcast(form: Form) -> Rule:
+def _broadcast(form: EquationForm) -> Rule:
     """A dim of size 1 that grows is whole before and a factor of its own after."""
     (shape,) = form.results
     names = tuple(
@@ -88,17 +88,17 @@ def _broadcast(form: Form) -> Rule:
     return named_rule((names, *others), (tuple(range(len(shape))),), sizes=dict(enumerate(shape)))
 
 
-def _reshape(form: Form) -> Rule:
+def _reshape(form: EquationForm) -> Rule:
     return reshape_rule(form.operands[0], form.results[0])
 
 
-def _reduce(form: Form) -> Rule:
+def _reduce(form: EquationForm) -> Rule:
     names = tuple(range(len(form.operands[0])))
     remaining = tuple(dim for dim in names if dim not in form.params["axes"])
     return named_rule((names,), (remaining,), sizes=dict(enumerate(form.operands[0])))
 
 
-def _reduce_whole(form: Form) -> Rule:
+def _reduce_whole(form: EquationForm) -> Rule:
     """As a reduction whose partial results cannot be joined."""
     names = tuple(range(len(form.operands[0])))
     remaining = tuple(dim for dim in names if dim not in form.params["axes"])
@@ -106,7 +106,7 @@ def _reduce_whole(form: Form) -> Rule:
     return named_rule((names,), (remaining,) * len(form.results), sizes=sizes)
 
 
-def _same_dims(form: Form) -> Rule:
+def _same_dims(form: EquationForm) -> Rule:
     """Dims that have one size in all arrays are split together; the others are cut, and whole."""
     rank = len(form.results[0])
     sizes = {
@@ -128,7 +128,7 @@ def _same_dims(form: Form) -> Rule:
     )
 
 
-def _stack(form: Form) -> Rule:
+def _stack(form: EquationForm) -> Rule:
     names = tuple(range(len(form.operands[0])))
     axis = form.params["axis"] % len(form.results[0])
     result = (*names[:axis], None, *names[axis:])
@@ -137,7 +137,7 @@ def _stack(form: Form) -> Rule:
     )
 
 
-def _unstack(form: Form) -> Rule:
+def _unstack(form: EquationForm) -> Rule:
     rank = len(form.operands[0])
     axis = form.params["axis"] % rank
     names = tuple(dim for dim in range(rank) if dim != axis)
@@ -151,7 +151,7 @@ def _along(key: str) -> MakeRule:
     Without such a parameter it is the last one.
     """
 
-    def make(form: Form) -> Rule:
+    def make(form: EquationForm) -> Rule:
         value = form.params.get(key, -1)
         names = tuple(range(len(form.results[0])))
         dims = {dim % len(names) for dim in ((value,) if isinstance(value, int) else value)}

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxpipe.baselines.autoshard.graph.graph import ArrayType, Graph, Operator
-from jaxpipe.baselines.autoshard.graph.rule import Form, Rule
+from jaxpipe.baselines.autoshard.graph.rule import EquationForm, Rule
 from jaxpipe.baselines.autoshard.graph.rules import rule_of
 from jaxpipe.errors import PlanError
 from jaxpipe.jaxpr import Equation, Variable, flatten, live, varying
@@ -92,7 +92,7 @@ def _operator(index: int, equation: Equation, number: dict[Variable, int]) -> Op
     operands = tuple(tuple(operand.aval.shape) for operand in equation.operands)
     results = tuple(tuple(result.aval.shape) for result in equation.results)
     rule = rule_of(
-        equation.primitive, Form(operands=operands, results=results, params=equation.params)
+        equation.primitive, EquationForm(operands=operands, results=results, params=equation.params)
     )
     return Operator(
         index=index,

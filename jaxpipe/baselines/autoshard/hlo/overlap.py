@@ -22,7 +22,7 @@ _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collectiv
 _COMPUTE = frozenset(("fusion", "dot", "convolution", "custom-call", "reduce", "while", "call"))
 
 
-class Place(Enum):
+class AsyncRole(Enum):
     """The role of an instruction for asynchronous collectives."""
 
     START = "start"
@@ -69,10 +69,10 @@ def _paired(text: str) -> Iterator[AsyncCollective]:
         position = None if match is None else _place(match["op"], line)
         if match is None or position is None:
             continue
-        if position is Place.START:
+        if position is AsyncRole.START:
             kind = _kind(match["op"], line)
             under_way[match["name"]] = AsyncCollective(name=match["name"], kind=kind)
-        elif position is Place.COMPUTE:
+        elif position is AsyncRole.COMPUTE:
             # Every collective in flight overlaps it, not just the last one that started.
             product = int(_is_product(match["op"], line))
             under_way = {
@@ -104,13 +104,13 @@ def _is_product(op: str, line: str) -> bool:
     return op == "dot" or "cublas" in called or "gemm" in called
 
 
-def _place(op: str, line: str) -> Place | None:
+def _place(op: str, line: str) -> AsyncRole | None:
     if op in _COMPUTE:
-        return Place.COMPUTE
+        return AsyncRole.COMPUTE
     # A kind without an instruction of its own is wrapped: `async-start(...), calls=%...`.
     is_collective = op.startswith(_KINDS) or (
         op.startswith("async-") and any(kind in line for kind in _KINDS)
     )
     if is_collective and op.endswith("-start"):
-        return Place.START
-    return Place.DONE if op.endswith("-done") else None
+        return AsyncRole.START
+    return AsyncRole.DONE if op.endswith("-done") else None

@@ -42,7 +42,7 @@ TIMEOUT_S = 4 * 3600.0
 """Of a process that searches and compiles [s]: ends one that hangs, not one of a large model."""
 
 
-class Target(StrEnum):
+class CompileTarget(StrEnum):
     """The device that a step is compiled for."""
 
     CPU = "cpu"
@@ -96,13 +96,13 @@ def run_python(module: str, request: Any, *, num_devices: int, path: Path | None
     return json.loads(process.stdout.strip().splitlines()[-1])
 
 
-def target_devices(target: Target, *, num_devices: int) -> list[Device]:
+def target_devices(target: CompileTarget, *, num_devices: int) -> list[Device]:
     """Return devices to compile for; those of a GPU target cannot run anything.
 
     Raises:
         ConfigError: the extra `aot` is missing, or this process has too few host devices.
     """
-    if target is Target.CPU:
+    if target is CompileTarget.CPU:
         return _host_devices(num_devices)
     if not has_gpu_compiler():
         raise ConfigError(

@@ -15,10 +15,10 @@ from jaxpipe.baselines.autoshard.inter_op.sharded_stage import (
 )
 from jaxpipe.baselines.autoshard.inter_op.stage_search import SubmeshSpace, assign_stages
 from jaxpipe.baselines.autoshard.inter_op.submesh_stage import (
-    Stage,
     StageCost,
     StageCosts,
     StagedModel,
+    SubmeshStage,
     step_s,
     submeshes,
 )
@@ -32,11 +32,11 @@ __all__ = [
     "PartWork",
     "ProfiledCosts",
     "ShardedCosts",
-    "Stage",
     "StageCost",
     "StageCosts",
     "StagedModel",
     "SubmeshSpace",
+    "SubmeshStage",
     "Works",
     "alpa_plan",
     "assign_stages",

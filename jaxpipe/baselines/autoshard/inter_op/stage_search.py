@@ -18,10 +18,10 @@ from math import inf
 import numpy as np
 
 from jaxpipe.baselines.autoshard.inter_op.submesh_stage import (
-    Stage,
     StageCost,
     StageCosts,
     StagedModel,
+    SubmeshStage,
     step_s,
 )
 from jaxpipe.errors import PlanError
@@ -85,7 +85,7 @@ def assign_stages(
             f"devices, `stages` {num_stages}; use more devices, or smaller microbatches"
         )
     stages = tuple(
-        Stage(layers=range(k, i), devices=space.submeshes[m], cost=table.costs[m, k, i])
+        SubmeshStage(layers=range(k, i), devices=space.submeshes[m], cost=table.costs[m, k, i])
         for m, k, i in best[1]
     )
     # Again, by the slowest stage itself: the bound may exceed it by the tolerance.

@@ -32,7 +32,7 @@ StageCosts: TypeAlias = Callable[[range, range], StageCost | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class SubmeshStage:
     """Consecutive layers on consecutive devices of the cluster."""
 
     layers: range
@@ -44,7 +44,7 @@ class Stage:
 class StagedModel:
     """All stages, first to last, and the predicted seconds of a step."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[SubmeshStage, ...]
     step_s: float
 
     @property
@@ -90,7 +90,7 @@ def _inside_hosts(cluster: Cluster) -> Iterator[range]:
 
 
 def step_s(
-    stages: tuple[Stage, ...], *, num_microbatches: int, hop_s: Callable[[int], float]
+    stages: tuple[SubmeshStage, ...], *, num_microbatches: int, hop_s: Callable[[int], float]
 ) -> float:
     """Return the seconds of a step: once through all stages, then the slowest for the others.
 

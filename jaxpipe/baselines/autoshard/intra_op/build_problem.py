@@ -18,10 +18,10 @@ from jaxpipe.baselines.autoshard.graph import Graph, Operator
 from jaxpipe.baselines.autoshard.intra_op.machine import Machine
 from jaxpipe.baselines.autoshard.intra_op.operator_tree import Tree, tree_of
 from jaxpipe.baselines.autoshard.intra_op.peak_memory import Peak, live_at_peaks
-from jaxpipe.baselines.autoshard.intra_op.problem import Edge, Node, Problem
+from jaxpipe.baselines.autoshard.intra_op.problem import ChoiceProblem, Edge, Node
 from jaxpipe.baselines.autoshard.intra_op.tables import (
+    ChoiceTable,
     Combined,
-    Table,
     TableBook,
     account,
     charge_s,
@@ -50,12 +50,12 @@ class Space:
     tree: Tree
     layouts: LayoutBook
     tables: TableBook
-    problem: Problem
+    problem: ChoiceProblem
     stored: tuple[Stored, ...]
     deciding: Mapping[int, int]
     choice_numbers: tuple[np.ndarray, ...]
 
-    def table(self, operator: Operator) -> Table:
+    def table(self, operator: Operator) -> ChoiceTable:
         """Return the table of an operator."""
         final = self.tree.final[operator.results[0]]
         return self.tables.of(operator, followed=self.tree.followed[operator.index], final=final)
@@ -247,7 +247,7 @@ class _Draft:
             }
         return self._reshard_charges[id(layouts)]
 
-    def problem(self) -> Problem:
+    def problem(self) -> ChoiceProblem:
         """Return the problem; edges without a cost are left out."""
         nodes = tuple(
             Node(seconds=seconds, memory=memory, charges=charges)
@@ -272,7 +272,7 @@ class _Draft:
                 for node in self.combined
             ]
         )
-        return Problem(nodes=nodes, edges=edges, charge_s=charges)
+        return ChoiceProblem(nodes=nodes, edges=edges, charge_s=charges)
 
     def _node(self, seconds: np.ndarray) -> int:
         self.seconds.append(seconds)
@@ -294,7 +294,7 @@ class _Draft:
             number = self.combined.setdefault(combined, len(self.combined))
             into[number] = into.get(number, False) | mask
 
-    def _table(self, operator: Operator) -> Table:
+    def _table(self, operator: Operator) -> ChoiceTable:
         followed = self.tree.followed[operator.index]
         final = self.tree.final[operator.results[0]]
         return self.tables.of(operator, followed=followed, final=final)

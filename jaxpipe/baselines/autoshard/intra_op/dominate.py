@@ -20,15 +20,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxpipe.baselines.autoshard.intra_op.problem import Edge, Kept, Problem
+from jaxpipe.baselines.autoshard.intra_op.problem import ChoiceProblem, Edge, Kept
 
 
-def undominated(problem: Problem, *, num_rounds: int = 4) -> Kept:
+def undominated(problem: ChoiceProblem, *, num_rounds: int = 4) -> Kept:
     """Return the choices of each node that no other dominates.
 
     >>> from jaxpipe.baselines.autoshard.intra_op.problem import Node
     >>> node = Node(seconds=np.array([2.0, 1.0]), memory=np.zeros((1, 2)))
-    >>> undominated(Problem(nodes=(node,), edges=()))
+    >>> undominated(ChoiceProblem(nodes=(node,), edges=()))
     (array([1]),)
     """
     touching: dict[int, list[tuple[Edge, bool]]] = defaultdict(list)
@@ -52,7 +52,7 @@ def undominated(problem: Problem, *, num_rounds: int = 4) -> Kept:
 
 
 def _best(
-    problem: Problem,
+    problem: ChoiceProblem,
     number: int,
     touching: list[tuple[Edge, bool]],
     remaining: list[np.ndarray],

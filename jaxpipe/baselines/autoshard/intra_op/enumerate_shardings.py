@@ -26,14 +26,14 @@ Split = Mapping[int, Axes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class ShardingCandidate:
     """A candidate sharding of an operator, and the axes that split each factor in it."""
 
     split: Split
     choice: OperatorChoice
 
 
-def candidates(rule: Rule, shape: tuple[int, ...], mesh: MeshShape) -> Iterator[Candidate]:
+def candidates(rule: Rule, shape: tuple[int, ...], mesh: MeshShape) -> Iterator[ShardingCandidate]:
     """Yield all shardings of an operator with one result of this shape.
 
     Of two axes that split the same factor, the later one of the mesh is the inner one.
@@ -62,10 +62,12 @@ def candidates(rule: Rule, shape: tuple[int, ...], mesh: MeshShape) -> Iterator[
         before = _sharded(rule.results[0], split)
         for partial, after in endings(before, _summed(rule, split), shape, mesh):
             choice = OperatorChoice(operands=operands, results=(after,), partial=partial)
-            yield Candidate(split=split, choice=choice)
+            yield ShardingCandidate(split=split, choice=choice)
 
 
-def following_candidate(rule: Rule, operand: int, sharding: Sharding, mesh: MeshShape) -> Candidate:
+def following_candidate(
+    rule: Rule, operand: int, sharding: Sharding, mesh: MeshShape
+) -> ShardingCandidate:
     """Return the sharding of an operator that follows an operand with this sharding.
 
     Axes that the rule does not pass on are all-gathered from the operand first, so that the operand
@@ -87,7 +89,7 @@ def following_candidate(rule: Rule, operand: int, sharding: Sharding, mesh: Mesh
         results=tuple(_sharded(dims, split) for dims in rule.results),
         partial=(PartialSum(axes=summed),) if summed else (),
     )
-    return Candidate(split=split, choice=choice)
+    return ShardingCandidate(split=split, choice=choice)
 
 
 def endings(

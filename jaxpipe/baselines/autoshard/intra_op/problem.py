@@ -47,7 +47,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Problem:
+class ChoiceProblem:
     """Nodes, edges and charges; `memory_limit` is in bytes, at each peak."""
 
     nodes: tuple[Node, ...]
@@ -82,7 +82,7 @@ class Problem:
         return bool((self.memory(numbers) <= self.memory_limit).all())
 
 
-def restricted(problem: Problem, remaining: Kept) -> Problem:
+def restricted(problem: ChoiceProblem, remaining: Kept) -> ChoiceProblem:
     """Return the problem with these choices alone."""
     nodes = tuple(
         Node(
@@ -104,7 +104,7 @@ def restricted(problem: Problem, remaining: Kept) -> Problem:
                 charges=charges,
             )
         )
-    return Problem(
+    return ChoiceProblem(
         nodes=nodes,
         edges=tuple(edges),
         charge_s=problem.charge_s,

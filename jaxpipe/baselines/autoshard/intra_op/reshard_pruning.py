@@ -22,14 +22,14 @@ _EXACT = 1e-12  # of the largest entry: equal sums differ by rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Network:
+class PrunedTable:
     """A pruned table: `cells[i]` are (row, column), `intermediates[i]` (column, row)."""
 
     cells: np.ndarray
     intermediates: np.ndarray
 
 
-def network_of(table: np.ndarray) -> Network:
+def network_of(table: np.ndarray) -> PrunedTable:
     """Return the cells and intermediates that connect all entries of a table at their cost.
 
     Cost: O(rows ** 2 * columns ** 2).
@@ -53,7 +53,7 @@ def network_of(table: np.ndarray) -> Network:
             # One that is used already costs no variable.
             again = through & used
             used[np.argmax(again if again.any() else through)] = True
-    return Network(cells=np.argwhere(there), intermediates=intermediates[used])
+    return PrunedTable(cells=np.argwhere(there), intermediates=intermediates[used])
 
 
 def _admissible(table: np.ndarray) -> np.ndarray:

@@ -58,7 +58,7 @@ class Priced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SearchedStrategy:
     """What the search has found, and how well it knows that nothing takes less.
 
     `gap` is how far the strategy is from the bound, as a part of it. `relaxed` says that the linear
@@ -80,7 +80,7 @@ def find_strategy(
     pins: Pins | None = None,
     config: SearchConfig | None = None,
     name: str = "found",
-) -> Found:
+) -> SearchedStrategy:
     """Return the strategy of the least predicted seconds among all that agree with the pins.
 
     Raises:
@@ -107,7 +107,7 @@ def find_strategy(
     seconds = seconds_of(space, answer.numbers, machine)
     strategy = replace(strategy_of(space, answer.numbers, name=name), seconds=seconds)
     bound_s = min(answer.bound_s, seconds)  # HiGHS' bound may exceed the optimum by its tolerance
-    return Found(
+    return SearchedStrategy(
         priced=_priced(space, answer.numbers, replace(strategy, bound_s=bound_s)),
         # 1e-30: a step that costs nothing has no relative gap.
         gap=(seconds - bound_s) / max(abs(bound_s), 1e-30),

@@ -32,7 +32,7 @@ Combined = tuple[CollectiveKind, Axes, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Table:
+class ChoiceTable:
     """The choices of an operator, or what it does for each layout of what it follows.
 
     `operands[i]` and `results[j]` are the numbers of layouts, for each choice; operands that are
@@ -68,9 +68,9 @@ class TableBook:
     graph: Graph
     layouts: LayoutBook
     machine: Machine
-    _made: dict[_Kind, Table] = field(default_factory=dict)
+    _made: dict[_Kind, ChoiceTable] = field(default_factory=dict)
 
-    def of(self, operator: Operator, *, followed: int | None, final: bool) -> Table:
+    def of(self, operator: Operator, *, followed: int | None, final: bool) -> ChoiceTable:
         """Return the table of an operator that follows an operand, or decides (None)."""
         arrays = self.graph.arrays
         kind = _Kind(
@@ -119,7 +119,7 @@ def charge_s(combined: Combined, book: LayoutBook) -> float:
     return latency_s(kind, axes, book.mesh, launch_s=book.launch_s)
 
 
-def _table(kind: _Kind, book: LayoutBook, machine: Machine) -> Table:
+def _table(kind: _Kind, book: LayoutBook, machine: Machine) -> ChoiceTable:
     mesh = book.mesh
     if kind.followed is None:
         candidates_found = list(candidates(kind.rule, kind.results[0].shape, mesh))
@@ -149,7 +149,7 @@ def _table(kind: _Kind, book: LayoutBook, machine: Machine) -> Table:
     # Products are bound by FLOP, light operators by memory: an operator pays for one of them.
     computed_s = kind.flops / machine.flops_per_s / devices
     computed_s = computed_s + (0.0 if kind.flops else moved / machine.memory_bytes_per_s)
-    return Table(
+    return ChoiceTable(
         choices=choices,
         splits=tuple(candidate.split for candidate in candidates_found),
         operands=tuple(

@@ -2,6 +2,14 @@
 
 from jaxpipe.baselines.autoshard.resharding.carry_sums import Computed, carried
 from jaxpipe.baselines.autoshard.resharding.layouts import LayoutBook, Layouts, shardings_of
-from jaxpipe.baselines.autoshard.resharding.steps import Step, steps_to
+from jaxpipe.baselines.autoshard.resharding.steps import ReshardingStep, steps_to
 
-__all__ = ["Computed", "LayoutBook", "Layouts", "Step", "carried", "shardings_of", "steps_to"]
+__all__ = [
+    "Computed",
+    "LayoutBook",
+    "Layouts",
+    "ReshardingStep",
+    "carried",
+    "shardings_of",
+    "steps_to",
+]

@@ -13,12 +13,14 @@ A choice that does not fit would fail deep inside JAX, or compute something else
 from collections.abc import Iterator, Mapping
 
 from jaxpipe.baselines.autoshard.graph.rule import Dims
-from jaxpipe.baselines.autoshard.spmd.program import Operator, Program
+from jaxpipe.baselines.autoshard.spmd.program import OperatorProgram, ProgramOperator
 from jaxpipe.baselines.autoshard.strategy import Axes, Axis, MeshShape, OperatorChoice, Sharding
 from jaxpipe.errors import PlanError
 
 
-def check_choices(program: Program, mesh: MeshShape, given: Mapping[int, OperatorChoice]) -> None:
+def check_choices(
+    program: OperatorProgram, mesh: MeshShape, given: Mapping[int, OperatorChoice]
+) -> None:
     """Check the choices that a strategy gives for operators, by their indices.
 
     Raises:
@@ -43,7 +45,7 @@ def check_choices(program: Program, mesh: MeshShape, given: Mapping[int, Operato
 
 
 def _problems(
-    operator: Operator, choice: OperatorChoice, program: Program, mesh: MeshShape
+    operator: ProgramOperator, choice: OperatorChoice, program: OperatorProgram, mesh: MeshShape
 ) -> Iterator[str]:
     """Yield what is wrong with a choice; each check relies on those before."""
     numbers = (*operator.inputs, *operator.outputs)
@@ -64,7 +66,7 @@ def _problems(
 
 
 def _split_problems(
-    operator: Operator, choice: OperatorChoice, before: tuple[Sharding, ...]
+    operator: ProgramOperator, choice: OperatorChoice, before: tuple[Sharding, ...]
 ) -> Iterator[str]:
     """Yield where dims that belong together are split differently, or sums are not reduced."""
     rule = operator.rule
@@ -105,7 +107,7 @@ def _before_scatters(choice: OperatorChoice) -> tuple[Sharding, ...] | None:
     return tuple(results)
 
 
-def _form(operator: Operator, program: Program) -> str:
+def _form(operator: ProgramOperator, program: OperatorProgram) -> str:
     def shapes(numbers: tuple[int, ...]) -> str:
         return ", ".join(str(program.arrays[number].shape) for number in numbers)
 

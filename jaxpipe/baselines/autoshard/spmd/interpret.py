@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxpipe.baselines.autoshard.resharding import LayoutBook, Step, steps_to
+from jaxpipe.baselines.autoshard.resharding import LayoutBook, ReshardingStep, steps_to
 from jaxpipe.baselines.autoshard.spmd.collect import (
     gather_all,
     names,
@@ -28,7 +28,7 @@ from jaxpipe.baselines.autoshard.spmd.collect import (
     reduce_scatter_all,
 )
 from jaxpipe.baselines.autoshard.spmd.local_operator import run_locally, sliced, unended
-from jaxpipe.baselines.autoshard.spmd.program import Program, array_type
+from jaxpipe.baselines.autoshard.spmd.program import OperatorProgram, array_type
 from jaxpipe.baselines.autoshard.strategy import (
     Axes,
     CollectiveKind,
@@ -122,7 +122,7 @@ class Evaluation:
         combining: which collectives are one.
     """
 
-    program: Program
+    program: OperatorProgram
     choices: Sequence[OperatorChoice]
     mesh: MeshShape
     combining: Combining
@@ -132,7 +132,7 @@ class Evaluation:
     weights: Sequence[int] = ()
     barriers: dict[tuple[int, Sharding], Array] = field(default_factory=dict)
     reads: dict[int, list[Sharding]] = field(default_factory=dict)
-    steps: dict[int, dict[Sharding, Step]] = field(default_factory=dict)
+    steps: dict[int, dict[Sharding, ReshardingStep]] = field(default_factory=dict)
 
     def run(
         self,
@@ -263,7 +263,7 @@ class Evaluation:
         step = self._first_missing(number, needed)
         return None if step is None else _moving(number, step, dtype)
 
-    def _first_missing(self, number: int, needed: Sharding) -> Step | None:
+    def _first_missing(self, number: int, needed: Sharding) -> ReshardingStep | None:
         """Return the first collective on the way to a layout; None if slices lead there."""
         missing = None
         while needed not in self.arrays[number].pieces:
@@ -272,7 +272,7 @@ class Evaluation:
             needed = step.before
         return missing
 
-    def _steps(self, number: int) -> dict[Sharding, Step]:
+    def _steps(self, number: int) -> dict[Sharding, ReshardingStep]:
         """Return the step that makes each layout of an array other than the stored one."""
         if number not in self.steps:
             layouts = self.book.of(array_type(self.program.arrays[number]))
@@ -359,7 +359,7 @@ def _ending(number: int, array: Held, dtype: str) -> Wait:
     )
 
 
-def _moving(number: int, step: Step, dtype: str) -> Wait:
+def _moving(number: int, step: ReshardingStep, dtype: str) -> Wait:
     assert step.collective is not None, step
     have, need = step.before.dims, step.after.dims
     (dim,) = [dim for dim in range(len(have)) if len(need[dim]) < len(have[dim])]
@@ -378,7 +378,7 @@ def _moving(number: int, step: Step, dtype: str) -> Wait:
 
 
 def _reads(
-    program: Program, choices: Sequence[OperatorChoice], results: Mapping[int, Sharding]
+    program: OperatorProgram, choices: Sequence[OperatorChoice], results: Mapping[int, Sharding]
 ) -> dict[int, list[Sharding]]:
     """Return the layouts in which each array is read, once each."""
     reads: dict[int, dict[Sharding, None]] = {}
@@ -390,7 +390,7 @@ def _reads(
     return {number: [*shardings] for number, shardings in reads.items()}
 
 
-def _dependents(program: Program) -> list[int]:
+def _dependents(program: OperatorProgram) -> list[int]:
     """Return how many operators depend on each one, including itself."""
     # Sets of operators as bits of an integer: n ** 2 / 8 bytes, 12 MB for 10,000 operators.
     readers: dict[int, int] = {}

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxpipe.baselines.autoshard.spmd.program import Operator, Program
+from jaxpipe.baselines.autoshard.spmd.program import OperatorProgram, ProgramOperator
 from jaxpipe.baselines.autoshard.strategy import Axes, Axis, MeshShape, OperatorChoice, Sharding
 
 
@@ -29,11 +29,11 @@ def unended(choice: OperatorChoice) -> tuple[Sharding, ...]:
 
 
 def run_locally(
-    operator: Operator,
+    operator: ProgramOperator,
     choice: OperatorChoice,
     operands: Sequence[Array],
     *,
-    program: Program,
+    program: OperatorProgram,
     mesh: MeshShape,
 ) -> tuple[Array, ...]:
     """Return the shards of the results, partial sums where the choice says so."""
@@ -62,15 +62,17 @@ def index_along(axes: Axes, mesh: MeshShape) -> Array:
     return index
 
 
-def _new_sizes(_operator: Operator, _operands: Sequence[Array], shape: Any) -> dict[str, Any]:
+def _new_sizes(
+    _operator: ProgramOperator, _operands: Sequence[Array], shape: Any
+) -> dict[str, Any]:
     return {"new_sizes": shape}
 
 
-def _shape(_operator: Operator, _operands: Sequence[Array], shape: Any) -> dict[str, Any]:
+def _shape(_operator: ProgramOperator, _operands: Sequence[Array], shape: Any) -> dict[str, Any]:
     return {"shape": shape}
 
 
-def _slice(operator: Operator, operands: Sequence[Array], _shape: Any) -> dict[str, Any]:
+def _slice(operator: ProgramOperator, operands: Sequence[Array], _shape: Any) -> dict[str, Any]:
     """A dim that is split is not sliced."""
     limits = operator.params["limit_indices"]
     return {
@@ -79,12 +81,14 @@ def _slice(operator: Operator, operands: Sequence[Array], _shape: Any) -> dict[s
     }
 
 
-def _slice_sizes(_operator: Operator, _operands: Sequence[Array], shape: Any) -> dict[str, Any]:
+def _slice_sizes(
+    _operator: ProgramOperator, _operands: Sequence[Array], shape: Any
+) -> dict[str, Any]:
     return {"slice_sizes": shape}
 
 
 def _gather(
-    operator: Operator,
+    operator: ProgramOperator,
     choice: OperatorChoice,
     operands: Sequence[Array],
     _shape: Any,
@@ -110,7 +114,7 @@ def _gather(
 
 
 def _scatter_add(
-    operator: Operator,
+    operator: ProgramOperator,
     choice: OperatorChoice,
     operands: Sequence[Array],
     _shape: Any,
@@ -148,8 +152,8 @@ def _own_indices(
     return jnp.where(signed < 0, jnp.int32(2**31 - 1), signed), True
 
 
-_Adapt = Callable[[Operator, Sequence[Array], Any], dict[str, Any]]
-_Special = Callable[[Operator, OperatorChoice, Sequence[Array], Any, MeshShape], Array]
+_Adapt = Callable[[ProgramOperator, Sequence[Array], Any], dict[str, Any]]
+_Special = Callable[[ProgramOperator, OperatorChoice, Sequence[Array], Any, MeshShape], Array]
 
 _ADAPT: Final[Mapping[str, _Adapt]] = MappingProxyType(
     {

@@ -25,7 +25,7 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxpipe.baselines.autoshard.spmd.interpret import Evaluation, Held
-from jaxpipe.baselines.autoshard.spmd.program import Operator, Program
+from jaxpipe.baselines.autoshard.spmd.program import OperatorProgram, ProgramOperator
 from jaxpipe.baselines.autoshard.strategy import Sharding
 from jaxpipe.errors import PlanError
 
@@ -47,7 +47,7 @@ class Phases:
     marks: tuple[int, ...]
 
 
-def phases_of(program: Program, batch: Sequence[int]) -> Phases:
+def phases_of(program: OperatorProgram, batch: Sequence[int]) -> Phases:
     """Return what runs for each microbatch, given the arguments that are the batch.
 
     Raises:
@@ -136,7 +136,7 @@ def _added(total: Held, part: Held) -> Held:
     return Held(total.stored, {total.stored: piece}, total.ends, total.join)
 
 
-def _is_mark(operator: Operator) -> bool:
+def _is_mark(operator: ProgramOperator) -> bool:
     return operator.name == "name" and operator.params.get("name") == _MARK
 
 

@@ -16,13 +16,13 @@ import numpy as np
 from jax.extend.core import Primitive
 
 from jaxpipe.baselines.autoshard.graph import ArrayType
-from jaxpipe.baselines.autoshard.graph.rule import Form, Rule
+from jaxpipe.baselines.autoshard.graph.rule import EquationForm, Rule
 from jaxpipe.baselines.autoshard.graph.rules import rule_of
 from jaxpipe.jaxpr import Equation, FlatJaxpr, Variable, flatten, live, varying
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
+class ProgramOperator:
     """One operator: a primitive, its parameters, and the numbers of what it reads and writes.
 
     Args:
@@ -43,7 +43,7 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class OperatorProgram:
     """The operators of a step, in an order in which they can run.
 
     Args:
@@ -54,14 +54,14 @@ class Program:
         arrays: shape and dtype of every array, by number.
     """
 
-    operators: tuple[Operator, ...]
+    operators: tuple[ProgramOperator, ...]
     arguments: tuple[int, ...]
     results: tuple[int, ...]
     constants: Mapping[int, Any]
     arrays: Mapping[int, jax.ShapeDtypeStruct]
 
 
-def trace_program(step: Callable[..., Any], *arguments: Any) -> Program:
+def trace_program(step: Callable[..., Any], *arguments: Any) -> OperatorProgram:
     """Return the operators of a step of these arguments, which may be abstract.
 
     >>> x = jax.ShapeDtypeStruct((3,), "float32")
@@ -75,7 +75,7 @@ def trace_program(step: Callable[..., Any], *arguments: Any) -> Program:
     depends = varying(flat)
     # Must count as `trace_step` does: strategies name operators by these indices.
     indices = count()
-    return Program(
+    return OperatorProgram(
         operators=tuple(
             _operator(equation, number, index=_index(equation, depends, indices))
             for equation in flat.equations
@@ -110,13 +110,15 @@ def _index(equation: Equation, depends: Set[Variable], indices: Iterator[int]) -
     return next(indices)
 
 
-def _operator(equation: Equation, number: Mapping[Variable, int], *, index: int | None) -> Operator:
+def _operator(
+    equation: Equation, number: Mapping[Variable, int], *, index: int | None
+) -> ProgramOperator:
     operands, results = (
         tuple(variable.aval.shape for variable in variables)
         for variables in (equation.operands, equation.results)
     )
-    form = Form(operands=operands, results=results, params=equation.params)
-    return Operator(
+    form = EquationForm(operands=operands, results=results, params=equation.params)
+    return ProgramOperator(
         name=equation.primitive,
         primitive=None if equation.source is None else equation.source.primitive,
         params=equation.params,

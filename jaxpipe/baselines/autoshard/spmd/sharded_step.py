@@ -13,7 +13,7 @@ from jaxpipe.baselines.autoshard.resharding import Computed, LayoutBook, carried
 from jaxpipe.baselines.autoshard.spmd.check_choice import check_choices
 from jaxpipe.baselines.autoshard.spmd.interpret import Combining, Evaluation
 from jaxpipe.baselines.autoshard.spmd.microbatches import phases_of, run_microbatches, times_of
-from jaxpipe.baselines.autoshard.spmd.program import Program, array_type, trace_program
+from jaxpipe.baselines.autoshard.spmd.program import OperatorProgram, array_type, trace_program
 from jaxpipe.baselines.autoshard.spmd.propagate import propagate
 from jaxpipe.baselines.autoshard.strategy import (
     MeshShape,
@@ -106,7 +106,7 @@ class ShardedProgram:
     `batch` are the arguments that microbatches divide.
     """
 
-    program: Program
+    program: OperatorProgram
     arguments: tuple[Sharding, ...]
     results: tuple[Sharding, ...]
     choices: tuple[OperatorChoice, ...]
@@ -147,7 +147,7 @@ def shard_program(step: NamedStep, arguments: Sequence[Any], strategy: Strategy)
 
 
 def _carried(
-    program: Program,
+    program: OperatorProgram,
     choices: Sequence[OperatorChoice],
     mesh: MeshShape,
     times: Mapping[int, int],
@@ -304,7 +304,7 @@ def _paths(trees: Sequence[Any], names: Sequence[str]) -> list[str]:
 
 
 def _numbers_of(
-    names: Sequence[str], step: NamedStep, arguments: Sequence[Any], program: Program
+    names: Sequence[str], step: NamedStep, arguments: Sequence[Any], program: OperatorProgram
 ) -> tuple[int, ...]:
     """Return the numbers of the arrays in these arguments."""
     owners = [
@@ -316,7 +316,7 @@ def _numbers_of(
     return tuple(number for owner, number in pairs if owner in names)
 
 
-def _shapes(program: Program, numbers: Sequence[int]) -> list[tuple[int, ...]]:
+def _shapes(program: OperatorProgram, numbers: Sequence[int]) -> list[tuple[int, ...]]:
     return [program.arrays[number].shape for number in numbers]
 
 

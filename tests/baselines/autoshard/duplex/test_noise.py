@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from jaxpipe.baselines.autoshard.duplex import (
     CostModel,
-    Device,
+    DeviceSpeed,
     TransformerSizes,
     find_profile,
     parse_profiles,
@@ -23,7 +23,7 @@ MODEL = CostModel(
         TransformerSizes(num_layers=1, dim=16, num_heads=4, sequence=8, vocabulary=32, outputs=32),
         batch=8,
     ),
-    device=Device(flops_per_s=1.0),
+    device=DeviceSpeed(flops_per_s=1.0),
     profile=PROFILE,
 )
 

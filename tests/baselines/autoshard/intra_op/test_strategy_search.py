@@ -6,10 +6,10 @@ import pytest
 
 from jaxpipe.baselines.autoshard.graph import Graph, roles_of
 from jaxpipe.baselines.autoshard.intra_op import (
-    Found,
     GradientReduction,
     Machine,
     SearchConfig,
+    SearchedStrategy,
     find_strategy,
     price_strategy,
 )
@@ -89,11 +89,11 @@ def hand(
 
 
 @cache
-def found_on(dp: int, op: int) -> Found:
+def found_on(dp: int, op: int) -> SearchedStrategy:
     return find_strategy(small(), on(dp, op), SLOW)
 
 
-def kernels(found: Found, *, of: str = "state.params.blocks.0") -> dict[str, str]:
+def kernels(found: SearchedStrategy, *, of: str = "state.params.blocks.0") -> dict[str, str]:
     return {
         path.removeprefix(f"{of}."): str(sharding)
         for path, sharding in found.priced.strategy.arguments.items()
@@ -101,7 +101,7 @@ def kernels(found: Found, *, of: str = "state.params.blocks.0") -> dict[str, str
     }
 
 
-def seconds(found: Found) -> float:
+def seconds(found: SearchedStrategy) -> float:
     assert found.priced.strategy.seconds is not None
     return found.priced.strategy.seconds
 

@@ -74,7 +74,9 @@ def test_what_does_not_fit_is_refused_by_name(index: int, text: str, words: str)
 
 def test_an_argument_that_does_not_divide_is_refused_by_name() -> None:
     uneven = jax.ShapeDtypeStruct((7, 4), jnp.float32)
-    with pytest.raises(PlanError, match=r"`x` is \(7, 4\), its sharding S0R on 2 x 2 devices"):
+    with pytest.raises(
+        PlanError, match=r"`x`, of shape \(7, 4\), must .* sharding, S0R on 2 x 2 devices"
+    ):
         shard_program(STEP, (uneven, UP), strategy({}, x="S0R"))
 
 

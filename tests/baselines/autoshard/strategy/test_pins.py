@@ -32,7 +32,7 @@ def test_later_pins_count() -> None:
 @pytest.mark.parametrize(
     ("tree", "words"),
     [
-        ({"argument": {}}, "not 'argument'; remove it"),
+        ({"argument": {}}, "`argument` is unknown among pins"),
         ({"arguments": {"up": 3}}, r"`arguments\.up` must be a text such as 'S0R', is 3"),
         ({"arguments": {"up": "X"}}, r"`arguments\.up`: `sharding` \('X'\) must be"),
         ({"operators": {"dot": "RR"}}, "indices, not 'dot'; look one up"),
