@@ -56,7 +56,7 @@ from jaxpipe.models.kernels.attention import self_attention
 from jaxpipe.models.kernels.cached_attention import CachedAttention
 from jaxpipe.models.kernels.dropout import dropout
 from jaxpipe.models.kernels.scores import Scores
-from jaxpipe.models.moe.mixture import Mixture
+from jaxpipe.models.moe.expert_mixture import ExpertMixture
 from jaxpipe.models.patches import Patches
 from jaxpipe.models.transformer import (
     INIT_STD,
@@ -161,10 +161,10 @@ class Mlp(nnx.Module):
             return gathered(self.down(gelu(hidden))).reshape(x.shape)
 
 
-def mixture(config: GptConfig, *, residual_std: float, rngs: nnx.Rngs) -> Mixture:
+def mixture(config: GptConfig, *, residual_std: float, rngs: nnx.Rngs) -> ExpertMixture:
     """Return the mixture of experts in place of an MLP, of the same width."""
     assert config.routing is not None, config
-    return Mixture(
+    return ExpertMixture(
         config.routing,
         dim=config.dim,
         hidden=config.hidden,

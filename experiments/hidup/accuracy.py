@@ -10,8 +10,8 @@ from statistics import mean, median
 from experiments.hidup.workloads import Bar, Constants, bars, workload
 from experiments.table import Row, read_csv
 from jaxpipe.baselines.autoshard.duplex import OperatorDecision, search, step_s
+from jaxpipe.baselines.autoshard.duplex.duplex_systems import predicted_step_s
 from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup
-from jaxpipe.baselines.autoshard.duplex.systems import predicted_step_s
 from jaxpipe.baselines.systems import System
 
 Seconds = Mapping[Bar, float]

@@ -20,7 +20,7 @@ from jaxpipe.baselines.autoshard.duplex import (
     search,
 )
 from jaxpipe.baselines.autoshard.duplex.describe import count_step_collectives
-from jaxpipe.baselines.autoshard.duplex.systems import strategy_of
+from jaxpipe.baselines.autoshard.duplex.duplex_systems import strategy_of
 from jaxpipe.baselines.autoshard.duplex_step import realized
 from jaxpipe.baselines.autoshard.hlo import (
     CompileTarget,

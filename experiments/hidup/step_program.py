@@ -21,17 +21,17 @@ from jaxpipe.baselines.autoshard.duplex import (
     conversion,
     search,
 )
-from jaxpipe.baselines.autoshard.duplex.cost import BACKWARD
-from jaxpipe.baselines.autoshard.duplex.form import FULL
-from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup
-from jaxpipe.baselines.autoshard.duplex.stage import costs_of
-from jaxpipe.baselines.autoshard.duplex.systems import (
+from jaxpipe.baselines.autoshard.duplex.duplex_systems import (
     DuplexWorkload,
     bucket_bytes,
     fusing_s,
     strategy_of,
     sums_gradients,
 )
+from jaxpipe.baselines.autoshard.duplex.form import FULL
+from jaxpipe.baselines.autoshard.duplex.operator_cost import BACKWARD
+from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup
+from jaxpipe.baselines.autoshard.duplex.stage_seconds import costs_of
 from jaxpipe.baselines.autoshard.duplex.timeline import replicated_bytes
 from jaxpipe.baselines.systems import System
 from jaxpipe.collective.kinds import CollectiveKind

@@ -12,8 +12,8 @@ from jaxpipe.baselines.autoshard.duplex import (
     limited,
     published_profiles,
 )
+from jaxpipe.baselines.autoshard.duplex.duplex_systems import DuplexWorkload
 from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingLoad
-from jaxpipe.baselines.autoshard.duplex.systems import DuplexWorkload
 from jaxpipe.baselines.gpt.model_sizes import transformer_sizes
 from jaxpipe.baselines.systems import System
 from jaxpipe.models import GptConfig, load_preset

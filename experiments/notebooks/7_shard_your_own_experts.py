@@ -30,7 +30,7 @@ import matplotlib.pyplot as plt
 from jaxpipe.baselines.autoshard.duplex import CostModel, DeviceSpeed, published_profiles, search
 from jaxpipe.baselines.autoshard.duplex.describe import count_step_collectives, draw_found
 from jaxpipe.baselines.systems import System
-from jaxpipe.baselines.autoshard.duplex.systems import bucket_bytes, strategy_of
+from jaxpipe.baselines.autoshard.duplex.duplex_systems import bucket_bytes, strategy_of
 from jaxpipe.baselines.autoshard.duplex.timeline import Overlap, whole_step_s
 from jaxpipe.baselines.gpt.model_sizes import duplex_graph
 from jaxpipe.models import GptConfig

@@ -219,7 +219,7 @@ def _picture(all_measured: "Sequence[MeasuredSystem]", out: Path, truth: "RunTru
 def _notes(
     all_measured: "Sequence[MeasuredSystem]", config: "Config", plan: "Plan", truth: "RunTruth"
 ) -> str:
-    from jaxpipe.baselines.compare.slow_links import regions_of
+    from jaxpipe.baselines.compare.slow_link_bytes import regions_of
     from jaxpipe.config import cluster_from
 
     regions = dict.fromkeys(regions_of(plan, cluster_from(config)))

@@ -26,7 +26,7 @@ from jaxpipe.topo.emulate import (
     emulated,
 )
 from jaxpipe.topo.emulate.mpi import LINKS
-from jaxpipe.topo.emulate.watch import RankWatch
+from jaxpipe.topo.emulate.rank_watch import RankWatch
 
 _POLL_S = 0.2
 _SECONDS_TO_END = 5.0

@@ -18,7 +18,7 @@ import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from jaxpipe.cli.commands import COMMANDS, TOPICS, Command, CommandGroup
+from jaxpipe.cli.command_table import COMMANDS, TOPICS, Command, CommandGroup
 from jaxpipe.cli.parse import parse
 from jaxpipe.cli.versions import version_line
 from jaxpipe.errors import ConfigError, RunError, UserError, printable

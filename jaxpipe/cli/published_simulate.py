@@ -51,8 +51,12 @@ def simulate(  # noqa: PLR0913, PLR0915  each is an option of the command line
         stages: draw the ranks of these stages alone; with `--ranks`, those that are both.
     """
     from jaxpipe import topo
+    from jaxpipe.baselines.published.published_systems import (
+        num_devices_used,
+        system_peak_bytes,
+        system_step,
+    )
     from jaxpipe.baselines.published.step_time import step_time
-    from jaxpipe.baselines.published.systems import num_devices_used, system_peak_bytes, system_step
     from jaxpipe.baselines.published.workload import Workload
     from jaxpipe.errors import ConfigError
     from jaxpipe.run.console import console

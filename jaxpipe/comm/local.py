@@ -17,7 +17,7 @@ import numpy as np
 from jaxpipe.collective.codec.aligned import aligned_empty
 from jaxpipe.comm.buffer import as_bytes, num_bytes_of
 from jaxpipe.comm.envelope import Envelope
-from jaxpipe.comm.timing import Times
+from jaxpipe.comm.message_timing import Times
 from jaxpipe.comm.transport import HostOrDeviceArray, Transport
 from jaxpipe.errors import TransportError, one_line
 

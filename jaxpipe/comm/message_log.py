@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxpipe.comm.buffer import num_bytes_of
 from jaxpipe.comm.forwarding import ForwardingTransport
-from jaxpipe.comm.timing import MessageTiming, timing_of
+from jaxpipe.comm.message_timing import MessageTiming, timing_of
 from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transport
 
 _CHANNEL = [("source", "<i4"), ("to", "<i4"), ("tag", "<i4")]

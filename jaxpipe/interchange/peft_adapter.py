@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.finetune import LORA_A, LORA_B, LoraConfig
-from jaxpipe.interchange.folder import exchange_of
+from jaxpipe.interchange.model_folder import exchange_of
 from jaxpipe.models import ModelConfig
 from jaxpipe.runtime.checkpoint import Read
 from jaxpipe.runtime.storage.atomic_write import mode_by_umask

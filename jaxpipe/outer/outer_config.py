@@ -8,7 +8,7 @@ import msgspec
 
 from jaxpipe.collective import CodecKind
 from jaxpipe.errors import CheckpointError
-from jaxpipe.outer.timetable import check_timetable
+from jaxpipe.outer.fragment_timetable import check_timetable
 from jaxpipe.ranges import Range, check_ranges
 
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from jaxpipe.pictures.axis_units import plain_number
 from jaxpipe.pictures.canvas import WIDTH_IN, check_format, new_figure, plain_text, save
 from jaxpipe.pictures.palette import BLUE, DARK, GREY, ORANGE
-from jaxpipe.pictures.units import plain_number
 from jaxpipe.topo import Cluster, site_positions
 from jaxpipe.topo.units import gbps_from_bytes_per_s, ms_from_seconds
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from jaxpipe.pictures.axis_units import BANDWIDTHS, SECONDS, Unit, plain_number, unit_for
 from jaxpipe.pictures.canvas import check_format, new_figure, plain_text, save
 from jaxpipe.pictures.palette import SCALE
-from jaxpipe.pictures.units import BANDWIDTHS, SECONDS, Unit, plain_number, unit_for
 from jaxpipe.topo import Cluster
 
 if TYPE_CHECKING:

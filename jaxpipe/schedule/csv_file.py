@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxpipe.errors import PlanError
-from jaxpipe.schedule.check.check import check
+from jaxpipe.schedule.check.check_schedule import check
 from jaxpipe.schedule.deadlock import reach
 from jaxpipe.schedule.instruction import Instruction, Op, Schedule, backward, forward
 from jaxpipe.schedule.lower import lower

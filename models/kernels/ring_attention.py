@@ -33,8 +33,8 @@ from jaxtyping import Array, Float, Int
 from jaxpipe.models.gpt_config import Attention
 from jaxpipe.models.kernels.cached_attention import Heads, SharedHeads
 from jaxpipe.models.kernels.scores import (
+    AttentionPiece,
     Differentiated,
-    Piece,
     Queries,
     Scores,
     attend,
@@ -167,10 +167,10 @@ class _Meeting:
     segments: tuple[Array, Array] | tuple[None, None]
     how: Scores
 
-    def added(self, before: Piece, q: Queries) -> Piece:
+    def added(self, before: AttentionPiece, q: Queries) -> AttentionPiece:
         """Return the attention to other keys and to these."""
 
-        def block(_: None, rows: tuple) -> tuple[None, Piece]:
+        def block(_: None, rows: tuple) -> tuple[None, AttentionPiece]:
             places, segments, before, q = rows
             masks = self._masks(places, segments, num_dims=q.ndim)
             return None, before.joined(attend(q, self.k, self.v, self.how, masks))

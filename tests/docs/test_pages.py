@@ -15,7 +15,7 @@ from docs.tools.fields import forms_of
 from docs.tools.floors import draw_floors, layers, without_accelerator
 from docs.tools.record import FOLDER, output, recorded
 from jaxpipe import topo
-from jaxpipe.cli.commands import COMMANDS, CommandGroup
+from jaxpipe.cli.command_table import COMMANDS, CommandGroup
 from jaxpipe.config import Config
 
 ROOT = Path(__file__).parents[2]

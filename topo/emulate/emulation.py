@@ -21,14 +21,21 @@ from jaxpipe.topo.cluster import Cluster
 from jaxpipe.topo.emulate import addresses
 from jaxpipe.topo.emulate.bridge_engine import BridgeEngine
 from jaxpipe.topo.emulate.commands import run
-from jaxpipe.topo.emulate.engine import Choice, Engine, EngineKind, LinkCount, check_machine, choose
+from jaxpipe.topo.emulate.engine import (
+    ChosenEngine,
+    Engine,
+    EngineKind,
+    LinkCount,
+    check_machine,
+    choose,
+)
 from jaxpipe.topo.emulate.mpi import available_cores, mpi_settings
 from jaxpipe.topo.emulate.namespaces import check_sysctls, locked, make, remove, sweep
 from jaxpipe.topo.emulate.network_spec import NetworkSpec, Tcp, network_spec
 from jaxpipe.topo.emulate.own_disks import MOUNTS, give_disks
 from jaxpipe.topo.emulate.owner import Owner, this_process
+from jaxpipe.topo.emulate.rank_watch import RankWatch
 from jaxpipe.topo.emulate.relay_engine import RelayEngine
-from jaxpipe.topo.emulate.watch import RankWatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +70,7 @@ class Emulation:
 
     owner: Owner
     cluster: Cluster
-    choice: Choice
+    choice: ChosenEngine
     engine: Engine
     settings: Mapping[str, str]
     devices: tuple[int, ...]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from jaxpipe.baselines.compare.measured import MeasuredSystem
 from jaxpipe.pictures import new_figure, plain_number, save, unit_for
+from jaxpipe.pictures.axis_units import BYTES, SECONDS
 from jaxpipe.pictures.palette import ORANGE, SKY
-from jaxpipe.pictures.units import BYTES, SECONDS
 from jaxpipe.trace import Truth
 
 

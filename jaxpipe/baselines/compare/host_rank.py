@@ -29,7 +29,7 @@ from jaxpipe.baselines.autoshard.spmd import (
 from jaxpipe.baselines.autoshard.spmd.host_program import HostProgram
 from jaxpipe.baselines.autoshard.strategy import Sharding, Strategy
 from jaxpipe.baselines.compare.measured import MeasuredStep, RankPart, peak_bytes
-from jaxpipe.baselines.compare.slow_links import regions_of, sent_in_messages
+from jaxpipe.baselines.compare.slow_link_bytes import regions_of, sent_in_messages
 from jaxpipe.baselines.compare.whole_step import optimizer_of, whole_batch
 from jaxpipe.comm import BARRIER_TAG, BROADCAST_TAG, CountingTransport, barrier, broadcast_bytes
 from jaxpipe.runtime.compile_count import counted_compiles

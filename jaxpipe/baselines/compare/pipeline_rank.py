@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from jaxpipe.baselines.compare.measured import MeasuredStep, RankPart, peak_bytes
-from jaxpipe.baselines.compare.slow_links import regions_of, sent_in_messages
+from jaxpipe.baselines.compare.slow_link_bytes import regions_of, sent_in_messages
 from jaxpipe.comm import Transport
 from jaxpipe.runtime.compile_count import counted_compiles
 from jaxpipe.runtime.job import Job

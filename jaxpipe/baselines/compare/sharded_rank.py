@@ -28,7 +28,7 @@ from jaxpipe.baselines.compare.busy_speeds import measure_busy_speeds
 from jaxpipe.baselines.compare.host_rank import HostRun
 from jaxpipe.baselines.compare.measured import MeasuredStep, RankPart, peak_bytes
 from jaxpipe.baselines.compare.routed_job import routed
-from jaxpipe.baselines.compare.slow_links import regions_of, sent_in_rings
+from jaxpipe.baselines.compare.slow_link_bytes import regions_of, sent_in_rings
 from jaxpipe.baselines.compare.strategies import BUCKET_BYTES, NAMES, RESULT_NAMES, Chosen, choose
 from jaxpipe.baselines.compare.system import SEARCHES, Executor
 from jaxpipe.baselines.compare.whole_step import optimizer_of, whole_batch, whole_step

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 from jaxpipe.baselines.autoshard.duplex import CollectiveProfile, CostModel, DeviceSpeed, search
-from jaxpipe.baselines.autoshard.duplex.systems import bucket_bytes, strategy_of
+from jaxpipe.baselines.autoshard.duplex.duplex_systems import bucket_bytes, strategy_of
 from jaxpipe.baselines.autoshard.duplex_step import realized
 from jaxpipe.baselines.autoshard.graph import trace_step
 from jaxpipe.baselines.autoshard.intra_op import Machine, find_strategy

@@ -18,7 +18,7 @@ from jaxpipe.comm.buffer import as_bytes, is_ready
 from jaxpipe.comm.envelope import Envelope
 from jaxpipe.comm.mpi.api import MPI, moving_error
 from jaxpipe.comm.mpi.native_all_reduce import MpiAllReduce
-from jaxpipe.comm.mpi.progress import ProgressEngine
+from jaxpipe.comm.mpi.progress_engine import ProgressEngine
 from jaxpipe.comm.transport import HostOrDeviceArray
 from jaxpipe.errors import DeadlineError, TransportError
 

@@ -39,7 +39,7 @@ from jaxpipe.comm.mpi.mpi_message import (
     begin_send,
 )
 from jaxpipe.comm.mpi.native_all_reduce import MpiAllReduce, MpiGroups
-from jaxpipe.comm.mpi.progress import ProgressEngine, longest_pause_s
+from jaxpipe.comm.mpi.progress_engine import ProgressEngine, longest_pause_s
 from jaxpipe.comm.mpi.ulfm import among, revoke, shrink
 from jaxpipe.comm.tags import CLOSE_TAG, GROUP_TAG
 from jaxpipe.comm.transport import HostOrDeviceArray

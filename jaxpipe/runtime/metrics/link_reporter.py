@@ -14,9 +14,9 @@ from jaxpipe.comm import GATHER_TAG, MessageLog, Transport, gather_bytes
 from jaxpipe.comm.message_log import RECEIVED, SENT
 from jaxpipe.runtime.config import LinkDetail
 from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.metrics.matched_messages import Matcher, pair_uses
 from jaxpipe.runtime.metrics.measured_pairs import MeasuredPairs
 from jaxpipe.runtime.metrics.step_result import StepEnd
-from jaxpipe.runtime.metrics.transfers import Matcher, pair_uses
 from jaxpipe.topo import with_slower_links
 from jaxpipe.trace import LinkReport, link_uses
 

@@ -35,7 +35,7 @@ from jaxpipe.outer import (
     saved_outer,
     token_weights,
 )
-from jaxpipe.runtime.outer.tensor_names import (
+from jaxpipe.runtime.outer.outer_tensor_names import (
     COUNTERS,
     IN_FLIGHT,
     IN_SYNC,

@@ -31,7 +31,7 @@ from jaxpipe.runtime.outer.met_islands import MetIslands
 from jaxpipe.runtime.outer.outer_buckets import BucketLayout, OuterBucket, bucket_layouts
 from jaxpipe.runtime.outer.outer_exchange import OuterExchange, outer_exchange
 from jaxpipe.runtime.outer.outer_loop import OuterLoop, first_layer
-from jaxpipe.runtime.outer.tensor_names import (
+from jaxpipe.runtime.outer.outer_tensor_names import (
     COUNTERS,
     IN_FLIGHT,
     IN_SYNC,

@@ -4,9 +4,9 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.baselines.published.megatron import MegatronLayout
-from jaxpipe.baselines.published.memory import peak_bytes
+from jaxpipe.baselines.published.pipeline_memory import peak_bytes
+from jaxpipe.baselines.published.published_systems import system_peak_bytes, system_step
 from jaxpipe.baselines.published.rings import all_gather_s
-from jaxpipe.baselines.published.systems import system_peak_bytes, system_step
 from jaxpipe.baselines.published.workload import Workload
 from jaxpipe.baselines.systems import System
 from jaxpipe.errors import ConfigError, PlanError

@@ -8,7 +8,7 @@ import pytest
 from jaxpipe.comm.envelope import Envelope
 from jaxpipe.comm.mpi.api import MPI
 from jaxpipe.comm.mpi.mpi_message import MpiMessage, MpiProgress, MpiSending, begin_send
-from jaxpipe.comm.mpi.progress import ProgressEngine
+from jaxpipe.comm.mpi.progress_engine import ProgressEngine
 from jaxpipe.errors import TransportError
 
 

@@ -9,7 +9,7 @@ from jaxpipe.baselines.autoshard.duplex.decision import (
     placements,
 )
 from jaxpipe.baselines.autoshard.duplex.form import FULL
-from jaxpipe.baselines.autoshard.duplex.graph import LabelledGraph, LabelledOperator
+from jaxpipe.baselines.autoshard.duplex.labelled_graph import LabelledGraph, LabelledOperator
 from jaxpipe.baselines.autoshard.duplex.signature import Signature, signatures
 from jaxpipe.errors import PlanError
 

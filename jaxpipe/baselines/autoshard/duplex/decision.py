@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from jaxpipe.baselines.autoshard.duplex.form import FULL, Form, can_convert, sharded
-from jaxpipe.baselines.autoshard.duplex.graph import LabelledGraph, LabelledOperator
+from jaxpipe.baselines.autoshard.duplex.labelled_graph import LabelledGraph, LabelledOperator
 from jaxpipe.baselines.autoshard.duplex.signature import Signature, signatures
 
 

@@ -14,12 +14,12 @@ from dataclasses import asdict
 
 import msgspec
 
-from jaxpipe.baselines.autoshard.duplex.cost import CostModel
 from jaxpipe.baselines.autoshard.duplex.decision import OperatorDecision
+from jaxpipe.baselines.autoshard.duplex.duplex_search import DuplexResult
 from jaxpipe.baselines.autoshard.duplex.form import FULL, backward_conversion, conversion
 from jaxpipe.baselines.autoshard.duplex.found_file import FORMAT, SEARCH
-from jaxpipe.baselines.autoshard.duplex.search import DuplexResult
-from jaxpipe.baselines.autoshard.duplex.stage import costs_of, stages
+from jaxpipe.baselines.autoshard.duplex.operator_cost import CostModel
+from jaxpipe.baselines.autoshard.duplex.stage_seconds import costs_of, stages
 from jaxpipe.collective.kinds import CollectiveKind
 
 

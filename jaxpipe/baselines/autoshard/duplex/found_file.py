@@ -13,7 +13,7 @@ import msgspec
 
 from jaxpipe.baselines.autoshard.duplex.decision import Conversion, OperatorDecision, placements
 from jaxpipe.baselines.autoshard.duplex.form import Form
-from jaxpipe.baselines.autoshard.duplex.graph import LabelledGraph, LabelledOperator
+from jaxpipe.baselines.autoshard.duplex.labelled_graph import LabelledGraph, LabelledOperator
 from jaxpipe.baselines.autoshard.duplex.signature import Signature, signatures
 from jaxpipe.errors import PlanError
 

@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from jaxpipe.baselines.autoshard.duplex.cost import BACKWARD, OperatorCost
+from jaxpipe.baselines.autoshard.duplex.operator_cost import BACKWARD, OperatorCost
 
 SETTLED, COMPUTE, GATHER, SYNC, FORWARD, MIRRORED, MEMORY = range(7)
 COLUMNS: Final = 7

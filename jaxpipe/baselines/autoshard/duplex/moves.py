@@ -10,7 +10,6 @@ from functools import partial
 
 import numpy as np
 
-from jaxpipe.baselines.autoshard.duplex.cost import CostModel, OperatorCost
 from jaxpipe.baselines.autoshard.duplex.decision import (
     Conversion,
     Held,
@@ -21,6 +20,7 @@ from jaxpipe.baselines.autoshard.duplex.decision import (
 )
 from jaxpipe.baselines.autoshard.duplex.form import FULL, Form
 from jaxpipe.baselines.autoshard.duplex.labels import COLUMNS, step_row
+from jaxpipe.baselines.autoshard.duplex.operator_cost import CostModel, OperatorCost
 
 State = tuple[tuple[str, frozenset[Form]], ...]
 

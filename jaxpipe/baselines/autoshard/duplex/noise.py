@@ -9,8 +9,8 @@ Source: Zhang et al., "HiDup", SoCC 2022, section 6.11.
 from dataclasses import replace
 from random import Random
 
-from jaxpipe.baselines.autoshard.duplex.cost import CostModel
-from jaxpipe.baselines.autoshard.duplex.graph import LabelledGraph
+from jaxpipe.baselines.autoshard.duplex.labelled_graph import LabelledGraph
+from jaxpipe.baselines.autoshard.duplex.operator_cost import CostModel
 from jaxpipe.errors import PlanError
 
 

@@ -13,7 +13,6 @@ from typing import Final
 
 import numpy as np
 
-from jaxpipe.baselines.autoshard.duplex.cost import BACKWARD
 from jaxpipe.baselines.autoshard.duplex.form import PARTIAL
 from jaxpipe.baselines.autoshard.duplex.labels import (
     COMPUTE,
@@ -27,6 +26,7 @@ from jaxpipe.baselines.autoshard.duplex.labels import (
     bounds,
 )
 from jaxpipe.baselines.autoshard.duplex.moves import Moves
+from jaxpipe.baselines.autoshard.duplex.operator_cost import BACKWARD
 
 _WEIGHTS: Final = (0.0, 0.5, 1.0)
 

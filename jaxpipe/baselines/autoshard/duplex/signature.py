@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from jaxpipe.baselines.autoshard.duplex.form import FULL, PARTIAL, Form, sharded
-from jaxpipe.baselines.autoshard.duplex.graph import LabelledOperator, Linearity
+from jaxpipe.baselines.autoshard.duplex.labelled_graph import LabelledOperator, Linearity
 
 
 @dataclass(frozen=True, slots=True)

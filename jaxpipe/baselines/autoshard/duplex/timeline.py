@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from jaxpipe.baselines.autoshard.duplex.cost import BACKWARD, CostModel, OperatorCost
 from jaxpipe.baselines.autoshard.duplex.decision import OperatorDecision, Strategy
 from jaxpipe.baselines.autoshard.duplex.form import FULL
-from jaxpipe.baselines.autoshard.duplex.stage import costs_of
+from jaxpipe.baselines.autoshard.duplex.operator_cost import BACKWARD, CostModel, OperatorCost
+from jaxpipe.baselines.autoshard.duplex.stage_seconds import costs_of
 from jaxpipe.collective.kinds import CollectiveKind
 
 

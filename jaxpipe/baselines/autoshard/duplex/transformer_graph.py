@@ -18,7 +18,11 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Final
 
-from jaxpipe.baselines.autoshard.duplex.graph import LabelledGraph, LabelledOperator, Linearity
+from jaxpipe.baselines.autoshard.duplex.labelled_graph import (
+    LabelledGraph,
+    LabelledOperator,
+    Linearity,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,9 @@ from typing import Any, Final
 import jax
 
 from jaxpipe.baselines.autoshard.duplex.decision import OperatorDecision
-from jaxpipe.baselines.autoshard.duplex.graph import LabelledGraph
+from jaxpipe.baselines.autoshard.duplex.labelled_graph import LabelledGraph
 from jaxpipe.baselines.autoshard.duplex_step.dim_classes import Dim, DimClasses, factor_dims
-from jaxpipe.baselines.autoshard.duplex_step.model_names import ModelNames
+from jaxpipe.baselines.autoshard.duplex_step.operator_names import ModelNames
 from jaxpipe.baselines.autoshard.graph import path_name
 from jaxpipe.baselines.autoshard.spmd.program import OperatorProgram, ProgramOperator, trace_program
 from jaxpipe.baselines.autoshard.spmd.propagate import JOINABLE, propagate

@@ -4,6 +4,7 @@ Layers are those of the model; the paper also clusters operators into layers. No
 jax but `searched_collectives`, which is therefore not re-exported.
 """
 
+from jaxpipe.baselines.autoshard.inter_op.alpa_plan import AlpaPlan, alpa_plan, plan_of
 from jaxpipe.baselines.autoshard.inter_op.profiled import ProfiledCosts, submesh_space
 from jaxpipe.baselines.autoshard.inter_op.sharded_stage import (
     BytesEach,
@@ -22,7 +23,6 @@ from jaxpipe.baselines.autoshard.inter_op.submesh_stage import (
     step_s,
     submeshes,
 )
-from jaxpipe.baselines.autoshard.inter_op.to_plan import AlpaPlan, alpa_plan, plan_of
 
 __all__ = [
     "AlpaPlan",

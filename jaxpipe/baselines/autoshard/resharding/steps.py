@@ -11,7 +11,7 @@ The search prices these steps and the step runs them: both ask here.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from jaxpipe.baselines.autoshard.resharding.layouts import Layouts
+from jaxpipe.baselines.autoshard.resharding.layout_graph import Layouts
 from jaxpipe.baselines.autoshard.strategy import Collective, Sharding
 
 

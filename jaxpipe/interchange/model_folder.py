@@ -16,9 +16,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from jaxpipe.errors import CheckpointError, ConfigError
-from jaxpipe.interchange.gpt2_config import check_is_gpt2, config_of_gpt2, gpt2_config_of
+from jaxpipe.interchange.gpt2_config_json import check_is_gpt2, config_of_gpt2, gpt2_config_of
 from jaxpipe.interchange.gpt2_tensors import tensors_of_gpt2, their_names, to_gpt2_tensors
-from jaxpipe.interchange.llama_config import ARCHITECTURES, config_of_llama, llama_config_of
+from jaxpipe.interchange.llama_config_json import ARCHITECTURES, config_of_llama, llama_config_of
 from jaxpipe.interchange.llama_tensors import (
     TensorPair,
     known_pairs,

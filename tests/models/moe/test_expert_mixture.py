@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from jax import Array
 
-from jaxpipe.models.moe.mixture import ExpertMixture
+from jaxpipe.models.moe.expert_mixture import ExpertMixture
 from jaxpipe.models.moe.router import load_balance_loss, route, z_loss
 from jaxpipe.models.moe.routing import Dispatch, Routing
 from tests.oracles import numpy_moe

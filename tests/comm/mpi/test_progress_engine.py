@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jaxpipe.comm.mpi.progress import ProgressEngine
+from jaxpipe.comm.mpi.progress_engine import ProgressEngine
 from jaxpipe.errors import DeadlineError
 
 

@@ -23,7 +23,7 @@ from jaxpipe.baselines.autoshard.duplex import (
 )
 from jaxpipe.baselines.autoshard.duplex.decision import Held, conversions, held_after, options
 from jaxpipe.baselines.autoshard.duplex.form import FULL
-from jaxpipe.baselines.autoshard.duplex.stage import StageSeconds, costs_of, stages
+from jaxpipe.baselines.autoshard.duplex.stage_seconds import StageSeconds, costs_of, stages
 from jaxpipe.errors import PlanError
 
 SIZES = {"b": 12.0, "d": 6.0, "f": 8.0}

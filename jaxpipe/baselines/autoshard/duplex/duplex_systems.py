@@ -20,11 +20,11 @@ import numpy as np
 
 from jaxpipe.baselines.autoshard.duplex.by_label import split_by_label
 from jaxpipe.baselines.autoshard.duplex.collective_profile import CollectiveProfile
-from jaxpipe.baselines.autoshard.duplex.cost import CostModel, DeviceSpeed
 from jaxpipe.baselines.autoshard.duplex.decision import OperatorDecision, Strategy
-from jaxpipe.baselines.autoshard.duplex.graph import LabelledGraph, LabelledOperator
+from jaxpipe.baselines.autoshard.duplex.duplex_search import search
+from jaxpipe.baselines.autoshard.duplex.labelled_graph import LabelledGraph, LabelledOperator
+from jaxpipe.baselines.autoshard.duplex.operator_cost import CostModel, DeviceSpeed
 from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup, RoutingLoad
-from jaxpipe.baselines.autoshard.duplex.search import search
 from jaxpipe.baselines.autoshard.duplex.timeline import Overlap, replicated_bytes, whole_step_s
 from jaxpipe.baselines.autoshard.duplex.transformer_graph import TransformerSizes, transformer_graph
 from jaxpipe.baselines.systems import System

@@ -6,8 +6,8 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.baselines.published.dtfm import along, dtfm_phases, dtfm_step, scheduled, unscheduled
+from jaxpipe.baselines.published.published_systems import num_devices_used, system_step
 from jaxpipe.baselines.published.step_time import step_time
-from jaxpipe.baselines.published.systems import num_devices_used, system_step
 from jaxpipe.baselines.published.workload import Workload
 from jaxpipe.baselines.systems import System, Way, systems_with
 from jaxpipe.collective import AllReduceKind

@@ -8,8 +8,8 @@ from statistics import NormalDist
 import pytest
 
 from jaxpipe.baselines.autoshard.duplex import CollectiveProfile, DeviceSpeed, TransformerSizes
+from jaxpipe.baselines.autoshard.duplex.duplex_systems import DuplexWorkload, predicted_step_s
 from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup, RoutingLoad
-from jaxpipe.baselines.autoshard.duplex.systems import DuplexWorkload, predicted_step_s
 from jaxpipe.baselines.systems import System
 
 DEVICES = 4

@@ -17,7 +17,7 @@ from math import inf
 from jaxpipe.baselines.autoshard.duplex.collective_profile import CollectiveProfile
 from jaxpipe.baselines.autoshard.duplex.decision import Conversion, OperatorDecision, Placement
 from jaxpipe.baselines.autoshard.duplex.form import FULL, backward_conversion, conversion
-from jaxpipe.baselines.autoshard.duplex.graph import LabelledGraph, LabelledOperator
+from jaxpipe.baselines.autoshard.duplex.labelled_graph import LabelledGraph, LabelledOperator
 from jaxpipe.baselines.autoshard.duplex.signature import Signature
 from jaxpipe.collective.kinds import CollectiveKind
 from jaxpipe.errors import PlanError

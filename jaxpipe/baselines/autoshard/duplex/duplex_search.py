@@ -19,7 +19,6 @@ from math import inf
 
 import numpy as np
 
-from jaxpipe.baselines.autoshard.duplex.cost import CostModel
 from jaxpipe.baselines.autoshard.duplex.decision import OperatorDecision
 from jaxpipe.baselines.autoshard.duplex.form import PARTIAL
 from jaxpipe.baselines.autoshard.duplex.labels import (
@@ -31,8 +30,9 @@ from jaxpipe.baselines.autoshard.duplex.labels import (
     undominated,
 )
 from jaxpipe.baselines.autoshard.duplex.moves import Moves
+from jaxpipe.baselines.autoshard.duplex.operator_cost import CostModel
 from jaxpipe.baselines.autoshard.duplex.relaxed import RestBounds
-from jaxpipe.baselines.autoshard.duplex.stage import memory_bytes
+from jaxpipe.baselines.autoshard.duplex.stage_seconds import memory_bytes
 from jaxpipe.errors import PlanError
 
 _FEW = 48

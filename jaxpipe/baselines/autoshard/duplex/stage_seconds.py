@@ -21,8 +21,8 @@ halves.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxpipe.baselines.autoshard.duplex.cost import BACKWARD, CostModel, OperatorCost
 from jaxpipe.baselines.autoshard.duplex.decision import Strategy
+from jaxpipe.baselines.autoshard.duplex.operator_cost import BACKWARD, CostModel, OperatorCost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
