@@ -132,12 +132,10 @@ def _json(prediction: "Prediction") -> dict[str, Any]:
         ],
         "memory": [
             {
-                "ranks": rank_memory.ranks,
-                "bytes": rank_memory.needs.total,
-                "device_bytes": None
-                if rank_memory.room_bytes == inf
-                else int(rank_memory.room_bytes),
+                "ranks": memory.ranks,
+                "bytes": memory.needs.total,
+                "device_bytes": None if memory.room_bytes == inf else int(memory.room_bytes),
             }
-            for rank_memory in prediction.memory
+            for memory in prediction.memory
         ],
     }

@@ -1,7 +1,7 @@
 """One rank of a paced job: the runtime's interpreter over sleeps and emulated links."""
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -23,7 +23,7 @@ from jaxpipe.comm import (
 from jaxpipe.paced.all_reduces import MessageAllReduces, RuntimeAllReduces
 from jaxpipe.paced.boundary_messages import BoundaryMessages
 from jaxpipe.paced.outer_steps import OuterSteps, PlannedOuter, outer_steps
-from jaxpipe.paced.paced_stage import PacedShards, paced_stage
+from jaxpipe.paced.paced_stage import PacedShards, PacedStage, paced_stage
 from jaxpipe.paced.paced_transport import PacedTransport
 from jaxpipe.paced.reduction import PlannedAllReduces, collectives_of, gathered_tags
 from jaxpipe.paced.scale import Scale
@@ -155,24 +155,11 @@ def open_rank(
         if task.all_reduces is not None
         else MessageAllReduces(paced, clock, collectives=collectives, scale=task.scale)
     )
-    # As large as any: what is sent and received has the size of its boundary.
-    message = np.zeros(task.scale.num_bytes(job.largest_message_bytes), np.uint8)
     number, replica = job.number(rank), job.replicas[rank]
     messages = BoundaryMessages(counted, job, task.scale, clock=clock)
     interpreter = Interpreter(
         plan=plan,
-        calls={
-            stage: paced_stage(
-                job,
-                rank=rank,
-                stage=stage,
-                clock=clock,
-                message=message,
-                buckets=_buckets(task, rank=rank, stage=stage),
-                sharded=_shards(task, rank=rank, stage=stage),
-            )
-            for stage in plan.stages(rank)
-        },
+        calls=_calls(task, plan.stages(rank), rank=rank, clock=clock),
         transport=counted,
         messages=CompressedTransport(messages, {}),
         reducer=reducer,
@@ -195,6 +182,26 @@ def open_rank(
         parts=tuple(_part(phase.of(replica)[number], task, collectives) for phase in job.phases),
         outer=None if outer is None else _outer_steps(task, outer, counted, paced, clock),
     )
+
+
+def _calls(
+    task: PacedTask, stages: Iterable[int], *, rank: int, clock: VirtualClock
+) -> dict[int, PacedStage]:
+    """Return the calls of the stages of a rank, by stage."""
+    # As large as any: what is sent and received has the size of its boundary.
+    message = np.zeros(task.scale.num_bytes(task.job.largest_message_bytes), np.uint8)
+    return {
+        stage: paced_stage(
+            task.job,
+            rank=rank,
+            stage=stage,
+            clock=clock,
+            message=message,
+            buckets=_buckets(task, rank=rank, stage=stage),
+            sharded=_shards(task, rank=rank, stage=stage),
+        )
+        for stage in stages
+    }
 
 
 def _outer_steps(

@@ -17,9 +17,9 @@ from safetensors.numpy import load_file, save_file
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.interchange import (
     config_of_llama,
-    folder,
     llama_config_of,
     llama_pairs,
+    model_folder,
     our_names,
     read_model,
     tensor_files,
@@ -95,7 +95,7 @@ def test_names_and_shapes_are_those_of_the_model(config: LlamaConfig) -> None:
 def test_there_and_back_is_the_same(
     config: LlamaConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder, "FILE_BYTES", 4000)
+    monkeypatch.setattr(model_folder, "FILE_BYTES", 4000)
     tensors = random_tensors(config)
     write(config, tmp_path, tensors)
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())

@@ -118,6 +118,23 @@ class Emulation:
         )
 
 
+def _check_num_hosts(num_hosts: int) -> None:
+    if num_hosts > addresses.MAX_HOSTS:
+        raise ValueError(
+            f"`hosts` are {num_hosts}, and at most {addresses.MAX_HOSTS} can be emulated"
+        )
+
+
+def _new_owner() -> Owner:
+    """Return the owner of the emulation of this process, which must be its only one."""
+    owner = this_process()
+    if owner.folder.exists():
+        raise ValueError(
+            f"process {owner.pid} already has an emulation, and can have one; end it first"
+        )
+    return owner
+
+
 @contextmanager
 def emulated(
     cluster: Cluster,
@@ -142,16 +159,9 @@ def emulated(
     check_machine()
     check_sysctls(sysctls)
     spec = network_spec(cluster, jitter_s=jitter_s, loss=loss, tcp=tcp)
-    if len(spec.hosts) > addresses.MAX_HOSTS:
-        raise ValueError(
-            f"`hosts` are {len(spec.hosts)}, and at most {addresses.MAX_HOSTS} can be emulated"
-        )
+    _check_num_hosts(len(spec.hosts))
     choice = choose(kind)
-    owner = this_process()
-    if owner.folder.exists():
-        raise ValueError(
-            f"process {owner.pid} already has an emulation, and can have one; end it first"
-        )
+    owner = _new_owner()
     placed = tuple(range(len(cluster)) if devices is None else devices)
     engine = None
     try:

@@ -12,6 +12,7 @@ UCX and libfabric, "environment variables".
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from jaxpipe.topo.cluster import Cluster
 from jaxpipe.topo.emulate import addresses
@@ -75,6 +76,12 @@ def mpi_settings(
     agent.chmod(0o755)
     (folder / "mpich.hosts").write_text(mpich)
     (folder / "openmpi.hosts").write_text("".join(f"{name}\n" for name in names))
+    return _environment(owner, agent=agent, control=control)
+
+
+def _environment(owner: Owner, *, agent: Path, control: int) -> dict[str, str]:
+    """Return the settings of Open MPI, MPICH, UCX and libfabric."""
+    folder = owner.folder
     return {
         MARK: owner.name,
         "PRTE_MCA_plm_ssh_agent": str(agent),

@@ -5,7 +5,7 @@ takes the whole batch at once, or as two halves that overlap.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -23,7 +23,7 @@ from jaxpipe.baselines.autoshard.spmd import (
     sharded_step,
 )
 from jaxpipe.baselines.autoshard.spmd.distributed import initial_pieces, placed_pieces
-from jaxpipe.baselines.autoshard.strategy import jax_mesh, parse_strategy, strategy_text
+from jaxpipe.baselines.autoshard.strategy import Strategy, jax_mesh, parse_strategy, strategy_text
 from jaxpipe.baselines.compare.busy_speeds import measure_busy_speeds
 from jaxpipe.baselines.compare.host_rank import HostRun
 from jaxpipe.baselines.compare.measured import MeasuredStep, RankPart, peak_bytes
@@ -71,14 +71,7 @@ def run_sharded(
     """
     job = routed(system, job)
     halves = 2 if system is System.HIDUP else 1
-    run, arguments = whole_step(job, microbatches=halves)
-    step = NamedStep(
-        run=run,
-        names=NAMES,
-        result_names=RESULT_NAMES,
-        microbatches=halves,
-        duplex=halves == 2,
-    )
+    step, arguments = _named_step(job, halves=halves)
     timeout_s, transport = job.run.startup_timeout_s, ranks.transport
     precision = partial(jax.default_matmul_precision, job.run.matmul_precision.jax_name)
     speeds = None
@@ -102,36 +95,84 @@ def run_sharded(
         )
         with precision():
             return choice, *host.train(ranks.cluster, observe=observe)
-    begin_s = time.perf_counter()
-    jitted: Any = sharded_step(
-        step,
-        arguments,
-        strategy,
-        devices=ranks.devices,
-        combining=Combining(bucket_bytes=BUCKET_BYTES.get(system, inf)),
+    combining = Combining(bucket_bytes=BUCKET_BYTES.get(system, inf))
+    with precision():
+        compiled = _compile(step, arguments, strategy, ranks.devices, combining=combining)
+    return choice, *_train_compiled(job, compiled, strategy, ranks, observe=observe)
+
+
+def _named_step(job: Job, *, halves: int) -> tuple[NamedStep, Sequence[Any]]:
+    """Return the step of a job, and the shapes of its arguments."""
+    run, arguments = whole_step(job, microbatches=halves)
+    step = NamedStep(
+        run=run,
+        names=NAMES,
+        result_names=RESULT_NAMES,
+        microbatches=halves,
+        duplex=halves == 2,
     )
-    mesh = jax_mesh(strategy.mesh, ranks.devices)
+    return step, arguments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compiled:
+    """An executable of a step, the shardings of its arguments, and the cost of compiling it."""
+
+    run: Any
+    shardings: Sequence[Any]
+    compile_s: float
+    num_requests: int
+    num_hits: int
+
+
+def _compile(
+    step: NamedStep,
+    arguments: Sequence[Any],
+    strategy: Strategy,
+    devices: tuple[Any, ...],
+    *,
+    combining: Combining,
+) -> _Compiled:
+    begin_s = time.perf_counter()
+    jitted: Any = sharded_step(step, arguments, strategy, devices=devices, combining=combining)
+    mesh = jax_mesh(strategy.mesh, devices)
     shardings = placed(arguments, strategy.arguments, mesh, names=NAMES)
     # From abstract arrays: the state need not exist yet.
-    with counted_compiles() as count, precision():
-        compiled = jitted.lower(*abstract_arrays(arguments, shardings)).compile()
-    compile_s = time.perf_counter() - begin_s
+    with counted_compiles() as compiles:
+        run = jitted.lower(*abstract_arrays(arguments, shardings)).compile()
+    return _Compiled(
+        run=run,
+        shardings=shardings,
+        compile_s=time.perf_counter() - begin_s,
+        num_requests=compiles.num_requests,
+        num_hits=compiles.num_hits,
+    )
+
+
+def _train_compiled(
+    job: Job,
+    compiled: _Compiled,
+    strategy: Strategy,
+    ranks: Ranks,
+    *,
+    observe: Callable[[MeasuredStep], None],
+) -> tuple[tuple[MeasuredStep, ...], RankPart]:
     sent, slow = sent_in_rings(
-        collectives(compiled.as_text()),
+        collectives(compiled.run.as_text()),
         strategy.mesh,
         regions_of(job.plan, ranks.cluster),
-        rank=transport.rank,
+        rank=ranks.transport.rank,
     )
-    steps = _train(job, compiled, shardings, transport, observe)
+    steps = _train(job, compiled.run, compiled.shardings, ranks.transport, observe)
     part = RankPart(
-        compile_s=compile_s,
+        compile_s=compiled.compile_s,
         peak_bytes=peak_bytes(),
         sent_bytes=sent,
         slow_bytes=slow,
-        num_compiled=count.num_requests,
-        num_cached=count.num_hits,
+        num_compiled=compiled.num_requests,
+        num_cached=compiled.num_hits,
     )
-    return choice, steps, part
+    return steps, part
 
 
 def _chosen_by_rank_0(

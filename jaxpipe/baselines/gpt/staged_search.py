@@ -71,19 +71,7 @@ def search_stages(
         PlanError: no stages fit into the devices.
     """
     started = time.perf_counter()
-    works = AlpaWorks(
-        config=config,
-        remat=remat,
-        speeds=speeds,
-        collectives=SearchedCollectives(
-            model=partial(_with_layers, config),
-            sequence=config.sequence,
-            dtype=config.compute_dtype,
-            remat=remat,
-            machine=Machine(flops_per_s=speeds.products[config.compute_dtype]),
-            ring_bytes_per_s=speeds.ring_bytes_per_s,
-        ),
-    )
+    works = _works(config, speeds, remat=remat)
     candidates: list[tuple[StagedModel, ShardedCosts]] = []
     refused: PlanError | None = None
     for microbatch in _microbatches(batch):
@@ -117,6 +105,23 @@ def search_stages(
         peak_bytes=_peak_bytes(staged, num_microbatches=costs.num_microbatches),
         tflops=flops / staged.step_s / 1e12,
         search_s=time.perf_counter() - started,
+    )
+
+
+def _works(config: GptConfig, speeds: TargetSpeeds, *, remat: bool) -> AlpaWorks:
+    """Return the work of the layers, with the collectives that a search shards them by."""
+    return AlpaWorks(
+        config=config,
+        remat=remat,
+        speeds=speeds,
+        collectives=SearchedCollectives(
+            model=partial(_with_layers, config),
+            sequence=config.sequence,
+            dtype=config.compute_dtype,
+            remat=remat,
+            machine=Machine(flops_per_s=speeds.products[config.compute_dtype]),
+            ring_bytes_per_s=speeds.ring_bytes_per_s,
+        ),
     )
 
 

@@ -71,7 +71,7 @@ def megatron_step(
     )
     cut = even_partition(num_layers=workload.num_layers, num_stages=split.stages)
     speeds = _speeds(cluster, groups, constants.speeds(workload.precision))
-    computes = durations(cluster, placement, cut, workload=workload, speeds=speeds)
+    times = durations(cluster, placement, cut, workload=workload, speeds=speeds)
     all_reduce_s = _all_reduce_s(cluster, groups, workload=workload, constants=constants)
     num_microbatches = workload.batch // (num_replicas * workload.microbatch)
     schedule = schedule_of(num_stages=split.stages, num_microbatches=num_microbatches)
@@ -84,11 +84,9 @@ def megatron_step(
         placement=placement,
         phases=(Phase(schedule=lower(schedule, tied=False, num_replicas=num_replicas)),),
         forward_s=_split(
-            computes.forward_s, cut, split=split, per_layer_s=_FORWARD_ALL_REDUCES * all_reduce_s
+            times.forward_s, cut, split=split, per_layer_s=_FORWARD_ALL_REDUCES * all_reduce_s
         ),
-        backward_s=_split(
-            computes.backward_s, cut, split=split, per_layer_s=backward * all_reduce_s
-        ),
+        backward_s=_split(times.backward_s, cut, split=split, per_layer_s=backward * all_reduce_s),
         activation_bytes=workload.activation_bytes,
         collectives={Bucket.STAGE: collectives},
         messages=_scattered(constants.network.exchanges(), split.tensor),

@@ -49,14 +49,7 @@ occurs again; remove it
 def _contents(schedule: Schedule) -> Schedule:
     """Return the instructions of each rank, in no particular order."""
     instructions = [instruction for program in schedule for instruction in program]
-    num_microbatches = 1 + max(
-        (
-            instruction.microbatch
-            for instruction in instructions
-            if instruction.microbatch is not None
-        ),
-        default=-1,
-    )
+    num_microbatches = _num_microbatches(instructions)
     check_size(num_stages=len(schedule), num_microbatches=num_microbatches)
     trains = any(
         instruction.is_backward or instruction.op is Op.UPDATE for instruction in instructions
@@ -90,6 +83,11 @@ def _contents(schedule: Schedule) -> Schedule:
         )
         for rank, program in enumerate(schedule)
     )
+
+
+def _num_microbatches(instructions: Iterable[Instruction]) -> int:
+    numbers = (instruction.microbatch for instruction in instructions)
+    return 1 + max((number for number in numbers if number is not None), default=-1)
 
 
 def _computes(

@@ -12,13 +12,13 @@ Parameters are stored as the strategy says, and the optimizer's state like them.
 by examples. The order of collectives is left to what runs the step.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import jax
 
-from jaxpipe.baselines.autoshard.duplex.decision import OperatorDecision
+from jaxpipe.baselines.autoshard.duplex.decision import OperatorDecision, Placement
 from jaxpipe.baselines.autoshard.duplex.labelled_graph import LabelledGraph
 from jaxpipe.baselines.autoshard.duplex_step.dim_classes import Dim, DimClasses, factor_dims
 from jaxpipe.baselines.autoshard.duplex_step.operator_names import ModelNames
@@ -30,6 +30,7 @@ from jaxpipe.baselines.autoshard.strategy import (
     Axes,
     Axis,
     MeshShape,
+    OperatorChoice,
     Sharding,
     Strategy,
     ZeroLevel,
@@ -57,9 +58,7 @@ def realized(
     """
     mesh = MeshShape(dp=num_devices, op=1)
     shapes = {
-        path_name(name, keys): tuple(leaf.shape)
-        for name, tree in zip(step.names, arguments, strict=True)
-        for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        path: tuple(leaf.shape) for path, leaf in _leaves_by_path(step.names, arguments).items()
     }
     by_name = {
         operator.name: decision
@@ -68,18 +67,10 @@ def realized(
     stored = {path: _stored(path, shape, by_name, names, mesh) for path, shape in shapes.items()}
     program = trace_program(step.run, *step.of_one_microbatch(arguments))
     numbers = dict(zip(shapes, program.arguments, strict=True))
-    outputs = [
-        path_name(name, keys)
-        for name, tree in zip(step.result_names, step.results(arguments), strict=True)
-        for keys, _ in jax.tree_util.tree_leaves_with_path(tree)
-    ]
+    outputs = _leaves_by_path(step.result_names, step.results(arguments))
     # A result that is no argument is the loss: all devices have it.
     results = {path: stored.get(path, replicated(0)) for path in outputs}
-    is_gathered = any(
-        placement.stored != placement.used
-        for decision in decisions
-        for placement in decision.placements
-    )
+    is_gathered = any(placement.stored != placement.used for placement in _placements(decisions))
     choices = propagate(
         program,
         mesh,
@@ -94,13 +85,34 @@ def realized(
         mesh=mesh,
         arguments=stored,
         results=results,
-        operators={
-            operator.index: choice
-            for operator, choice in zip(program.operators, choices, strict=True)
-            if operator.index is not None
-        },
+        operators=_by_index(program, choices),
         zero=ZeroLevel.PARAMETERS if is_gathered else ZeroLevel.NONE,
     )
+
+
+def _placements(decisions: Iterable[OperatorDecision]) -> Iterator[Placement]:
+    for decision in decisions:
+        yield from decision.placements
+
+
+def _by_index(
+    program: OperatorProgram, choices: Iterable[OperatorChoice]
+) -> dict[int, OperatorChoice]:
+    """Return the choices of the operators that stand for an equation of the step."""
+    return {
+        operator.index: choice
+        for operator, choice in zip(program.operators, choices, strict=True)
+        if operator.index is not None
+    }
+
+
+def _leaves_by_path(names: Sequence[str], trees: Iterable[Any]) -> dict[str, Any]:
+    """Return the leaves of named trees, by the names of their paths, in order."""
+    return {
+        path_name(name, keys): leaf
+        for name, tree in zip(names, trees, strict=True)
+        for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
 
 
 def _stored(

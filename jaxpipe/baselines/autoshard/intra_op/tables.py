@@ -122,22 +122,18 @@ def charge_s(combined: Combined, book: LayoutBook) -> float:
 def _table(kind: _Kind, book: LayoutBook, machine: Machine) -> ChoiceTable:
     mesh = book.mesh
     if kind.followed is None:
-        candidates_found = list(candidates(kind.rule, kind.results[0].shape, mesh))
+        options = list(candidates(kind.rule, kind.results[0].shape, mesh))
     else:
         followed = kind.operands[kind.followed]
         assert followed is not None, kind
         source = book.of(followed)
         # A row per layout of the followed operand, by number: `Stored.layout` picks rows.
-        candidates_found = [
-            following_candidate(kind.rule, kind.followed, s, mesh) for s in source.shardings
-        ]
-    choices = tuple(candidate.choice for candidate in candidates_found)
+        options = [following_candidate(kind.rule, kind.followed, s, mesh) for s in source.shardings]
+    choices = tuple(option.choice for option in options)
     collectives = [_sums(choice, kind.results[0], book) for choice in choices]
     seconds, charges = account(collectives, kind.results[0].dtype, book, final=kind.final)
     # Devices along axes that split nothing compute the same, and save no time.
-    devices = np.array(
-        [mesh.size(_axes(candidate.split)) for candidate in candidates_found], dtype=float
-    )
+    devices = np.array([mesh.size(_axes(option.split)) for option in options], dtype=float)
     results = tuple(
         _numbers([choice.results[index] for choice in choices], array, book)
         for index, array in enumerate(kind.results)
@@ -151,7 +147,7 @@ def _table(kind: _Kind, book: LayoutBook, machine: Machine) -> ChoiceTable:
     computed_s = computed_s + (0.0 if kind.flops else moved / machine.memory_bytes_per_s)
     return ChoiceTable(
         choices=choices,
-        splits=tuple(candidate.split for candidate in candidates_found),
+        splits=tuple(option.split for option in options),
         operands=tuple(
             None
             if array is None
