@@ -56,7 +56,7 @@ def check_size(*, num_stages: int, num_microbatches: int) -> None:
 
     >>> check_size(num_stages=0, num_microbatches=4)
     Traceback (most recent call last):
-    jaxpipe.errors.PlanError: a schedule needs a stage: `num_stages` is 0; make it at least 1
+    jaxpipe.errors.PlanError: `num_stages` (0) must be at least 1
 
     Raises:
         PlanError: `num_stages` or `num_microbatches` is less than one.
@@ -72,8 +72,8 @@ def check_chunks(*, num_stages: int, num_chunks: int) -> None:
 
     >>> check_chunks(num_stages=6, num_chunks=4)
     Traceback (most recent call last):
-    jaxpipe.errors.PlanError: every rank holds as many chunks: `num_stages` is 6 and `num_chunks` \
-is 4; make the one a multiple of the other
+    jaxpipe.errors.PlanError: `num_stages` (6) must be a multiple of `num_chunks` (4): every rank \
+holds as many chunks
 
     Raises:
         PlanError: `num_chunks` is less than one, or does not divide `num_stages`.
