@@ -165,16 +165,16 @@ class OuterExchange:
 
 def outer_exchange(part: JobPart) -> OuterExchange:
     """Return the exchange of a rank, with the codec of the section `[outer]`."""
-    on_ranks, between = part.whole_job, CountingTransport(part.everyone)
-    codec = codec_of(on_ranks.outer.codec, top_k_fraction=on_ranks.outer.top_k_fraction)
+    job, between = part.whole_job, CountingTransport(part.everyone)
+    codec = codec_of(job.outer.codec, top_k_fraction=job.outer.top_k_fraction)
     return OuterExchange(
         island=part.island,
         inside=part.transport,
         everyone=part.everyone,
         between=between,
-        reducer=AsyncAllReduce(between, feeds_back=on_ranks.outer.feeds_back),
-        wire=WireFormat(far=codec, chunk_bytes=on_ranks.comm.chunk_bytes),
-        sync_all=on_ranks.plan.sync_all,
-        num_fragments=on_ranks.outer.fragments,
-        timeout_s=on_ranks.run.timeout_s,
+        reducer=AsyncAllReduce(between, feeds_back=job.outer.feeds_back),
+        wire=WireFormat(far=codec, chunk_bytes=job.comm.chunk_bytes),
+        sync_all=job.plan.sync_all,
+        num_fragments=job.outer.fragments,
+        timeout_s=job.run.timeout_s,
     )

@@ -39,7 +39,7 @@ def parameter_of(name: str) -> str:
     >>> parameter_of("momentum.embed.tokens"), parameter_of("mu.embed.tokens")
     ('embed.tokens', 'mu.embed.tokens')
     """
-    prefix = next((prefix_of for prefix_of in _PREFIXES if name.startswith(prefix_of)), "")
+    prefix = next((known for known in _PREFIXES if name.startswith(known)), "")
     return name.removeprefix(prefix)
 
 
