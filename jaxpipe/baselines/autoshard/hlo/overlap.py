@@ -66,13 +66,13 @@ def _paired(text: str) -> Iterator[AsyncCollective]:
     under_way: dict[str, AsyncCollective] = {}
     for line in text.splitlines():
         match = _INSTRUCTION.match(line)
-        position = None if match is None else _place(match["op"], line)
-        if match is None or position is None:
+        role = None if match is None else _place(match["op"], line)
+        if match is None or role is None:
             continue
-        if position is AsyncRole.START:
+        if role is AsyncRole.START:
             kind = _kind(match["op"], line)
             under_way[match["name"]] = AsyncCollective(name=match["name"], kind=kind)
-        elif position is AsyncRole.COMPUTE:
+        elif role is AsyncRole.COMPUTE:
             # Every collective in flight overlaps it, not just the last one that started.
             product = int(_is_product(match["op"], line))
             under_way = {
