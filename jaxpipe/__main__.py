@@ -9,10 +9,10 @@ from jaxpipe.shadowing import shadowing_module
 
 def main() -> int:
     """Run the command of this process, and return the exit code."""
-    found = None if sys.flags.safe_path else shadowing_module(Path(sys.path[0]))
-    if found is not None:
+    shadow = None if sys.flags.safe_path else shadowing_module(Path(sys.path[0]))
+    if shadow is not None:
         sys.stderr.write(
-            f"jaxpipe: Python would import {printable(str(found))} in place of a package that "
+            f"jaxpipe: Python would import {printable(str(shadow))} in place of a package that "
             "jaxpipe needs: start it as `jaxpipe` or `python -P -m jaxpipe`, or rename that\n"
         )
         return 2

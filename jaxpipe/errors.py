@@ -73,7 +73,10 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    shown = (each if each.isprintable() or each in _SHOWN else repr(each)[1:-1] for each in text)
+    shown = (
+        character if character.isprintable() or character in _SHOWN else repr(character)[1:-1]
+        for character in text
+    )
     return "".join(shown)
 
 

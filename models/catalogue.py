@@ -187,8 +187,8 @@ def gpt_preset(name: str) -> GptConfig:
     config = preset_config(name)
     if not isinstance(config, GptConfig):
         raise ValueError(
-            f"only the layers of a GPT are known here: {name!r} is of the family "
-            f"{family_of(config).name!r}; name a GPT, such as gpt2"
+            f"{name!r} is of the family {family_of(config).name!r}, and only the layers of a GPT "
+            "are known here; name a GPT, such as gpt2"
         )
     return config
 

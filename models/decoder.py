@@ -44,12 +44,12 @@ class Decoder:
             attention = Prefill()
             return self.model.cached_block(params, x, attention), jnp.stack(attention.kept)
 
-        x, kept = jax.lax.scan(layer, self.model.embed(params, prompts, None), params["blocks"])
-        kept = kept.reshape(-1, *kept.shape[2:])  # a pair has two attention layers
-        padding = [(0, 0)] * kept.ndim
+        x, caches = jax.lax.scan(layer, self.model.embed(params, prompts, None), params["blocks"])
+        caches = caches.reshape(-1, *caches.shape[2:])  # a pair has two attention layers
+        padding = [(0, 0)] * caches.ndim
         padding[3] = (0, self.room - prompts.shape[1])
         last = jnp.take_along_axis(x, lengths[:, None, None] - 1, axis=1)
-        return self.model.head(params, last)[:, 0], jnp.pad(kept, padding)
+        return self.model.head(params, last)[:, 0], jnp.pad(caches, padding)
 
     def step(
         self,
@@ -64,8 +64,8 @@ class Decoder:
         """
         per_layer = cache.shape[0] // self.model.num_layers
 
-        def layer(carry: tuple[Array, Array], each: tuple[Parameters, Array]) -> tuple:
-            (x, cache), (params, number) = carry, each
+        def layer(carry: tuple[Array, Array], layer_inputs: tuple[Parameters, Array]) -> tuple:
+            (x, cache), (params, number) = carry, layer_inputs
             attention = Decode(cache, positions, layer=per_layer * number)
             return (self.model.cached_block(params, x, attention), attention.cache), None
 

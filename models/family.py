@@ -92,7 +92,7 @@ class ByRemat:
 
 
 @runtime_checkable
-class Costs(Protocol):
+class FamilyCosts(Protocol):
     """The closed forms of a family, without jax; a module of functions satisfies it."""
 
     def layer_forward_flops(self, config: Any, /, *, batch: int, sequence: int) -> int:
@@ -144,6 +144,6 @@ class Family:
 
     name: str
     config: type
-    costs: Costs
+    costs: FamilyCosts
     build: Build
     heads: tuple[str, ...] = ("num_heads",)

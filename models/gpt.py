@@ -56,7 +56,7 @@ from jaxpipe.models.kernels.attention import self_attention
 from jaxpipe.models.kernels.cached_attention import CachedAttention
 from jaxpipe.models.kernels.dropout import dropout
 from jaxpipe.models.kernels.scores import Scores
-from jaxpipe.models.moe.mixture import Mixture
+from jaxpipe.models.moe.expert_mixture import ExpertMixture
 from jaxpipe.models.patches import Patches
 from jaxpipe.models.transformer import (
     INIT_STD,
@@ -98,7 +98,7 @@ class QueriesKeysValues(nnx.Module):
         return jnp.tensordot(x.astype(self.dtype), kernel, 1) + bias.reshape(kernel.shape[1:])
 
 
-class Attention(nnx.Module):
+class GptAttention(nnx.Module):
     """Multi-head self-attention with its projections, causal or not.
 
     Its output before the projection carries the name "attention", for policies of
@@ -161,10 +161,10 @@ class Mlp(nnx.Module):
             return gathered(self.down(gelu(hidden))).reshape(x.shape)
 
 
-def mixture(config: GptConfig, *, residual_std: float, rngs: nnx.Rngs) -> Mixture:
+def mixture(config: GptConfig, *, residual_std: float, rngs: nnx.Rngs) -> ExpertMixture:
     """Return the mixture of experts in place of an MLP, of the same width."""
     assert config.routing is not None, config
-    return Mixture(
+    return ExpertMixture(
         config.routing,
         dim=config.dim,
         hidden=config.hidden,
@@ -175,7 +175,7 @@ def mixture(config: GptConfig, *, residual_std: float, rngs: nnx.Rngs) -> Mixtur
     )
 
 
-class Block(nnx.Module):
+class GptBlock(nnx.Module):
     """One layer: attention and MLP, each normalised at its input and added to the residual stream.
 
     Args:
@@ -189,7 +189,7 @@ class Block(nnx.Module):
         self.dropout = config.dropout
         self.sparse = sparse
         self.norm1 = norm(config, rngs)
-        self.attention = Attention(config, residual_std=std, rngs=rngs)
+        self.attention = GptAttention(config, residual_std=std, rngs=rngs)
         self.norm2 = norm(config, rngs)
         if sparse:
             self.moe = mixture(config, residual_std=std, rngs=rngs)
@@ -218,7 +218,7 @@ class Block(nnx.Module):
             return x + dropout(output, second, rate=self.dropout), loss
 
 
-class Pair(nnx.Module):
+class DenseAndExperts(nnx.Module):
     """A dense layer and one with experts, which stages count as one: all layers are equal.
 
     Args:
@@ -228,8 +228,8 @@ class Pair(nnx.Module):
 
     def __init__(self, config: GptConfig, *, rngs: nnx.Rngs) -> None:
         self.labels = config.classes > 0
-        self.dense = Block(config, rngs=rngs)
-        self.sparse = Block(config, rngs=rngs, sparse=True)
+        self.dense = GptBlock(config, rngs=rngs)
+        self.sparse = GptBlock(config, rngs=rngs, sparse=True)
 
     def __call__(
         self, x: Hidden, key: Key[Array, ""] | None, other: CachedAttention | None = None
@@ -355,6 +355,6 @@ class Gpt(Transformer):
     def _parts(self) -> Parts:
         return Parts(
             embedding=Patches if self.config.patch else Embedding,
-            block=Pair if self.config.experts else Block,
+            block=DenseAndExperts if self.config.experts else GptBlock,
             head=gpt_head,
         )

@@ -70,13 +70,13 @@ def layer_backward_flops(config: GptConfig, *, batch: int, sequence: int) -> ByR
     scores = 2 * batch * sequence**2 * config.dim
     if not config.experts:
         down = 8 * batch * sequence * config.dim**2
-        kept = 2 * forward + scores
-        return ByRemat(none=kept, dots=kept, full=kept + forward - down)
+        gradients = 2 * forward + scores
+        return ByRemat(none=gradients, dots=gradients, full=gradients + forward - down)
     moe = mixture_flops(config, batch=batch, sequence=sequence)
-    kept = 2 * (forward - moe.forward) + moe.backward + 2 * scores
+    gradients = 2 * (forward - moe.forward) + moe.backward + 2 * scores
     # Products over experts are batched, which `dots` does not keep; no gradient needs the last one.
     again = moe.dispatch + moe.up + moe.down
-    return ByRemat(none=kept, dots=kept + again, full=kept + forward - moe.combine)
+    return ByRemat(none=gradients, dots=gradients + again, full=gradients + forward - moe.combine)
 
 
 def head_forward_flops(config: GptConfig, *, batch: int, sequence: int) -> int:
@@ -163,8 +163,8 @@ def parameters_of_part(
     if config.vocabulary % tensor == 0:
         num_tables = max(embed, head) if config.tied else embed + head
         split += num_tables * config.vocabulary * dim
-    whole = num_parameters(config, layers=layers, embed=embed, head=head)
-    return whole - split + split // tensor
+    total = num_parameters(config, layers=layers, embed=embed, head=head)
+    return total - split + split // tensor
 
 
 def layer_residual_bytes_of_part(
@@ -174,18 +174,18 @@ def layer_residual_bytes_of_part(
 
     With sequence parallelism, sequences are `in_parts` between products.
     """
-    whole = layer_residual_bytes(config, batch=batch, sequence=sequence)
+    total = layer_residual_bytes(config, batch=batch, sequence=sequence)
     if in_parts:
-        return whole.over(tensor)
+        return total.over(tensor)
     unit = activation_bytes(config, batch=batch, sequence=sequence)
     # The statistic of each head, in float32.
     statistics = DTYPE_BYTES["float32"] * batch * sequence * config.num_heads
 
-    def kept(of_whole: int, split: int) -> int:
+    def remaining(of_whole: int, split: int) -> int:
         return of_whole - split + split // tensor
 
     return ByRemat(
-        none=kept(whole.none, 12 * unit + statistics),
-        dots=kept(whole.dots, 8 * unit + statistics),
-        full=whole.full,
+        none=remaining(total.none, 12 * unit + statistics),
+        dots=remaining(total.dots, 8 * unit + statistics),
+        full=total.full,
     )

@@ -100,7 +100,7 @@ def _linear(
     )
 
 
-class Attention(nnx.Module):
+class LlamaAttention(nnx.Module):
     """Causal attention with rotary positions, in which groups of heads share keys and values.
 
     Args:
@@ -135,7 +135,7 @@ class Attention(nnx.Module):
         normed = self.config.qk_norm
         with jax.named_scope("qkv"):
             heads = (batch, seq, -1, self.config.width)
-            q, k, v = (each.reshape(heads) for each in by_token(self._products, x))
+            q, k, v = (product.reshape(heads) for product in by_token(self._products, x))
             q = self._turned(q, self.query_norm if normed else None, positions)
             k = self._turned(k, self.key_norm if normed else None, positions)
         attend = grouped_attention if other is None else other
@@ -158,7 +158,7 @@ class Attention(nnx.Module):
         return turn(heads)
 
 
-class Mlp(nnx.Module):
+class GatedMlp(nnx.Module):
     """The gated MLP: SwiGLU or GeGLU.
 
     Args:
@@ -187,7 +187,7 @@ class Mlp(nnx.Module):
         return jax.nn.gelu(gate, approximate=True) * up
 
 
-class Block(nnx.Module):
+class LlamaBlock(nnx.Module):
     """One attention layer with its MLP.
 
     Args:
@@ -200,9 +200,9 @@ class Block(nnx.Module):
         norm = partial(RmsNorm, config, config.dim, rngs=rngs)
         self.post_norms = config.post_norms
         self.norm1 = norm()
-        self.attention = Attention(config, window=window, rngs=rngs)
+        self.attention = LlamaAttention(config, window=window, rngs=rngs)
         self.norm2 = norm()
-        self.mlp = Mlp(config, rngs=rngs)
+        self.mlp = GatedMlp(config, rngs=rngs)
         if config.post_norms:
             self.attention_norm = norm()
             self.mlp_norm = norm()
@@ -225,7 +225,7 @@ class Block(nnx.Module):
         return x, None
 
 
-class Pair(nnx.Module):
+class WindowedPair(nnx.Module):
     """Two attention layers, the first with the window and the second without.
 
     Args:
@@ -234,8 +234,8 @@ class Pair(nnx.Module):
     """
 
     def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs) -> None:
-        self.local = Block(config, window=config.window, rngs=rngs)
-        self.full = Block(config, window=0, rngs=rngs)
+        self.local = LlamaBlock(config, window=config.window, rngs=rngs)
+        self.full = LlamaBlock(config, window=0, rngs=rngs)
 
     def __call__(
         self, x: Hidden, key: Key[Array, ""] | None, other: CachedAttention | None = None
@@ -247,11 +247,11 @@ class Pair(nnx.Module):
             return self.full(x, key, other)
 
 
-def llama_layer(config: LlamaConfig, *, rngs: nnx.Rngs) -> Block | Pair:
+def llama_layer(config: LlamaConfig, *, rngs: nnx.Rngs) -> LlamaBlock | WindowedPair:
     """Return the layer that stages count: a pair where windows alternate."""
     if config.alternating:
-        return Pair(config, rngs=rngs)
-    return Block(config, window=config.window, rngs=rngs)
+        return WindowedPair(config, rngs=rngs)
+    return LlamaBlock(config, window=config.window, rngs=rngs)
 
 
 class TokenEmbedding(nnx.Module):

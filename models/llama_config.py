@@ -171,7 +171,7 @@ class LlamaConfig:
             )
         if self.width % 2:
             raise ValueError(
-                f"rotary positions turn pairs: `head_width` must be even, not {self.width}"
+                f"`head_width` must be even, not {self.width}: rotary positions turn pairs"
             )
 
     def _check_scores(self) -> None:
@@ -181,9 +181,8 @@ class LlamaConfig:
             )
         if self.attention is Attention.FLASH and self.attention_softcap:
             raise ValueError(
-                f"the fused kernel bounds no scores: `attention` is {self.attention}, "
-                f"`attention_softcap` {self.attention_softcap}; set `attention` to "
-                f"{Attention.AUTO}"
+                f"`attention` ({self.attention}) must be {Attention.AUTO} with `attention_softcap` "
+                f"({self.attention_softcap}): the fused kernel bounds no scores"
             )
 
     def _check_positions(self) -> None:

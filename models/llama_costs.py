@@ -38,10 +38,10 @@ def layer_backward_flops(config: LlamaConfig, *, batch: int, sequence: int) -> B
     tokens = batch * sequence
     forward = layer_forward_flops(config, batch=batch, sequence=sequence)
     # Scores are computed again from the statistic: one product.
-    kept = 2 * forward + 2 * tokens * config.query_width * _reach(config, sequence)
+    gradients = 2 * forward + 2 * tokens * config.query_width * _reach(config, sequence)
     # Of a pair, the last product of the first layer is the input of the second.
     unneeded = 0 if config.post_norms else 2 * tokens * _mlp(config)
-    return ByRemat(none=kept, dots=kept, full=kept + forward - unneeded)
+    return ByRemat(none=gradients, dots=gradients, full=gradients + forward - unneeded)
 
 
 def head_forward_flops(config: LlamaConfig, *, batch: int, sequence: int) -> int:
@@ -63,8 +63,8 @@ def num_parameters(config: LlamaConfig, *, layers: int, embed: bool, head: bool)
     """
     table = config.vocabulary * config.dim
     num_tables = max(embed, head) if config.tied else embed + head
-    each = split_parameters(config) + _replicated_parameters(config)
-    return layers * each + num_tables * table + head * config.dim
+    per_layer = split_parameters(config) + _replicated_parameters(config)
+    return layers * per_layer + num_tables * table + head * config.dim
 
 
 def split_parameters(config: LlamaConfig) -> int:
@@ -94,8 +94,8 @@ def parameters_of_part(
     if config.vocabulary % tensor == 0:
         num_tables = max(embed, head) if config.tied else embed + head
         split += num_tables * config.vocabulary * config.dim
-    whole = num_parameters(config, layers=layers, embed=embed, head=head)
-    return whole - split + split // tensor
+    total = num_parameters(config, layers=layers, embed=embed, head=head)
+    return total - split + split // tensor
 
 
 def layer_residual_bytes(config: LlamaConfig, *, batch: int, sequence: int) -> ByRemat:
@@ -124,18 +124,18 @@ def layer_residual_bytes_of_part(
     layers, tokens = len(config.windows), batch * sequence
     size, statistics = DTYPE_BYTES[config.compute_dtype], layers * 4 * config.num_heads
 
-    def kept(*, whole: int, split: int) -> int:
-        return tokens * (size * whole + (size * split + statistics) // tensor)
+    def remaining(*, total: int, split: int) -> int:
+        return tokens * (size * total + (size * split + statistics) // tensor)
 
     before_norm = both if config.qk_norm else 0
     outputs = layers if config.post_norms else layers - 1
     return ByRemat(
-        none=kept(
-            whole=layers * (6 if config.post_norms else 4) * dim,
+        none=remaining(
+            total=layers * (6 if config.post_norms else 4) * dim,
             split=layers * (2 * both + before_norm + 3 * config.hidden),
         ),
-        dots=kept(
-            whole=(1 + layers + outputs) * dim, split=layers * (2 * both + 2 * config.hidden)
+        dots=remaining(
+            total=(1 + layers + outputs) * dim, split=layers * (2 * both + 2 * config.hidden)
         ),
         full=tokens * size * dim,
     )

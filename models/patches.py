@@ -48,8 +48,8 @@ class Patches(nnx.Module):
         config, batch = self.config, len(pictures)
         if pictures.shape[1:] != config.picture:
             raise ValueError(
-                f"pictures must have the shape that `patch`, `sequence` and `channels` give, "
-                f"{config.picture}, not {pictures.shape[1:]}"
+                f"`patch`, `sequence` and `channels` give pictures of shape {config.picture}, not "
+                f"{pictures.shape[1:]}"
             )
         dtype = config.compute_dtype
         x = _rows(pictures, config.patch).astype(jnp.float32)

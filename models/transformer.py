@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, Int, Integer, Key
 
 from jaxpipe.models.kernels.cached_attention import CachedAttention
 from jaxpipe.models.kernels.cross_entropy import capped, cross_entropy
-from jaxpipe.models.kernels.placed_attention import Places, placed_attention
+from jaxpipe.models.kernels.placed_attention import TokenPlaces, placed_attention
 
 Parameters: TypeAlias = dict[str, Any]
 Hidden: TypeAlias = Float[Array, "batch seq dim"]
@@ -175,13 +175,13 @@ class Transformer:
         return nnx.merge(self._block, layer)(x, None, cached)[0]
 
     def placed_embed(
-        self, params: Parameters, inputs: Inputs, key: Key[Array, ""] | None, places: Places
+        self, params: Parameters, inputs: Inputs, key: Key[Array, ""] | None, places: TokenPlaces
     ) -> Hidden:
         """Return the input of the first layer, of tokens that do not lie in a row."""
         return self.embed(params, inputs, key, places.positions)
 
     def placed_block(
-        self, layer: Parameters, x: Hidden, key: Key[Array, ""] | None, places: Places
+        self, layer: Parameters, x: Hidden, key: Key[Array, ""] | None, places: TokenPlaces
     ) -> Hidden:
         """Apply one layer to tokens that do not lie in a row."""
         return nnx.merge(self._block, layer)(x, key, placed_attention(places))[0]

@@ -27,13 +27,13 @@ def build(file: ClusterFile, *, name: str, read_beside: ReadBeside) -> Cluster:
         ValueError: two hosts of the cluster have no link, or the cluster is not a valid one.
     """
     hosts = tuple(hosts_of(file.hosts, read_beside))
-    num_devices = sum(each.num_devices for each in hosts)
+    num_devices = sum(host.num_devices for host in hosts)
     if num_devices > MAX_DEVICES:
         raise ValueError(
-            f"a cluster has at most {MAX_DEVICES:,} devices, its hosts have {num_devices:,}: lower "
-            "`devices`, or the slots in `hostfile`"
+            f"`devices` of the hosts, or the slots in `hostfile`, are {num_devices:,} in all, and "
+            f"must be at most {MAX_DEVICES:,}; lower them"
         )
-    devices = tuple(device for each in hosts for device in _devices(each))
+    devices = tuple(device for host in hosts for device in _devices(host))
     if not devices:
         raise ValueError("`hosts` must have at least one device: add a host")
     # `pairs` states all links, those between GPUs of a host included.
@@ -46,7 +46,7 @@ def build(file: ClusterFile, *, name: str, read_beside: ReadBeside) -> Cluster:
     return Cluster(
         name=name,
         devices=devices,
-        hosts=tuple(each.host for each in hosts),
+        hosts=tuple(host.host for host in hosts),
         latency_s=matrices.latency_s,
         bandwidth_bytes_per_s=matrices.bandwidth_bytes_per_s,
         alone_bytes_per_s=matrices.alone_bytes_per_s,
@@ -54,14 +54,14 @@ def build(file: ClusterFile, *, name: str, read_beside: ReadBeside) -> Cluster:
     )
 
 
-def _devices(each: HostOfGroup) -> Iterator[Device]:
-    group, flops_per_s = each.group, flops_per_s_from_tflops
+def _devices(host: HostOfGroup) -> Iterator[Device]:
+    group, flops_per_s = host.group, flops_per_s_from_tflops
     effective, tflops, memory_gib = group.effective_tflops, group.tflops, group.memory_gib
-    for slot in range(each.num_devices):
+    for slot in range(host.num_devices):
         yield Device(
-            name=f"{each.host.name}:{slot}",
-            host=each.host.name,
-            region=each.host.region,
+            name=f"{host.host.name}:{slot}",
+            host=host.host.name,
+            region=host.host.region,
             gpu=_gpu(group),
             effective_flops_per_s=None if effective is None else flops_per_s(effective),
             peak_flops_per_s=None if tflops is None else flops_per_s(tflops),
@@ -92,15 +92,15 @@ def _gpu(group: HostGroup) -> Gpu | None:
 def _join_gpus(matrices: Matrices, hosts: tuple[HostOfGroup, ...], read_beside: ReadBeside) -> None:
     """Replace the links inside hosts by those of the output of nvidia-smi."""
     start = 0
-    for each in hosts:
-        stop = start + each.num_devices
-        if each.group.nvidia_topology is not None:
-            kinds = parse_gpu_links(read_beside(each.group.nvidia_topology).decode())
+    for host in hosts:
+        stop = start + host.num_devices
+        if host.group.nvidia_topology is not None:
+            kinds = parse_gpu_links(read_beside(host.group.nvidia_topology).decode())
             # More GPUs than devices are fine: a job may use the first of them.
-            if len(kinds) < each.num_devices:
+            if len(kinds) < host.num_devices:
                 raise ValueError(
-                    f"`nvidia_topology` {each.group.nvidia_topology!r} has {len(kinds)} GPUs, "
-                    f"but host {each.host.name!r} has {each.num_devices} devices"
+                    f"`nvidia_topology` {host.group.nvidia_topology!r} has {len(kinds)} GPUs, "
+                    f"but host {host.host.name!r} has {host.num_devices} devices"
                 )
             matrices.join_gpus(kinds, start=start, stop=stop)
         start = stop

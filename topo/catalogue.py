@@ -146,7 +146,7 @@ def _is_file(path: Path) -> bool:
 def _read(folder: Traversable, beside: str) -> bytes:
     file = folder / beside
     if not file.is_file():
-        raise ValueError(f"there is no file {beside!r} in the folder of the cluster file")
+        raise ValueError(f"file {beside!r} is missing in the folder of the cluster file")
     return _content(file, most_bytes=_MOST_BYTES)
 
 

@@ -62,7 +62,7 @@ class Device:
     def has_speed(self) -> bool:
         """Whether `flops_per_s` is known."""
         stated = (self.effective_flops_per_s, self.peak_flops_per_s, self.gpu)
-        return any(each is not None for each in stated)
+        return any(speed is not None for speed in stated)
 
     def peak(self, precision: Precision) -> float | None:
         """Return the peak FLOP/s of its matrix products; None if that is unknown.

@@ -125,7 +125,10 @@ class HostGroup:
                 "give one `region`"
             )
         if self.hostfile and self.devices > 1:
-            raise ValueError("the slots in `hostfile` are the devices: leave out `devices`")
+            raise ValueError(
+                "`hostfile` and `devices` exclude each other: its slots are the devices; leave out "
+                "`devices`"
+            )
 
     @property
     def regions(self) -> tuple[str, ...]:
@@ -177,7 +180,9 @@ class RegionLink(Speed):
             a, b = self.between
             return ((a, b), (b, a))
         if self.source is None or self.destination is None:
-            raise ValueError("a link in `links` has neither `between` nor `source` + `destination`")
+            raise ValueError(
+                "`links` has a link with neither `between` nor `source` + `destination`"
+            )
         return ((self.source, self.destination),)
 
 
@@ -255,7 +260,7 @@ class ClusterFile:
         num_devices = sum(len(g.regions) * g.count * g.devices for g in self.hosts)
         if num_devices > MAX_DEVICES:
             raise ValueError(
-                f"a cluster has at most {MAX_DEVICES:,} devices, `hosts` has {num_devices:,}: "
+                f"`hosts` has {num_devices:,} devices, and a cluster has at most {MAX_DEVICES:,}: "
                 "lower `count` or `devices`"
             )
 
@@ -271,8 +276,8 @@ def parse(file: dict[str, Value]) -> ClusterFile:
     parts |= dict.fromkeys(("inside_region", "across_regions", "inside_host"), Speed)
     for name, kind in parts.items():
         part = file.get(name)
-        for each in part if isinstance(part, list | tuple) else [part]:
-            _refuse_unknown(each, kind, f"{name}.")
+        for item in part if isinstance(part, list | tuple) else [part]:
+            _refuse_unknown(item, kind, f"{name}.")
     # After the names: msgspec ignores unknown fields, and a typo would be a default.
     try:
         return msgspec.convert(file, ClusterFile)
@@ -285,4 +290,4 @@ def _refuse_unknown(part: Any, kind: Any, prefix: str) -> None:
     unknown = sorted(set(part) - set(fields)) if isinstance(part, dict) else []
     if unknown:
         choices = ", ".join(fields)
-        raise ValueError(f"there is no field `{prefix}{unknown[0]}`: give {choices}")
+        raise ValueError(f"no field `{prefix}{unknown[0]}`: give {choices}")

@@ -16,8 +16,8 @@ def csv_rows(text: str) -> list[dict[str, str]]:
     try:
         rows = list(csv.DictReader(lines))
     except csv.Error as error:
-        raise ValueError(f"it is not CSV: {error}") from None
+        raise ValueError(f"cannot parse as CSV: {error}") from None
     for number, row in enumerate(rows, start=1):
         if None in row or None in row.values():
-            raise ValueError(f"a row must have as many cells as the header: row {number} has not")
+            raise ValueError(f"row {number} must have as many cells as the header")
     return rows

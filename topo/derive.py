@@ -19,12 +19,12 @@ def subcluster(cluster: Cluster, devices: Sequence[int], *, name: str | None = N
     ('ohio', 'virginia')
     """
     grid = np.ix_(devices, devices)
-    chosen = tuple(cluster.devices[device] for device in devices)
-    hosts = {device.host for device in chosen}
+    kept_devices = tuple(cluster.devices[device] for device in devices)
+    hosts = {device.host for device in kept_devices}
     return replace(
         cluster,
         name=name or cluster.name,
-        devices=chosen,
+        devices=kept_devices,
         hosts=tuple(host for host in cluster.hosts if host.name in hosts),
         latency_s=cluster.latency_s[grid],
         bandwidth_bytes_per_s=cluster.bandwidth_bytes_per_s[grid],

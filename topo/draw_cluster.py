@@ -94,10 +94,10 @@ def _between_regions(title: str, cluster: Cluster, values: np.ndarray) -> str:
 
 
 def _range(values: np.ndarray, *, where: np.ndarray) -> str:
-    chosen = values[where]
-    if not chosen.size:
+    selected = values[where]
+    if not selected.size:
         return "-"
-    low, high = f"{chosen.min():.4g}", f"{chosen.max():.4g}"
+    low, high = f"{selected.min():.4g}", f"{selected.max():.4g}"
     return low if low == high else f"{low}-{high}"
 
 
@@ -134,12 +134,14 @@ def _label(cluster: Cluster, devices: tuple[int, ...]) -> str:
 
 def _location(cluster: Cluster, devices: tuple[int, ...]) -> str:
     """Return the host, the region or the regions of the devices."""
-    chosen = [cluster.devices[device] for device in devices]
-    hosts = tuple(dict.fromkeys(device.host for device in chosen))
-    regions = tuple(dict.fromkeys(device.region for device in chosen))
+    selected = [cluster.devices[device] for device in devices]
+    hosts = tuple(dict.fromkeys(device.host for device in selected))
+    regions = tuple(dict.fromkeys(device.region for device in selected))
     if len(hosts) == 1:
         return hosts[0]
     if len(regions) == 1:
-        whole = sum(device.region == regions[0] for device in cluster.devices) == len(devices)
-        return regions[0] if whole else f"{hosts[0]} to {hosts[-1]}"
+        is_whole_region = sum(device.region == regions[0] for device in cluster.devices) == len(
+            devices
+        )
+        return regions[0] if is_whole_region else f"{hosts[0]} to {hosts[-1]}"
     return " + ".join(regions)

@@ -52,7 +52,7 @@ class Gpu:
             if supported == precision:
                 return flops_per_s
         choices = ", ".join(supported for supported, _ in self.peaks)
-        raise ValueError(f"a {self.name} does not support `{precision}`: choose from {choices}")
+        raise ValueError(f"`{precision}` is not supported by a {self.name}: choose from {choices}")
 
 
 def gpu(name: str) -> Gpu:

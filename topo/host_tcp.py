@@ -80,16 +80,16 @@ def tcp_advice(
     `rtt_s` is the longest round trip between them, and `bytes_in_flight` the largest
     bandwidth-delay product: what a link holds in both directions.
     """
-    known = [each for each in settings if each is not None]
+    known = [setting for setting in settings if setting is not None]
     if not known or rtt_s < _LONG_RTT_S:
         return
-    if any(each.restarts for each in known):
+    if any(setting.restarts for setting in known):
         yield TcpAdvice(
             message=f"a connection that was idle starts with {FIRST_WINDOW_BYTES / 1e3:.3g} kB in "
             f"a round trip of {1e3 * rtt_s:.3g} ms, except those that jaxpipe keeps warm",
             command="sysctl -w net.ipv4.tcp_slow_start_after_idle=0",
         )
-    smallest = min(each.buffer_bytes for each in known)
+    smallest = min(setting.buffer_bytes for setting in known)
     needed = _HELD * bytes_in_flight
     if needed > smallest:
         # A power of two above: a measured link may be slow because of these buffers.

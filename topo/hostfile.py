@@ -49,7 +49,8 @@ def parse_hostfile(text: str) -> tuple[HostSlots, ...]:
             slots[host] = slots.get(host, 0) + count
     if not slots:
         raise ValueError(
-            "a hostfile must have a line for each host, for example `gpu01 slots=4`; it has none"
+            "cannot parse the hostfile: it must have a line for each host, for example `gpu01 "
+            "slots=4`, and has none"
         )
     return tuple(HostSlots(host=host, num_slots=count) for host, count in slots.items())
 

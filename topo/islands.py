@@ -128,7 +128,7 @@ class _Islands:
 
     def all(self) -> tuple[Island, ...]:
         """Return all islands, those that were never closed by their members."""
-        members = [member for each in self._members.values() for member in each]
+        members = [member for group in self._members.values() for member in group]
         return tuple(sorted(members, key=_first))
 
 

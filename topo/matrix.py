@@ -30,8 +30,8 @@ def parse_matrix(content: bytes, *, suffix: str) -> np.ndarray:
         try:
             return np.loadtxt(io.StringIO(content.decode()), delimiter=",", ndmin=2)
         except ValueError:  # its message would show what the file holds
-            raise ValueError("the file is not CSV with rows of equally many numbers") from None
-    raise ValueError(f"a matrix must be a .csv or .npy file, not {suffix!r}")
+            raise ValueError("cannot parse as CSV with rows of equally many numbers") from None
+    raise ValueError(f"suffix {suffix!r} is not that of a matrix; give a .csv or .npy file")
 
 
 def _parse_npy(content: bytes) -> np.ndarray:
@@ -41,12 +41,12 @@ def _parse_npy(content: bytes) -> np.ndarray:
         read_header = _NPY_HEADERS[np.lib.format.read_magic(file)]
         shape, _, dtype = read_header(file)
     except (KeyError, ValueError, EOFError, TypeError) as error:
-        raise ValueError(f"the file is not a matrix in NPY: {error}") from None
+        raise ValueError(f"cannot parse as a matrix in NPY: {error}") from None
     num_bytes = prod(shape) * dtype.itemsize
     if dtype.hasobject or dtype.kind not in "fiu" or num_bytes != len(content) - file.tell():
         raise ValueError(
-            f"the file is not a matrix in NPY: it says {dtype} {shape}, {num_bytes:,} bytes, and "
-            f"has {len(content) - file.tell():,}"
+            f"cannot parse as a matrix in NPY: the header says {dtype} {shape}, {num_bytes:,} "
+            f"bytes, and the file has {len(content) - file.tell():,}"
         )
     file.seek(0)
     # No pickle: it could run code.

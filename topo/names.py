@@ -93,8 +93,8 @@ def check_settings(settings: Mapping[str, str]) -> None:
     for key, value in settings.items():
         if not _IS_CLUSTER.fullmatch(f"x:{key}={value}"):
             raise ValueError(
-                f"settings of a cluster must be letters, digits and `._+/-`: `{key:.40}` is "
-                f"{_shown(value)}"
+                f"`{key:.40}` ({_shown(value)}) must be letters, digits and `._+/-`, as all "
+                "settings of a cluster"
             )
 
 

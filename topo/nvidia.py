@@ -43,7 +43,8 @@ def parse_gpu_links(text: str) -> tuple[tuple[str, ...], ...]:
     num_gpus = sum(1 for cell in head if _GPU.fullmatch(cell))
     if not rows or len(rows) != num_gpus or any(len(row) <= num_gpus for row in rows):
         raise ValueError(
-            "the text must be the output of `nvidia-smi topo -m`: it has no GPU matrix"
+            "cannot parse the text: it must be the output of `nvidia-smi topo -m`, and has no GPU "
+            "matrix"
         )
     return tuple(tuple(row[1 : 1 + num_gpus]) for row in rows)
 

@@ -47,7 +47,7 @@ def substitute(file: Mapping[str, Value], settings: Mapping[str, str]) -> dict[s
     for key in settings:
         if key not in defaults:
             choices = ", ".join(defaults) or "none"
-            raise ValueError(f"there is no parameter `{key}`: choose from {choices}")
+            raise ValueError(f"no parameter `{key}`: choose from {choices}")
     values = dict(defaults) | {key: _like(defaults[key], key, settings[key]) for key in settings}
     return {key: _replace(part, values) for key, part in file.items() if key != "parameters"}
 

@@ -32,8 +32,8 @@ def in_plain_words(message: str) -> str:
     return _EXPECTED.sub(_expected, message)
 
 
-def _expected(found: re.Match[str]) -> str:
-    kinds = [_WORDS.get(kind, kind) for kind in found["kinds"].split(" | ")]
+def _expected(match: re.Match[str]) -> str:
+    kinds = [_WORDS.get(kind, kind) for kind in match["kinds"].split(" | ")]
     wanted = f"it must be {' or '.join(kinds)}"
     # Not "not a number" of 10.5, which is one.
-    return wanted if found["found"] == "float" else f"{wanted}, not {_WORDS[found['found']]}"
+    return wanted if match["found"] == "float" else f"{wanted}, not {_WORDS[match['found']]}"

@@ -30,15 +30,15 @@ def read_regular(path: Path, *, most_bytes: int) -> bytes:
     return content
 
 
-def check_regular(found: os.stat_result, path: Path) -> None:
+def check_regular(status: os.stat_result, path: Path) -> None:
     """Check that what the system says of a path is a regular file.
 
     Raises:
         OSError: it is a folder, a pipe, a device, a socket or a link.
     """
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 

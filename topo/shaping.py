@@ -30,7 +30,7 @@ def shaped_peers(cluster: Cluster, host: str) -> tuple[ShapedPeer, ...]:
     Raises:
         ValueError: the cluster has no such host, or no limit to a bandwidth between hosts.
     """
-    names = [each.name for each in cluster.hosts]
+    names = [host.name for host in cluster.hosts]
     if host not in names:
         raise ValueError(f"cluster {cluster.name!r} has no host {host!r}: it has {names}")
     host_of = np.array(cluster.host_of)

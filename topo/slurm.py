@@ -55,7 +55,7 @@ def parse_topology(text: str) -> dict[str, str]:
                 )
             switch_of[node] = fields["switchname"]
     if not switch_of:
-        raise ValueError("no line of the topology has `Nodes`: give the leaf switches")
+        raise ValueError("cannot parse the topology: no line has `Nodes`; give the leaf switches")
     return switch_of
 
 
@@ -87,7 +87,7 @@ def expand(text: str) -> tuple[str, ...]:
         parts = _BRACKETS.split(word)  # text, inside of a bracket, text, ..., text
         choices = [_numbers(part) if inside % 2 else (part,) for inside, part in enumerate(parts)]
         _check_count(len(names) + prod(map(len, choices)))
-        names.extend("".join(chosen) for chosen in product(*choices))
+        names.extend("".join(combination) for combination in product(*choices))
     return tuple(names)
 
 
@@ -96,10 +96,10 @@ def _numbers(ranges: str) -> tuple[str, ...]:
     for word in ranges.split(","):
         match = _RANGE.fullmatch(word.strip())
         if match is None:
-            raise ValueError("nodes must have ranges such as [01-04,7] in their brackets")
+            raise ValueError("cannot parse the nodes: brackets must have ranges such as [01-04,7]")
         first, last = match[1], match[2] or match[1]
         if int(last) < int(first):
-            raise ValueError(f"a range of nodes runs forwards: {word.strip()} does not")
+            raise ValueError(f"range {word.strip()} of nodes must run forwards")
         _check_count(int(last) - int(first) + 1)
         numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
     return tuple(numbers)
@@ -107,4 +107,6 @@ def _numbers(ranges: str) -> tuple[str, ...]:
 
 def _check_count(count: int) -> None:
     if count > MAX_NODES:
-        raise ValueError(f"a list of nodes has at most {MAX_NODES:,} names, not {count:,}")
+        raise ValueError(
+            f"cannot parse a list of {count:,} nodes: it can have at most {MAX_NODES:,} names"
+        )

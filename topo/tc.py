@@ -181,12 +181,15 @@ def _address(text: str) -> Address:
 def _check_addresses(cluster: Cluster, addresses: Mapping[str, Address]) -> None:
     names = [host.name for host in cluster.hosts]
     if len(names) - 1 > _MAX_PEERS:
-        raise ValueError(f"tc tells {_MAX_PEERS} peers apart; the cluster has {len(names)} hosts")
+        raise ValueError(
+            f"cluster {cluster.name!r} has {len(names)} hosts, and tc tells {_MAX_PEERS} peers of "
+            "a host apart"
+        )
     missing = [name for name in names if name not in addresses]
     if missing:
         raise ValueError(
-            f"each host needs an address: {missing[0]!r} has none ({len(missing)} without); add a "
-            f"line such as `{missing[0]} 10.0.0.1`"
+            f"host {missing[0]!r} has no address ({len(missing)} hosts have none); add a line such "
+            f"as `{missing[0]} 10.0.0.1`"
         )
     unknown = sorted(set(addresses) - set(names))
     if unknown:
@@ -230,14 +233,14 @@ def _shape(
         # Children may borrow up to `ceil`; what they are promised must not add up to more than
         # the NIC has, or htb would exceed it.
         promised = min(peer.bytes_per_s, nic / len(peers))
-        address, own = addresses[peer.host], f"1:{minor:x}"
+        address, class_id = addresses[peer.host], f"1:{minor:x}"
         protocol, match = ("ip", "ip") if address.version == 4 else ("ipv6", "ip6")
         pace = _pace(promised, peer.bytes_per_s)
-        yield ("class", *on, "parent", parent, "classid", own, "htb", *pace)
-        yield ("qdisc", *on, "parent", own, *_queue(peer))
+        yield ("class", *on, "parent", parent, "classid", class_id, "htb", *pace)
+        yield ("qdisc", *on, "parent", class_id, *_queue(peer))
         which = ("protocol", protocol, "prio", str(address.version), "u32", "match", match)
         there = f"{address}/{address.max_prefixlen}"
-        yield ("filter", *on, "parent", "1:", *which, "dst", there, "flowid", own)
+        yield ("filter", *on, "parent", "1:", *which, "dst", there, "flowid", class_id)
 
 
 def _pace(rate: float, ceiling: float) -> Command:

@@ -28,16 +28,16 @@ def parse_toml(text: str) -> dict[str, Any]:
             TOML does not promise.
     """
     if long_key := _LONG_KEY.search(text):
-        raise ValueError(f"it has a key of more than 100 parts: {long_key[0][:40]}...")
+        raise ValueError(f"key {long_key[0][:40]}... has more than 100 parts")
     try:
         tree = tomllib.loads(text)
         for value in _leaves(tree):
             if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
-                raise ValueError(f"an integer must fit into 64 bits, {value:.4e} does not")
+                raise ValueError(f"integer {value:.4e} must fit into 64 bits")
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("cannot parse: nested too deeply") from None
     except OverflowError:
-        raise ValueError("an integer must fit into 64 bits, one does not") from None
+        raise ValueError("cannot parse: an integer does not fit into 64 bits") from None
     return tree
 
 

@@ -31,7 +31,10 @@ def _head(cluster: Cluster, about: str) -> Iterator[str]:
     by_host = [(name, list(group)) for name, group in groupby(cluster.devices, lambda d: d.host)]
     # Hosts without devices, and hosts whose devices are apart, differ here.
     if [name for name, _ in by_host] != [host.name for host in cluster.hosts]:
-        raise ValueError("a cluster file lists devices host by host; these stand in another order")
+        raise ValueError(
+            "cannot write the cluster: a cluster file lists devices host by host, and these stand "
+            "in another order"
+        )
     for host, (_, devices) in zip(cluster.hosts, by_host, strict=True):
         yield from _host(host, devices)
 
@@ -39,7 +42,7 @@ def _head(cluster: Cluster, about: str) -> Iterator[str]:
 def _host(host: Host, devices: list[Device]) -> Iterator[str]:
     first = devices[0]
     if len({replace(device, name="") for device in devices}) > 1:
-        raise ValueError(f"devices of one host are alike in a cluster file; {host.name!r} differs")
+        raise ValueError(f"host {host.name!r} has unlike devices, which a cluster file cannot list")
     yield "\n[[hosts]]"
     yield toml_pair("name", host.name)
     yield toml_pair("region", host.region)

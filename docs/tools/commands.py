@@ -10,7 +10,7 @@ from tyro.conf import Positional, Suppress
 
 from docs.tools.fields import definitions, facts, fields_of, literal, type_name
 from docs.tools.source import DocumentationError, summary
-from jaxpipe.cli.commands import single_commands
+from jaxpipe.cli.command_table import single_commands
 
 _POSITIONAL, _SUPPRESSED = get_args(Positional[int])[1], get_args(Suppress[int])[1]
 

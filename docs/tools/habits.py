@@ -1,7 +1,7 @@
 """Habits of the code that make it harder to read, found in its syntax trees.
 
     pronouns         a name that stands for a noun is bound: `each`, `found`, `own`
-    messages         an error does not lead with a field or an option in backticks
+    messages         an error does not lead with its field, option or subject
     long_functions   a function has more than 40 lines of code
     long_files       a file has more than 250 lines of code
     shared_types     a public class has the name of another one
@@ -13,6 +13,7 @@ numbers of these with a table.
 
 import ast
 import io
+import re
 import tokenize
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,9 @@ FUNCTION_LINES, FILE_LINES = 40, 250
 ALL: Final = "all"
 """The package of what concerns several packages."""
 
+_LEAD = re.compile(
+    r"(?!(?:an?|the|each|every|with)\b)(?:[\w-]+ ){0,3}[`⟨]|cannot |no plan fits |\["
+)
 _NO_CODE = frozenset(
     (
         tokenize.COMMENT,
@@ -169,9 +173,24 @@ def _module(root: Path, path: Path) -> Module:
     return Module(str(path.relative_to(root)), ast.parse(text), code_lines(text))
 
 
+def is_led_by_subject(text: str) -> bool:
+    """Return whether a message leads with what it is about: a field, an option, a file or a value.
+
+    A few words may say what that is; a rule, with the field after a colon, may not come first.
+
+    >>> leads = ("`train.batch` (3)", "⟨path⟩ has", "host ⟨name⟩ has", "cannot read ⟨path⟩")
+    >>> all(map(is_led_by_subject, leads))
+    True
+    >>> rules = ("a step trains something: `train.frozen` is", "each host needs an address")
+    >>> any(map(is_led_by_subject, rules))
+    False
+    """
+    return _LEAD.match(text) is not None
+
+
 def _vague_messages(root: Path) -> Iterator[Instance]:
     for message in messages(root):
-        if not message.text.startswith("`"):
+        if not is_led_by_subject(message.text):
             yield Instance(package_of(message.file), message.file, message.line, message.text)
 
 

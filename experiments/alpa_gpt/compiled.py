@@ -15,7 +15,12 @@ import jax.numpy as jnp
 import optax
 
 from experiments.alpa_gpt.published import Case
-from jaxpipe.baselines.autoshard.hlo import Target, compile_step, count_collectives, target_devices
+from jaxpipe.baselines.autoshard.hlo import (
+    CompileTarget,
+    compile_step,
+    count_collectives,
+    target_devices,
+)
 from jaxpipe.baselines.autoshard.spmd import (
     Combining,
     NamedStep,
@@ -55,7 +60,7 @@ def config_of(case: Case) -> GptConfig:
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
-    target = Target(request.pop("target"))
+    target = CompileTarget(request.pop("target"))
     by_layout, by_columns = request.pop("by_layout"), request.pop("tables_by_columns", False)
     case = Case(**request)
     model, optimizer = AlpaGpt(config_of(case)), optax.adam(1e-4)

@@ -20,7 +20,12 @@ from experiments.alpa_gpt.formulas import GIB, state_gib
 from experiments.alpa_gpt.predict import Fitted, Work, fit, predicted_s, work_of
 from experiments.alpa_gpt.published import Case, Row, rows
 from experiments.table import markdown, percent, write_csv
-from jaxpipe.baselines.autoshard.hlo import Target, has_gpu_compiler, run_python, target_speeds
+from jaxpipe.baselines.autoshard.hlo import (
+    CompileTarget,
+    has_gpu_compiler,
+    run_python,
+    target_speeds,
+)
 from jaxpipe.baselines.gpt.alpa_gpt import step_flops
 
 _HERE = Path(__file__).parent
@@ -103,14 +108,14 @@ def _published() -> None:
 
 def worked(cases: Sequence[Case]) -> tuple[list[Work], list[dict[str, Any]]]:
     """Compile the cases for the CPU in two ways, and for the V100 if its compiler is installed."""
-    by_layout = _compiled(cases, Target.CPU, by_layout=True)
+    by_layout = _compiled(cases, CompileTarget.CPU, by_layout=True)
     flat = by_layout
     if any(case.reduce_scatter for case in cases):
-        flat = _compiled(cases, Target.CPU, by_layout=False)
+        flat = _compiled(cases, CompileTarget.CPU, by_layout=False)
     v100: Sequence[dict[str, Any] | None] = [None] * len(cases)
     if has_gpu_compiler():
-        v100 = _compiled(cases, Target.V100, by_layout=True)
-    speeds = target_speeds(Target.V100)
+        v100 = _compiled(cases, CompileTarget.V100, by_layout=True)
+    speeds = target_speeds(CompileTarget.V100)
     works = [work_of(case, each, speeds) for case, each in zip(cases, by_layout, strict=True)]
     found = [
         {**each, "flat": other["counts"], "v100": gpu}
@@ -119,7 +124,9 @@ def worked(cases: Sequence[Case]) -> tuple[list[Work], list[dict[str, Any]]]:
     return works, found
 
 
-def _compiled(cases: Sequence[Case], target: Target, *, by_layout: bool) -> list[dict[str, Any]]:
+def _compiled(
+    cases: Sequence[Case], target: CompileTarget, *, by_layout: bool
+) -> list[dict[str, Any]]:
     request = [{**asdict(case), "target": target.value, "by_layout": by_layout} for case in cases]
     devices = max(case.dp * case.op for case in cases)
     module = "experiments.alpa_gpt.compiled"

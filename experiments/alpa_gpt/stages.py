@@ -10,7 +10,7 @@ from typing import Any
 from experiments.alpa_gpt.formulas import GIB
 from experiments.alpa_gpt.published import PipelineRow, pipeline_rows
 from experiments.table import markdown, percent, write_csv
-from jaxpipe.baselines.autoshard.hlo import Target, target_speeds
+from jaxpipe.baselines.autoshard.hlo import CompileTarget, target_speeds
 from jaxpipe.baselines.gpt.alpa_gpt import step_flops
 from jaxpipe.baselines.gpt.staged_search import search_stages
 from jaxpipe.models import GptConfig, load_preset
@@ -57,7 +57,7 @@ def _searched(row: PipelineRow) -> dict[str, str]:
     """Return what both searches find for a row: stages, and what they predict."""
     found = search_stages(
         pipeline_model(row.gpus),
-        target_speeds(Target.V100),
+        target_speeds(CompileTarget.V100),
         num_devices=row.gpus,
         batch=_BATCH,
         remat=True,

@@ -12,19 +12,19 @@ from pathlib import Path
 
 from experiments.alpa_gpt.published import more_rows
 from experiments.table import Row, markdown, write_csv
-from jaxpipe.baselines.autoshard.hlo import Target, has_gpu_compiler, run_python
+from jaxpipe.baselines.autoshard.hlo import CompileTarget, has_gpu_compiler, run_python
 
 _HERE = Path(__file__).parent
 
 
 def main() -> None:
     """Compile the two rows both ways, and write `results/tables_by_columns.csv`."""
-    rows = [*_rows(Target.CPU), *(_rows(Target.V100) if has_gpu_compiler() else ())]
+    rows = [*_rows(CompileTarget.CPU), *(_rows(CompileTarget.V100) if has_gpu_compiler() else ())]
     write_csv(rows, _HERE / "results" / "tables_by_columns.csv")
     print(markdown(rows))
 
 
-def _rows(target: Target) -> Iterator[Row]:
+def _rows(target: CompileTarget) -> Iterator[Row]:
     published = [
         row
         for row in more_rows()

@@ -8,7 +8,7 @@ from statistics import mean
 from experiments.compare_group.cases import Case, Cases, Setting, cluster_of
 from experiments.compare_group.plans import conditions_of, read_found, unscheduled_plan
 from experiments.dtfm_iteration_time.published import cells
-from jaxpipe.baselines.published.systems import system_step
+from jaxpipe.baselines.published.published_systems import system_step
 from jaxpipe.baselines.systems import System
 from jaxpipe.plan import Plan
 from jaxpipe.simulate import Conditions, Constants, StepModel, plan_step, simulate, step_seconds

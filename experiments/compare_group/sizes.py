@@ -24,7 +24,7 @@ from experiments.compare_group.jobs import (
 from experiments.compare_group.plans import unscheduled_plan
 from experiments.dtfm_iteration_time.prediction import BATCHES, LAYERS
 from experiments.table import Row, markdown, read_csv, write_csv
-from jaxpipe.baselines.published.systems import system_step
+from jaxpipe.baselines.published.published_systems import system_step
 from jaxpipe.plan import Plan, even_partition
 from jaxpipe.simulate import StepModel, dtfm_constants, plan_step
 

@@ -20,7 +20,7 @@ import tyro
 from experiments.table import Row, markdown, read_csv, write_csv
 from jaxpipe.config import Config, cluster_from, config_from
 from jaxpipe.propose.resolve import resolve
-from jaxpipe.run.forecast import simulate_step
+from jaxpipe.run.forecast.simulate_step import simulate_step
 from jaxpipe.runtime.data import Source, prepare
 from jaxpipe.simulate.plan_step import end_s
 from jaxpipe.topo.toml_text import toml_text

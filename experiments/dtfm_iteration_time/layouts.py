@@ -14,7 +14,7 @@ import numpy as np
 
 from experiments.table import Row, percent
 from jaxpipe import topo
-from jaxpipe.baselines.published.systems import system_peak_bytes, system_step
+from jaxpipe.baselines.published.published_systems import system_peak_bytes, system_step
 from jaxpipe.baselines.published.workload import Workload
 from jaxpipe.baselines.systems import System
 from jaxpipe.simulate import Constants, simulate_ends

@@ -16,7 +16,7 @@ from experiments.dtfm_iteration_time.ours import CLUSTERS
 from experiments.table import Row, markdown, write_csv
 from jaxpipe import topo
 from jaxpipe.baselines.published.jaxpipe_on_dtfm import jaxpipe_step
-from jaxpipe.baselines.published.systems import system_step
+from jaxpipe.baselines.published.published_systems import system_step
 from jaxpipe.baselines.published.workload import Workload
 from jaxpipe.baselines.systems import System
 from jaxpipe.plan import Plan

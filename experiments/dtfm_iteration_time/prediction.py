@@ -14,7 +14,7 @@ import numpy as np
 from experiments.dtfm_iteration_time.published import ALL_CLUSTERS, CLUSTERS, Cell, PipelineCell
 from jaxpipe import topo
 from jaxpipe.baselines.published.dtfm import along, dtfm_step, scheduled
-from jaxpipe.baselines.published.systems import system_step
+from jaxpipe.baselines.published.published_systems import system_step
 from jaxpipe.baselines.published.workload import Workload
 from jaxpipe.baselines.systems import System
 from jaxpipe.collective import AllReduceKind

@@ -54,7 +54,7 @@ def _disk_trials() -> tuple[Trial, ...]:
             before="+ a warning a save, fails at the end",
             run=_on_disk("size=8m"),
             code=1,
-            words=("last checkpoint could not be saved",),
+            words=("cannot save the last checkpoint",),
             needs_root=True,
         ),
         Trial(

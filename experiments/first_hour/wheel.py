@@ -105,7 +105,7 @@ def wheel_trials(environment: Environment) -> tuple[Trial, ...]:
             before="+",
             run=project("python", "-P", "-m", "jaxpipe", "train", "c.toml", own=False),
             code=2,
-            words=("ranks are started with `mpirun`",),
+            words=("`mpirun`, which starts ranks",),
         ),
         Trial(
             what="a Python without jaxpipe",

@@ -9,9 +9,9 @@ from statistics import mean, median
 
 from experiments.hidup.workloads import Bar, Constants, bars, workload
 from experiments.table import Row, read_csv
-from jaxpipe.baselines.autoshard.duplex import Decision, search, step_s
+from jaxpipe.baselines.autoshard.duplex import OperatorDecision, search, step_s
+from jaxpipe.baselines.autoshard.duplex.duplex_systems import predicted_step_s
 from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup
-from jaxpipe.baselines.autoshard.duplex.systems import predicted_step_s
 from jaxpipe.baselines.systems import System
 
 Seconds = Mapping[Bar, float]
@@ -96,7 +96,7 @@ class Grid:
     def computed(cls) -> "Grid":
         """Predict the published bars at all points."""
         theirs, ours = published(), {}
-        strategies: dict[Bar, tuple[Decision, ...]] = {}
+        strategies: dict[Bar, tuple[OperatorDecision, ...]] = {}
         for speed, efficiency in product(_FLOPS_PER_S, _EFFICIENCIES):
             fixed: dict[Bar, float] = {}
             for spread in _SPREADS:
@@ -172,7 +172,9 @@ class Grid:
         }
 
 
-def _seconds(bar: Bar, point: Constants, strategies: dict[Bar, tuple[Decision, ...]]) -> float:
+def _seconds(
+    bar: Bar, point: Constants, strategies: dict[Bar, tuple[OperatorDecision, ...]]
+) -> float:
     work = workload(bar, point)
     if bar.system is not System.HIDUP:
         return predicted_step_s(bar.system, work)

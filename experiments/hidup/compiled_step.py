@@ -12,11 +12,22 @@ import jax.numpy as jnp
 import optax
 
 from experiments.hidup.workloads import cluster, routed_experts
-from jaxpipe.baselines.autoshard.duplex import FULL, CostModel, Decision, Device, search
+from jaxpipe.baselines.autoshard.duplex import (
+    FULL,
+    CostModel,
+    DeviceSpeed,
+    OperatorDecision,
+    search,
+)
 from jaxpipe.baselines.autoshard.duplex.describe import count_step_collectives
-from jaxpipe.baselines.autoshard.duplex.systems import strategy_of
+from jaxpipe.baselines.autoshard.duplex.duplex_systems import strategy_of
 from jaxpipe.baselines.autoshard.duplex_step import realized
-from jaxpipe.baselines.autoshard.hlo import Target, async_collectives, collectives, target_devices
+from jaxpipe.baselines.autoshard.hlo import (
+    CompileTarget,
+    async_collectives,
+    collectives,
+    target_devices,
+)
 from jaxpipe.baselines.autoshard.hlo.hlo_collectives import bytes_by_kind, count_collectives
 from jaxpipe.baselines.autoshard.spmd import (
     NamedStep,
@@ -54,7 +65,7 @@ def _compiled(model: str, system: str, devices: int, samples: int) -> dict[str, 
     if is_duplex:
         profile = cluster(6, f"{devices} GPUs")
         decisions = search(
-            CostModel(graph=graph, device=Device(flops_per_s=14e12), profile=profile)
+            CostModel(graph=graph, device=DeviceSpeed(flops_per_s=14e12), profile=profile)
         ).strategy
     else:
         decisions = strategy_of(System(system), graph, num_devices=devices)
@@ -79,7 +90,7 @@ def _compiled(model: str, system: str, devices: int, samples: int) -> dict[str, 
         names=model_names(config),
         num_devices=devices,
     )
-    gpus = target_devices(Target.V100, num_devices=devices)
+    gpus = target_devices(CompileTarget.V100, num_devices=devices)
     shardings = placed(
         arguments, strategy.arguments, jax_mesh(strategy.mesh, gpus), names=step.names
     )
@@ -105,7 +116,7 @@ def _compiled(model: str, system: str, devices: int, samples: int) -> dict[str, 
     }
 
 
-def _listed(decisions: Sequence[Decision], *, halves: int) -> dict[str, int]:
+def _listed(decisions: Sequence[OperatorDecision], *, halves: int) -> dict[str, int]:
     """Return the collectives of a strategy by kind."""
     counts = count_step_collectives(tuple(decisions))  # of two halves
     moved = counts[CollectiveKind.ALL_TO_ALL]

@@ -22,7 +22,7 @@ from jaxpipe.baselines.compare.routed_job import config_of
 from jaxpipe.baselines.compare.whole_step import optimizer_of, whole_batch, whole_step
 from jaxpipe.config import config_from, job_from, restored_model
 from jaxpipe.models.gpt import Gpt
-from jaxpipe.models.moe import mixture
+from jaxpipe.models.moe import expert_mixture
 from jaxpipe.models.moe.router import Routed
 from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.checkpoint import open_checkpoint
@@ -90,8 +90,8 @@ def _choices(job: Job, params: Params, inputs: Any) -> tuple[Any, Any]:
         seen.append(original(*arguments))
         return seen[-1]
 
-    original: Callable[..., Routed] = mixture.route
-    with patch.object(mixture, "route", recorded):
+    original: Callable[..., Routed] = expert_mixture.route
+    with patch.object(expert_mixture, "route", recorded):
         x = job.model.embed(params, inputs, None)
         for layer in range(job.model.num_layers):
             output = job.model.block(params["blocks"][str(layer)], x, None)

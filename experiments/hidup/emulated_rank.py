@@ -28,7 +28,7 @@ from experiments.hidup.step_program import (
     simulated_s,
 )
 from experiments.hidup.workloads import fitted, workload
-from jaxpipe.baselines.autoshard.duplex.systems import predicted_step_s
+from jaxpipe.baselines.autoshard.duplex.duplex_systems import predicted_step_s
 from jaxpipe.collective import AllReduceKind, Transfer
 from jaxpipe.collective.kinds import CollectiveKind
 from jaxpipe.comm import (

@@ -22,7 +22,7 @@ from experiments.hidup.learn_spmd import DEVICES
 from experiments.hidup.learning_curves import draw_curves
 from experiments.table import Row, markdown, read_csv, write_csv
 from jaxpipe.baselines.autoshard.hlo import run_python
-from jaxpipe.cli.data import Kind, prepare
+from jaxpipe.cli.data import SampleKind, prepare
 from jaxpipe.config import config_from, restored_model
 from jaxpipe.runtime.checkpoint import open_checkpoint
 from jaxpipe.runtime.data import open_dataset
@@ -132,14 +132,14 @@ def _accuracy(folder: Path, step: int) -> str:
 
 
 def _digits(folder: Path) -> None:
-    prepare(out=folder / "data", kind=Kind.PICTURES, samples=6000)
+    prepare(out=folder / "data", kind=SampleKind.PICTURES, samples=6000)
 
 
 def _lines(folder: Path) -> None:
     write_lines(folder / "lines.tsv", num_each=3000)
     prepare(
         out=folder / "data",
-        kind=Kind.LABELLED_TEXT,
+        kind=SampleKind.LABELLED_TEXT,
         source=folder / "lines.tsv",
         sequence=64,
     )

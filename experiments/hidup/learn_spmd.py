@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import optax
 
-from jaxpipe.baselines.autoshard.duplex.systems import strategy_of
+from jaxpipe.baselines.autoshard.duplex.duplex_systems import strategy_of
 from jaxpipe.baselines.autoshard.duplex_step import realized
 from jaxpipe.baselines.autoshard.spmd import NamedStep, initial_state, placed, sharded_step
 from jaxpipe.baselines.autoshard.strategy import jax_mesh

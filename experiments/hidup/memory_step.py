@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from experiments.hidup.workloads import routed_experts
-from jaxpipe.baselines.autoshard.hlo import Target, compile_step, target_devices
+from jaxpipe.baselines.autoshard.hlo import CompileTarget, compile_step, target_devices
 from jaxpipe.baselines.autoshard.spmd import initial_state, train_step
 from jaxpipe.models import GptConfig, load_preset
 from jaxpipe.models.gpt import Gpt
@@ -39,14 +39,14 @@ def _peak(model: str, devices: int) -> dict[str, int]:
         targets = jax.ShapeDtypeStruct((_SAMPLES,), jnp.int32)
     else:
         inputs = targets = jax.ShapeDtypeStruct((_SAMPLES, config.sequence), jnp.int32)
-    (device,) = target_devices(Target.V100, num_devices=1)
+    (device,) = target_devices(CompileTarget.V100, num_devices=1)
     lies = jax.sharding.SingleDeviceSharding(device)
     arguments = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=lies),
         (state, inputs, targets),
     )
     step = jax.jit(train_step(gpt, optimizer, remat=False), donate_argnums=0)
-    memory = compile_step(step, arguments, Target.V100).memory
+    memory = compile_step(step, arguments, CompileTarget.V100).memory
     parameters = sum(leaf.size * 4 for leaf in jax.tree.leaves(state["params"]))
     return {
         "arguments": memory.arguments,

@@ -24,13 +24,13 @@ from experiments.hidup.accuracy import (
 )
 from experiments.hidup.workloads import Bar, fitted, workload
 from experiments.table import Row
-from jaxpipe.baselines.autoshard.duplex import Device, search, step_s
+from jaxpipe.baselines.autoshard.duplex import DeviceSpeed, search, step_s
+from jaxpipe.baselines.autoshard.duplex.duplex_systems import predicted_step_s
 from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup
-from jaxpipe.baselines.autoshard.duplex.systems import predicted_step_s
 from jaxpipe.baselines.systems import System
 
 _TABLE_4 = Path(__file__).parent / "published" / "table-4.csv"
-_FREE = Device(flops_per_s=1e30)
+_FREE = DeviceSpeed(flops_per_s=1e30)
 """Computes in no time."""
 
 

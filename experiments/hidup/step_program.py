@@ -16,22 +16,22 @@ from dataclasses import dataclass
 from jaxpipe.baselines.autoshard.duplex import (
     CollectiveProfile,
     CostModel,
-    Decision,
+    OperatorDecision,
     backward_conversion,
     conversion,
     search,
 )
-from jaxpipe.baselines.autoshard.duplex.cost import BACKWARD
-from jaxpipe.baselines.autoshard.duplex.form import FULL
-from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup
-from jaxpipe.baselines.autoshard.duplex.stage import costs_of
-from jaxpipe.baselines.autoshard.duplex.systems import (
-    Workload,
+from jaxpipe.baselines.autoshard.duplex.duplex_systems import (
+    DuplexWorkload,
     bucket_bytes,
     fusing_s,
     strategy_of,
     sums_gradients,
 )
+from jaxpipe.baselines.autoshard.duplex.form import FULL
+from jaxpipe.baselines.autoshard.duplex.operator_cost import BACKWARD
+from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup
+from jaxpipe.baselines.autoshard.duplex.stage_seconds import costs_of
 from jaxpipe.baselines.autoshard.duplex.timeline import replicated_bytes
 from jaxpipe.baselines.systems import System
 from jaxpipe.collective.kinds import CollectiveKind
@@ -64,7 +64,7 @@ class Await:
 Program = tuple[Compute | Communicate | Await, ...]
 
 
-def program_of(system: System, workload: Workload) -> Program:
+def program_of(system: System, workload: DuplexWorkload) -> Program:
     """Return the program of HiDup, DeepSpeed-MoE, FastMoE, Horovod or DDP."""
     if system is System.HIDUP:
         model = workload.model(RoutingGroup.SEQUENCE, halves=2, overlaps_backward=False)
@@ -106,7 +106,7 @@ class _Writer:
     """Writes the program of a strategy under a cost model."""
 
     def __init__(
-        self, model: CostModel, strategy: Sequence[Decision], *, exchanged: float = 1.0
+        self, model: CostModel, strategy: Sequence[OperatorDecision], *, exchanged: float = 1.0
     ) -> None:
         self._model, self._strategy = model, strategy
         self._exchanged = exchanged
@@ -181,7 +181,9 @@ class _Writer:
         for begin, end in zip(begins, [*begins[1:], len(self._strategy)], strict=True):
             yield tuple(range(begin, end))
 
-    def _moved(self, decision: Decision, *, forward: bool) -> list[tuple[CollectiveKind, float]]:
+    def _moved(
+        self, decision: OperatorDecision, *, forward: bool
+    ) -> list[tuple[CollectiveKind, float]]:
         kind_of = conversion if forward else backward_conversion
         return [
             (kind, self._model.graph.num_bytes(each.labels) / self._model.halves)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from jaxpipe.baselines.autoshard.duplex import (
     CollectiveProfile,
-    Device,
+    DeviceSpeed,
     between,
     limited,
     published_profiles,
 )
+from jaxpipe.baselines.autoshard.duplex.duplex_systems import DuplexWorkload
 from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingLoad
-from jaxpipe.baselines.autoshard.duplex.systems import Workload
 from jaxpipe.baselines.gpt.model_sizes import transformer_sizes
 from jaxpipe.baselines.systems import System
 from jaxpipe.models import GptConfig, load_preset
@@ -74,7 +74,7 @@ def bars() -> Iterator[Bar]:
                     yield Bar(figure=figure, condition=condition, model=model, system=system)
 
 
-def workload(bar: Bar, constants: Constants) -> Workload:
+def workload(bar: Bar, constants: Constants) -> DuplexWorkload:
     """Return what a bar measures."""
     profile = cluster(bar.figure, bar.condition)
     config = GptConfig(**load_preset(bar.model))
@@ -96,8 +96,8 @@ def workload(bar: Bar, constants: Constants) -> Workload:
         # As published: the vocabulary is padded to a multiple of the devices.
         padded = -(-config.vocabulary // profile.devices) * profile.devices
         sizes = replace(sizes, vocabulary=padded, outputs=padded)
-    device = Device(flops_per_s=constants.flops_per_s, **_SETTINGS["device"])
-    return Workload(
+    device = DeviceSpeed(flops_per_s=constants.flops_per_s, **_SETTINGS["device"])
+    return DuplexWorkload(
         sizes=sizes,
         load=load,
         device=device,

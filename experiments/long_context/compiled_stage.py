@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, Final
 
-from jaxpipe.baselines.autoshard.hlo import Target, target_devices
+from jaxpipe.baselines.autoshard.hlo import CompileTarget, target_devices
 from jaxpipe.models import LlamaConfig, preset_config
 from jaxpipe.models.gpt_config import Attention
 from jaxpipe.models.llama import Llama
@@ -46,7 +46,7 @@ def _compiled(mesh: MeshConfig, *, sequence: int, remat: Remat) -> dict[str, Any
             attention=Attention.PRODUCT,
         )
     )
-    devices = target_devices(Target.H200, num_devices=mesh.num_devices)
+    devices = target_devices(CompileTarget.H200, num_devices=mesh.num_devices)
     stage = Stage(
         model=model,
         index=1,

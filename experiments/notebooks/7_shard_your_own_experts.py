@@ -27,10 +27,10 @@ from tempfile import TemporaryDirectory
 
 import matplotlib.pyplot as plt
 
-from jaxpipe.baselines.autoshard.duplex import CostModel, Device, published_profiles, search
+from jaxpipe.baselines.autoshard.duplex import CostModel, DeviceSpeed, published_profiles, search
 from jaxpipe.baselines.autoshard.duplex.describe import count_step_collectives, draw_found
 from jaxpipe.baselines.systems import System
-from jaxpipe.baselines.autoshard.duplex.systems import bucket_bytes, strategy_of
+from jaxpipe.baselines.autoshard.duplex.duplex_systems import bucket_bytes, strategy_of
 from jaxpipe.baselines.autoshard.duplex.timeline import Overlap, whole_step_s
 from jaxpipe.baselines.gpt.model_sizes import duplex_graph
 from jaxpipe.models import GptConfig
@@ -64,7 +64,7 @@ for operator in graph.operators:
 # were published; `mpirun -n 8 jaxpipe profile --collectives -o links.toml` measures your own.
 
 # %%
-device = Device(flops_per_s=14e12, memory_bytes_per_s=900e9, update_bytes=80)
+device = DeviceSpeed(flops_per_s=14e12, memory_bytes_per_s=900e9, update_bytes=80)
 links = {
     "NVLink": published_profiles()["v100-1x8"],
     "10 Gb/s": published_profiles()["v100-2x4-10gbps"],

@@ -14,9 +14,9 @@ import jax
 import numpy as np
 
 from jaxpipe.comm import LoggedTransport, MessageLog
-from jaxpipe.comm.timing import Times
+from jaxpipe.comm.message_timing import Times
 from jaxpipe.comm.transport import HostOrDeviceArray
-from jaxpipe.runtime.metrics.transfers import Matcher, pair_uses
+from jaxpipe.runtime.metrics.matched_messages import Matcher, pair_uses
 
 _ROUNDS, _MESSAGES = 9, 20_000
 

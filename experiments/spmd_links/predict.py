@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import root_scalar
 
 from experiments.spmd_links.links import NUM_RANKS, cluster_name, cluster_of
-from jaxpipe.baselines.compare.measured import Measured
+from jaxpipe.baselines.compare.measured import MeasuredSystem
 from jaxpipe.config import load_config
 from jaxpipe.propose.gpt_profile import gpt_profile
 from jaxpipe.propose.resolve import plan_from
@@ -23,7 +23,9 @@ _FLOPS_PER_S = 50e9
 """An arbitrary speed, which the fitted factor corrects."""
 
 
-def predicted_s(measured: Measured, config: Path, *, gbps: float, unshaped_gbps: float) -> float:
+def predicted_s(
+    measured: MeasuredSystem, config: Path, *, gbps: float, unshaped_gbps: float
+) -> float:
     """Return the predicted seconds of a step, given a run of the system on unshaped links."""
     if measured.is_counted:
         bytes_per_s = gbps * 1e9 / 8
@@ -31,7 +33,7 @@ def predicted_s(measured: Measured, config: Path, *, gbps: float, unshaped_gbps:
     return _pipeline_s(config, gbps, slow=_factor(measured, config, unshaped_gbps))
 
 
-def _factor(measured: Measured, config: Path, unshaped_gbps: float) -> float:
+def _factor(measured: MeasuredSystem, config: Path, unshaped_gbps: float) -> float:
     """Solve for the slowdown of the ranks relative to the profile; the link does not scale."""
 
     def excess_s(slow: float) -> float:

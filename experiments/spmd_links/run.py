@@ -17,7 +17,7 @@ from experiments.spmd_links.links import cluster_name, cluster_of, run_linked
 from experiments.spmd_links.picture import draw
 from experiments.spmd_links.predict import predicted_s
 from experiments.table import write_csv
-from jaxpipe.baselines.compare.measured import Measured, read_measured
+from jaxpipe.baselines.compare.measured import MeasuredSystem, read_measured
 from jaxpipe.baselines.systems import System
 from jaxpipe.topo.emulate import EngineKind
 
@@ -60,13 +60,13 @@ def _folder(gbps: float, number: int) -> Path:
     return _RESULTS / "rounds" / f"{f'{gbps}gbps' if gbps else 'unshaped'}-{number}"
 
 
-def _runs(system: System, gbps: float, cases: Mapping[str, Any]) -> list[Measured]:
+def _runs(system: System, gbps: float, cases: Mapping[str, Any]) -> list[MeasuredSystem]:
     """Return the runs of all rounds, fastest first."""
     runs = [read_measured(_folder(gbps, number), system) for number in range(cases["rounds"])]
     return sorted(runs, key=lambda run: run.step_s)
 
 
-def _middle(runs: list[Measured]) -> Measured:
+def _middle(runs: list[MeasuredSystem]) -> MeasuredSystem:
     return runs[(len(runs) - 1) // 2]
 
 

@@ -12,7 +12,7 @@ import tyro
 
 from jaxpipe.cli.autoshard_request import (
     Compilation,
-    Execution,
+    ExecutedSteps,
     MegatronAxes,
     StepOptions,
     StrategySource,
@@ -124,7 +124,7 @@ def execute_strategy(
         raise ConfigError(f"`--steps` must be at least 1, not {steps}")
     compilation = Compilation(reduce_scatter=reduce_scatter)
     source, step = source_of_file(strategy, step, compilation)
-    execution = Execution(execute=steps, executor=executor, seed=seed)
+    execution = ExecutedSteps(execute=steps, executor=executor, seed=seed)
     request = step_request(step, source, compilation, execution)
     return _report(request, as_json=json_)
 

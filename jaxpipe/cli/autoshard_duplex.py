@@ -60,8 +60,8 @@ def search_duplex(
     check_output("--out", out)
     model = _cost_model(request)
     believed = noisy_model(model, amplitude=request.noise, seed=request.seed)
-    found = search(believed)
-    counts = {str(kind): count for kind, count in count_step_collectives(found.strategy).items()}
+    result = search(believed)
+    counts = {str(kind): count for kind, count in count_step_collectives(result.strategy).items()}
     answer: dict[str, Any] = {
         "truth": "simulated",
         "model": request.model,
@@ -69,29 +69,29 @@ def search_duplex(
         "devices": model.profile.devices,
         "noise": request.noise,
         "seed": request.seed,
-        "num_stages": sum(each.starts_stage for each in found.strategy),
+        "num_stages": sum(decision.starts_stage for decision in result.strategy),
         "collectives": counts,
-        "memory_bytes": found.memory_bytes,
-        "predicted_s": step_s(model, found.strategy),
-        "believed_s": found.seconds,
-        "search_s": found.search_s,
+        "memory_bytes": result.memory_bytes,
+        "predicted_s": step_s(model, result.strategy),
+        "believed_s": result.seconds,
+        "search_s": result.search_s,
     }
     if out is not None:
-        out.write_text(strategy_json(model, found))
+        out.write_text(strategy_json(model, result))
     if json_:
         print(json.dumps(answer))
         return 0
     print("\n".join(_lines(answer)))
     if draw:
-        print(f"\n{draw_found(model, found)}")
+        print(f"\n{draw_found(model, result)}")
     if out is not None:
         print(f"\nstrategy -> {out}")
     return 0
 
 
 def _cost_model(request: DuplexOptions) -> Any:
-    from jaxpipe.baselines.autoshard.duplex import CostModel, Device, find_profile
-    from jaxpipe.baselines.autoshard.hlo import Target, target_speeds
+    from jaxpipe.baselines.autoshard.duplex import CostModel, DeviceSpeed, find_profile
+    from jaxpipe.baselines.autoshard.hlo import CompileTarget, target_speeds
     from jaxpipe.baselines.gpt.model_sizes import duplex_graph
     from jaxpipe.errors import ConfigError
     from jaxpipe.models import gpt_preset
@@ -102,7 +102,7 @@ def _cost_model(request: DuplexOptions) -> Any:
             f"`--batch` must be a multiple of {2 * profile.devices}, two halves for each of the "
             f"{profile.devices} devices of `--links`, not {request.batch}"
         )
-    speeds = target_speeds(Target(request.target))
+    speeds = target_speeds(CompileTarget(request.target))
     if request.dtype not in speeds.products:
         raise ConfigError(
             f"`--dtype` must be one of {', '.join(speeds.products)} for the target, not "
@@ -115,7 +115,7 @@ def _cost_model(request: DuplexOptions) -> Any:
     if request.layers is not None:
         config = replace(config, num_layers=request.layers)
     graph = duplex_graph(config, batch=request.batch, dtype=request.dtype)
-    device = Device(
+    device = DeviceSpeed(
         flops_per_s=speeds.products[request.dtype], memory_bytes_per_s=speeds.memory_bytes_per_s
     )
     return CostModel(graph=graph, device=device, profile=profile)

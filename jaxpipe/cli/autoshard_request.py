@@ -91,7 +91,7 @@ class MegatronAxes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
+class ExecutedSteps:
     """The steps to execute on emulated devices; none are only compiled."""
 
     execute: int = 0
@@ -103,7 +103,7 @@ def step_request(
     step: StepOptions,
     source: StrategySource,
     compilation: Compilation,
-    execution: Execution | None = None,
+    execution: ExecutedSteps | None = None,
 ) -> dict[str, Any]:
     """Return the checked request, in the types of JSON.
 
@@ -118,7 +118,7 @@ def step_request(
         raise ConfigError(
             f"`--batch` must be a multiple of `--dp`: {samples} is not one of {source.dp}"
         )
-    parts = (step, source, compilation, execution or Execution())
+    parts = (step, source, compilation, execution or ExecutedSteps())
     return {name: value for part in parts for name, value in asdict(part).items()}
 
 

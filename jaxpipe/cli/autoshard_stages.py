@@ -103,7 +103,7 @@ def _lines(answer: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
     device = "v100" if asked["target"] == "cpu" else asked["target"]
     return [
         f"stages        {len(stages)} on {' + '.join(map(str, map(_size, stages)))} devices, "
-        f"layers {' '.join(str(each['layers'][1] - each['layers'][0]) for each in stages)}",
+        f"layers {' '.join(str(stage['layers'][1] - stage['layers'][0]) for stage in stages)}",
         f"microbatches  {asked['batch'] // microbatch} of {microbatch} samples",
         f"peak          {answer['peak_bytes'] / GIB:.3f} GiB a device (simulated)",
         f"a step        {answer['predicted_s']:.4g} s, {answer['predicted_tflops']:.1f} TFLOPS "
@@ -119,13 +119,13 @@ def _size(stage: Mapping[str, Any]) -> int:
 
 def _how_to_run(stages: list[dict[str, Any]], microbatch: int, *, has_plan: bool) -> str:
     """Return the sections of a configuration that runs the stages, a rank for each."""
-    meshes = {(each["dp"], each["op"]) for each in stages}
+    meshes = {(stage["dp"], stage["op"]) for stage in stages}
     if has_plan:
         return "with the plan below"
     if len(meshes) > 1:
         return "`--plan plan.toml` writes a plan: the stages have unlike meshes"
     [(data, tensor)] = meshes
-    layers = ", ".join(str(each["layers"][1] - each["layers"][0]) for each in stages)
+    layers = ", ".join(str(stage["layers"][1] - stage["layers"][0]) for stage in stages)
     return (
         f"[plan] stages = {len(stages)}, replicas = 1, cut = [{layers}], microbatch = "
         f"{microbatch}; [mesh] data = {data}, tensor = {tensor}"
@@ -145,8 +145,8 @@ def _next(answer: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
 
 def _drawing(answer: Mapping[str, Any]) -> list[str]:
     return [
-        f"layers {each['layers'][0]:>3} .. {each['layers'][1] - 1:<3} devices "
-        f"{each['devices'][0]:>3} .. {each['devices'][1] - 1:<3} dp {each['dp']} x op {each['op']}"
-        f"   {1e3 * each['seconds']:.3f} ms a microbatch"
-        for each in answer["stages"]
+        f"layers {stage['layers'][0]:>3} .. {stage['layers'][1] - 1:<3} devices "
+        f"{stage['devices'][0]:>3} .. {stage['devices'][1] - 1:<3} dp {stage['dp']} "
+        f"x op {stage['op']}   {1e3 * stage['seconds']:.3f} ms a microbatch"
+        for stage in answer["stages"]
     ]

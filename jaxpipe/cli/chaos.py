@@ -48,11 +48,11 @@ def chaos(
         raise ConfigError(f"`--trials` must be at least 1, is {trials}; leave it out for a few")
     if report is not None:
         check_output_folder("--report", report, ("scorecard.md", "trials.csv"))
-    chosen = families_named(families)
+    chosen_families = families_named(families)
     folder = Path(mkdtemp(prefix="jaxpipe-chaos-"))
     dataset = write_dataset(folder / "data")
     scores: list[Score] = []
-    for family in chosen:
+    for family in chosen_families:
         # Families with 0 trials by default are for a full run, or for `--trials`.
         num_trials = trials or (family.num_trials_full if full else family.num_trials)
         if num_trials:
@@ -78,9 +78,9 @@ def _try(
     """Yield the trials of a family, with progress on the terminal."""
     if num_trials == 0:
         return
-    own = folder / family.name
-    own.mkdir()
-    setup = Setup(folder=own, dataset=dataset, num_trials=num_trials, seed=seed)
+    trial_folder = folder / family.name
+    trial_folder.mkdir()
+    setup = Setup(folder=trial_folder, dataset=dataset, num_trials=num_trials, seed=seed)
     num_failed = 0
     with showing_progress(family.name) as display:
         for number, trial in enumerate(family.trials(setup), start=1):

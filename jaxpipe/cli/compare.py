@@ -11,7 +11,7 @@ import tyro
 from jaxpipe.run.terminal.console import set_words
 
 if TYPE_CHECKING:  # these import numpy or jax, which `--help` can do without
-    from jaxpipe.baselines.compare.measured import Measured, Step
+    from jaxpipe.baselines.compare.measured import MeasuredStep, MeasuredSystem
     from jaxpipe.baselines.compare.system import Executor
     from jaxpipe.baselines.systems import System
     from jaxpipe.config import Config
@@ -79,7 +79,9 @@ def _be_rank(name: str, config: "Config", out: Path, executor: "Executor") -> in
 
     here = launched_rank(os.environ)
     if here is None:
-        raise ConfigError("a rank is started by an MPI: leave out `--rank-of`, or use mpirun")
+        raise ConfigError(
+            "`--rank-of` is for ranks that an MPI has started; leave it out, or use mpirun"
+        )
     system = system_named(name, Way.EXECUTE, field="--rank-of")
     plan_file = Path(config.run.folder) / PLAN_FILE
     if plan_file.exists():
@@ -113,7 +115,7 @@ class _StepLine:
         self._system, self._folder = system, folder
         self._num_steps = config.train.steps
 
-    def __call__(self, step: "Step") -> None:
+    def __call__(self, step: "MeasuredStep") -> None:
         """Print a step."""
         from jaxpipe.run.terminal.progress import Progress
         from jaxpipe.run.terminal.rank_progress import write_progress
@@ -175,9 +177,7 @@ def _compare(
         if code == 130:  # 128 + SIGINT: the user has stopped it
             return code
         if code:
-            raise RunError(
-                f"the ranks of {system} ended with exit code {code}; {_why(output.tail)}"
-            )
+            raise RunError(f"{system}: its ranks ended with exit code {code}; {_why(output.tail)}")
         all_measured.append(read_measured(out, system))
     truth = truth_of(config.run, os.environ, cluster=config.plan.cluster)
     notes = f"{_notes(all_measured, config, plan, truth)} {_RUN_BY[executor]}"
@@ -206,7 +206,7 @@ def _why(output: str) -> str:
     return f"{death}" if death.rank is None else f"rank {death.rank}: {death}"
 
 
-def _picture(all_measured: "Sequence[Measured]", out: Path, truth: "RunTruth") -> list[Path]:
+def _picture(all_measured: "Sequence[MeasuredSystem]", out: Path, truth: "RunTruth") -> list[Path]:
     from jaxpipe.baselines.compare.compare_picture import draw
     from jaxpipe.errors import UserError
 
@@ -219,18 +219,18 @@ def _picture(all_measured: "Sequence[Measured]", out: Path, truth: "RunTruth") -
 
 
 def _notes(
-    all_measured: "Sequence[Measured]", config: "Config", plan: "Plan", truth: "RunTruth"
+    all_measured: "Sequence[MeasuredSystem]", config: "Config", plan: "Plan", truth: "RunTruth"
 ) -> str:
-    from jaxpipe.baselines.compare.slow_links import regions_of
+    from jaxpipe.baselines.compare.slow_link_bytes import regions_of
     from jaxpipe.config import cluster_from
 
     regions = dict.fromkeys(regions_of(plan, cluster_from(config)))
     slow = "between regions" if len(regions) > 1 else "all, as the ranks are in one region"
     searched = "".join(
-        f" {each.system} searched for the speeds that were measured with all ranks busy: "
-        f"{each.searched_for}."
-        for each in all_measured
-        if each.searched_for is not None
+        f" {measured.system} searched for the speeds that were measured with all ranks busy: "
+        f"{measured.searched_for}."
+        for measured in all_measured
+        if measured.searched_for is not None
     )
     return (
         f"{plan.num_ranks} ranks, batch {config.train.batch}, {config.train.steps} steps; step "

@@ -16,7 +16,7 @@ _FLAGS |= {name: f"--{name}" for name in ("sequence", "size", "samples")}
 _FLAGS |= {f"{name}_field": f"--{name}-field" for name in ("prompt", "completion", "messages")}
 
 
-class Kind(StrEnum):
+class SampleKind(StrEnum):
     """What a dataset has for samples."""
 
     TEXT = "text"
@@ -42,7 +42,7 @@ def _named_as_flags() -> Iterator[None]:
 def prepare(  # noqa: PLR0913  each is an option of the command line
     *,
     out: Path,
-    kind: Kind = Kind.TEXT,
+    kind: SampleKind = SampleKind.TEXT,
     source: Path | None = None,
     field: str = "text",
     prompt_field: str | None = None,
@@ -85,7 +85,7 @@ def prepare(  # noqa: PLR0913  each is an option of the command line
             f"`--tokenizer` brings its own vocabulary: leave out `--vocabulary {vocabulary}`"
         )
     with _named_as_flags():
-        if kind is Kind.TEXT:
+        if kind is SampleKind.TEXT:
             fields = data.Fields(
                 text=field,
                 prompt=prompt_field,
@@ -96,7 +96,7 @@ def prepare(  # noqa: PLR0913  each is an option of the command line
             dataset = _prepare_text(
                 text, out, _byte_pairs(tokenizer, vocabulary, text.pieces), eval_fraction
             )
-        elif kind is Kind.LABELLED_TEXT:
+        elif kind is SampleKind.LABELLED_TEXT:
             if source is None:
                 raise ConfigError("`--source` must be a file of labelled lines; it is missing")
             lines = source

@@ -76,5 +76,5 @@ def _of_this_job(here: LaunchedRank, *, timeout_s: float) -> "tuple[Finding, ...
         facts = gather_facts(transport, timeout_s=timeout_s)
     if facts is None or here.rank > 0:
         return None
-    found = judge_job(facts, num_started=here.num_ranks)
-    return (*found, judge_survival_of_job(os.environ))
+    finding = judge_job(facts, num_started=here.num_ranks)
+    return (*finding, judge_survival_of_job(os.environ))

@@ -21,18 +21,18 @@ from jaxpipe.topo.emulate import (
     Emulation,
     EmulationError,
     EngineKind,
+    NetworkTraffic,
     Tcp,
-    Traffic,
     emulated,
 )
 from jaxpipe.topo.emulate.mpi import LINKS
-from jaxpipe.topo.emulate.watch import RankWatch
+from jaxpipe.topo.emulate.rank_watch import RankWatch
 
 _POLL_S = 0.2
 _SECONDS_TO_END = 5.0
 
 
-class Engine(Enum):
+class EngineOption(Enum):
     """How links are emulated; `auto` takes the first of netem, relay and htb that works here."""
 
     AUTO = "auto"
@@ -54,7 +54,7 @@ def emulate(  # noqa: PLR0913  each is an option of the command line
     command: tyro.conf.Positional[tuple[str, ...]],
     *,
     scale: float = 1.0,
-    engine: Engine = Engine.AUTO,
+    engine: EngineOption = EngineOption.AUTO,
     jitter_ms: float = 0.0,
     loss: float = 0.0,
     tcp: TcpStart = TcpStart.STEADY,
@@ -96,7 +96,7 @@ def emulate(  # noqa: PLR0913  each is an option of the command line
                 jitter_s=jitter_ms / 1e3,
                 loss=loss,
                 tcp=Tcp(tcp.value),
-                sysctls=dict(_setting(each) for each in sysctls),
+                sysctls=dict(_setting(setting) for setting in sysctls),
                 devices=placed,
             )
             with network as emulation:
@@ -261,18 +261,18 @@ def _check_places(emulation: Emulation, watch: RankWatch) -> None:
     if not watch.astray:
         return
     rank, host = next(iter(watch.astray.items()))
-    names = [each.name for each in emulation.cluster.hosts]
+    names = [host.name for host in emulation.cluster.hosts]
     where = "on the machine itself" if host is None else f"on {names[host]}"
     devices = emulation.devices
     device = emulation.cluster.devices[devices[rank]] if rank < len(devices) else None
     belongs = "nowhere: the plan has no such rank" if device is None else f"on {device.host}"
     raise RunError(
-        f"ranks must run in their hosts' namespaces: rank {rank} ran {where}, and belongs "
-        f"{belongs}; leave hosts, mapping and launcher out of the options of `mpirun`"
+        f"rank {rank} ran {where}, and belongs {belongs}: ranks must run in their hosts' "
+        "namespaces; leave hosts, mapping and launcher out of the options of `mpirun`"
     )
 
 
-def _print_traffic(emulation: Emulation, watch: RankWatch, traffic: Traffic) -> None:
+def _print_traffic(emulation: Emulation, watch: RankWatch, traffic: NetworkTraffic) -> None:
     hosts = emulation.cluster.host_of
     ranks: dict[int, list[int]] = {}
     for rank in sorted(watch.seen):
@@ -281,13 +281,13 @@ def _print_traffic(emulation: Emulation, watch: RankWatch, traffic: Traffic) -> 
     errors.print("\n".join(("", *lines)), markup=False)
 
 
-def _check_bytes(emulation: Emulation, watch: RankWatch, traffic: Traffic) -> None:
+def _check_bytes(emulation: Emulation, watch: RankWatch, traffic: NetworkTraffic) -> None:
     hosts = emulation.cluster.host_of
     used = {hosts[emulation.devices[rank]] for rank in watch.seen}
     if len(used) > 1 and not traffic.sent_bytes:
         raise RunError(
-            f"messages must cross the emulated links: ranks ran on {len(used)} hosts, and not one "
-            f"byte left any of them; does this MPI use another path than TCP over `link0`?"
+            f"`link0` of no host has sent a byte, though ranks ran on {len(used)} hosts: messages "
+            "must cross the emulated links; does this MPI use another path than TCP?"
         )
 
 
@@ -311,7 +311,7 @@ def ended_by_signals() -> Iterator[Callable[[], None]]:
         check_signals()
 
     handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    previous = {n: each for n, each in handlers.items() if each is not signal.SIG_IGN}
+    previous = {n: handler for n, handler in handlers.items() if handler is not signal.SIG_IGN}
     for number in previous:
         signal.signal(number, stop)
     try:
@@ -324,7 +324,7 @@ def ended_by_signals() -> Iterator[Callable[[], None]]:
 _MOST_LINKS = 40
 
 
-def host_lines(traffic: Traffic, ranks: Mapping[int, Sequence[int]]) -> Iterator[str]:
+def host_lines(traffic: NetworkTraffic, ranks: Mapping[int, Sequence[int]]) -> Iterator[str]:
     """Yield a line for each host: its interface's counters, and the ranks seen there."""
     width = max(4, *(len(host.host) for host in traffic.hosts))
     yield f"{'host':<{width}}  {'sent bytes':>15}  {'received bytes':>15}  ranks seen"
@@ -333,7 +333,7 @@ def host_lines(traffic: Traffic, ranks: Mapping[int, Sequence[int]]) -> Iterator
         yield f"{host.host:<{width}}  {host.sent_bytes:>15,}  {host.received_bytes:>15,}  {seen}"
 
 
-def link_lines(traffic: Traffic) -> Iterator[str]:
+def link_lines(traffic: NetworkTraffic) -> Iterator[str]:
     """Yield a line for each link that something crossed, the busiest first."""
     used = sorted(
         (link for link in traffic.links if link.num_bytes or link.dropped_packets),

@@ -40,10 +40,10 @@ def evaluate(
     checkpoint = open_checkpoint(latest(place_in(run)))
     folders = tuple(map(dataset_folder, data or saved_config(checkpoint).data.folders))
     console.print(f"step {checkpoint.step} of {run}, held-out parts, measured\n", markup=False)
-    for each in held_out_losses(checkpoint, folders, most_windows=windows):
+    for losses in held_out_losses(checkpoint, folders, most_windows=windows):
         console.print(
-            f"{each.loss:8.4f} nats per token   perplexity {each.perplexity:10,.2f}   "
-            f"{each.num_targets:>12,} tokens   {each.folder}",
+            f"{losses.loss:8.4f} nats per token   perplexity {losses.perplexity:10,.2f}   "
+            f"{losses.num_targets:>12,} tokens   {losses.folder}",
             markup=False,
         )
     return 0

@@ -40,7 +40,7 @@ def generate(  # noqa: PLR0913 - each is an option
     if tokens < 0:
         raise ConfigError(f"`--tokens` must not be negative, not {tokens}; give 0 or more")
     if not prompt:
-        raise ConfigError("a text is continued: `--prompt` is missing; give one or more")
+        raise ConfigError("`--prompt` is missing; give one or more texts to continue")
     use_compile_cache(os.environ)
 
     # They import jax, which then uses the cache.

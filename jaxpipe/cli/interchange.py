@@ -111,8 +111,8 @@ def _export_adapter(run: Path, out: Path) -> int:
     model, lora = saved_model(checkpoint), saved_lora(checkpoint)
     if not lora.is_on or checkpoint.step == 0:
         raise ConfigError(
-            f"a run trains adapters or it does not: `--adapter` is given, and {checkpoint.folder} "
-            "has none; leave out the option, or train with the section `lora`"
+            f"`--adapter` needs a run that trained adapters, and {checkpoint.folder} has none; "
+            "leave out the option, or train with the section `lora`"
         )
     check_output_folder("--out", out, (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
     write_adapter(out, model, lora, checkpoint.read, checkpoint.tensors)

@@ -9,7 +9,7 @@ import tyro
 from jaxpipe.launch import SlurmMpi, mpijob_manifest, mpirun_script, slurm_script
 
 
-class Target(StrEnum):
+class LauncherName(StrEnum):
     """The launcher of the run."""
 
     MPIRUN = "mpirun"
@@ -23,7 +23,7 @@ class Target(StrEnum):
 def launch(  # noqa: PLR0913  each is an option of the command line
     config: tyro.conf.Positional[Path],
     *,
-    target: Target,
+    target: LauncherName,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
     time: str = "24:00:00",
     notice: int = 120,
@@ -50,11 +50,11 @@ def launch(  # noqa: PLR0913  each is an option of the command line
 
     job = launched_run(config, settings)
     match target:
-        case Target.MPIRUN:
+        case LauncherName.MPIRUN:
             print(mpirun_script(job), end="")
-        case Target.SLURM:
+        case LauncherName.SLURM:
             mpi = mpi or (SlurmMpi.MPIRUN if job.survives else SlurmMpi.PMIX)
             print(slurm_script(job, time_limit=time, notice_s=notice, mpi=mpi), end="")
-        case Target.MPIJOB:
+        case LauncherName.MPIJOB:
             print(mpijob_manifest(job, image=image, claim=claim), end="")
     return 0

@@ -22,8 +22,8 @@ def launched_run(path: Path, settings: Sequence[str]) -> Launch:
     read = load_config(path, settings)
     if read.run.compute is ComputeKind.PACED:
         raise ConfigError(
-            "a restarted run resumes from a checkpoint, and paced runs keep none: "
-            f"`run.compute` is {read.run.compute}; use `jaxpipe train` on one host"
+            f"`run.compute` ({read.run.compute}) keeps no checkpoint, from which a restarted run "
+            "would resume; use `jaxpipe train` on one host"
         )
     cluster = cluster_from(read)
     plan = plan_from(read, cluster)
@@ -47,8 +47,8 @@ def _gpus_each(read: Config, plan: Plan) -> int:
     sizes = {rank_mesh(plan, read.mesh, rank=rank).num_devices for rank in range(plan.num_ranks)}
     if len(sizes) > 1:
         raise ConfigError(
-            f"a launcher gives all ranks as many GPUs: ranks of the plan have "
-            f"{', '.join(map(str, sorted(sizes)))} devices; start them yourself, with all GPUs of "
-            "a host visible, or plan ranks of equal groups"
+            "`plan` must have the same number of devices for each rank to be launched, not "
+            f"{', '.join(map(str, sorted(sizes)))}; start the ranks yourself, with all GPUs of a "
+            "host visible, or plan ranks of equal groups"
         )
     return sizes.pop()

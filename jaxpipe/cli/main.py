@@ -18,7 +18,7 @@ import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from jaxpipe.cli.commands import COMMANDS, TOPICS, Command, Group
+from jaxpipe.cli.command_table import COMMANDS, TOPICS, Command, CommandGroup
 from jaxpipe.cli.parse import parse
 from jaxpipe.cli.versions import version_line
 from jaxpipe.errors import ConfigError, RunError, UserError, printable
@@ -71,7 +71,9 @@ def _run(words: list[str]) -> int:
     return _command_in(words, COMMANDS, "jaxpipe")
 
 
-def _command_in(words: list[str], commands: Mapping[str, Command | Group], program: str) -> int:
+def _command_in(
+    words: list[str], commands: Mapping[str, Command | CommandGroup], program: str
+) -> int:
     """Run the command that the first of `words` names."""
     name, *rest = words
     entry = commands.get(name)
@@ -99,13 +101,13 @@ def overview(*, width: int) -> str:
     return "\n".join([*lines, "", "`jaxpipe COMMAND --help` describes the options of a command."])
 
 
-def _group_overview(name: str, group: Group, *, width: int) -> str:
+def _group_overview(name: str, group: CommandGroup, *, width: int) -> str:
     commands = {f"{name} {second}": command for second, command in group.commands.items()}
     usage = f"usage: jaxpipe {name} [-h] COMMAND ..."
     return "\n".join([usage, "", group.first_line, "", *_listed(commands, width=width)])
 
 
-def _listed(commands: Mapping[str, Command | Group], *, width: int) -> list[str]:
+def _listed(commands: Mapping[str, Command | CommandGroup], *, width: int) -> list[str]:
     """Return the names of commands with the first line of each, in two columns."""
     margin = max(map(len, {**COMMANDS, **commands})) + 4
     return [

@@ -111,10 +111,10 @@ def in_words(box: str) -> str:
     return f"{said[:1].lower()}{said[1:].rstrip('.')}{near}"
 
 
-def _wanted(found: re.Match[str]) -> str:
+def _wanted(match: re.Match[str]) -> str:
     """Return what a value must be, of a conversion by tyro or Python that failed."""
-    kind = _KINDS.get(found["kind"] or "INT", found["kind"])
-    return f"it must be {kind}, not {found['value'] or found['text']!r}"
+    kind = _KINDS.get(match["kind"] or "INT", match["kind"])
+    return f"it must be {kind}, not {match['value'] or match['text']!r}"
 
 
 def _is_rule(line: str) -> bool:

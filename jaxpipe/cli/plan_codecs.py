@@ -18,12 +18,12 @@ def codec_lines(
         name = str(configured)
         return [] if name == "no codecs" else [f"codecs of the configuration: {name}", ""]
     others = sorted(
-        (each for each in choice.trials if each.codecs != choice.codecs),
-        key=lambda each: each.step_s,
+        (trial for trial in choice.trials if trial.codecs != choice.codecs),
+        key=lambda trial: trial.step_s,
     )
     rows = [
         (str(choice.codecs), choice.step_s, "chosen"),
-        *((str(each.codecs), each.step_s, "") for each in others[:_FEW]),
+        *((str(other.codecs), other.step_s, "") for other in others[:_FEW]),
     ]
     if all(name != "no codecs" for name, _, _ in rows):
         rows.append(("no codecs", choice.plain_s, ""))
@@ -40,7 +40,7 @@ def codec_lines(
 
 def _own_codecs(choice: "CodecChoice") -> list[str]:
     """Return how many boundaries between stages have which codec, where they differ."""
-    counts = Counter(codec for each in choice.plan.pipelines for codec in each.codecs)
+    counts = Counter(codec for pipeline in choice.plan.pipelines for codec in pipeline.codecs)
     if len(counts) < 2:
         return []
     parts = ", ".join(f"{codec} at {count}" for codec, count in sorted(counts.items()))
@@ -58,16 +58,16 @@ def codec_json(choice: "CodecChoice | None") -> dict[str, Any]:
         "codecs": {
             "boundary": choice.codecs.boundary.value,
             "gradients": choice.codecs.gradients.value,
-            "of_boundaries": [list(each.codecs) for each in choice.plan.pipelines],
+            "of_boundaries": [list(pipeline.codecs) for pipeline in choice.plan.pipelines],
             "plain_seconds": choice.plain_s,
             "other_plain_seconds": choice.other_plain_s,
             "trials": [
                 {
-                    "boundary": each.codecs.boundary.value,
-                    "gradients": each.codecs.gradients.value,
-                    "seconds": each.step_s,
+                    "boundary": trial.codecs.boundary.value,
+                    "gradients": trial.codecs.gradients.value,
+                    "seconds": trial.step_s,
                 }
-                for each in choice.trials
+                for trial in choice.trials
             ],
         }
     }

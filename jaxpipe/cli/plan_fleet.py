@@ -16,7 +16,8 @@ def fleet_lines(proposal: "FleetProposal") -> list[str]:
     """Return the lines about a plan: kinds of replicas, the step by cause, and its bound."""
     plan, step, cluster = proposal.plan, proposal.step, proposal.cluster
     kinds = Counter(
-        (_gpu(proposal, each.devices[0]), " ".join(map(str, each.cut))) for each in plan.pipelines
+        (_gpu(proposal, pipeline.devices[0]), " ".join(map(str, pipeline.cut)))
+        for pipeline in plan.pipelines
     )
     regions = Counter(cluster.devices[device].region for row in plan.placement for device in row)
     bound = proposal.bound.seconds

@@ -23,9 +23,9 @@ def check_pareto(options: SearchOptions, path: Path) -> None:
 
     if not options.has_front:
         raise ConfigError(
-            f"a front is of seconds and dollars, or energy: `--pareto` is {path}, and "
-            f"`--objective` {options.objective}; set it to `dollars` or `energy`, or give a limit "
-            "such as `--max-step-dollars`"
+            f"`--pareto` ({path}) draws seconds against dollars or energy, and `--objective` is "
+            f"{options.objective}; set it to `dollars` or `energy`, or give a limit such as "
+            "`--max-step-dollars`"
         )
     check_format(path, name="--pareto")
     check_output("--pareto", path)
@@ -33,7 +33,7 @@ def check_pareto(options: SearchOptions, path: Path) -> None:
 
 def draw_pareto(options: SearchOptions, proposal: "Proposal", path: Path) -> None:
     """Draw the front of a proposal, and its plan."""
-    from jaxpipe.pictures.pareto_picture import Point, draw_front
+    from jaxpipe.pictures.pareto_picture import ParetoPoint, draw_front
 
     unit = "dollars" if options.counts_dollars else "watt-hours"
 
@@ -43,9 +43,9 @@ def draw_pareto(options: SearchOptions, proposal: "Proposal", path: Path) -> Non
         return value
 
     front = [
-        Point(each.seconds, other(each), f"{sum(map(len, each.plan.groups))} devices")
-        for each in proposal.front
+        ParetoPoint(split.seconds, other(split), f"{sum(map(len, split.plan.groups))} devices")
+        for split in proposal.front
     ]
-    chosen = Point(proposal.split.step_s, other(proposal), "")
+    current = ParetoPoint(proposal.split.step_s, other(proposal), "")
     title = f"batch {proposal.plan.batch}, on {proposal.cluster.name}"
-    draw_front(front, chosen, path, title=title, unit=unit)
+    draw_front(front, current, path, title=title, unit=unit)

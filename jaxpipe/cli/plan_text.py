@@ -96,10 +96,10 @@ def _front(options: SearchOptions, proposal: "Proposal") -> list[str]:
         return lines
     names = [name for name, value in _others(proposal.front[0]) if value is not None]
     rows = [
-        f"  {each.seconds:10.4g} s"
-        + "".join(f" {v:12.4g} {name}" for name, v in _others(each) if v is not None)
-        + f"   {each.plan.shape}, {sum(map(len, each.plan.groups))} devices"
-        for each in proposal.front
+        f"  {split.seconds:10.4g} s"
+        + "".join(f" {v:12.4g} {name}" for name, v in _others(split) if v is not None)
+        + f"   {split.plan.shape}, {sum(map(len, split.plan.groups))} devices"
+        for split in proposal.front
     ]
     heading = f"plans that no other beats in {' and '.join(['seconds', *names])} (simulated)"
     return [*lines, "", heading, *rows]
@@ -114,9 +114,11 @@ def _summary(proposal: "Proposal") -> list[str]:
     from jaxpipe.plan.draw_plan import draw_tree
 
     plan, devices = proposal.plan, proposal.cluster.devices
-    warmups = [" ".join(map(str, each.warmup or ())) for each in plan.pipelines]
+    warmups = [" ".join(map(str, pipeline.warmup or ())) for pipeline in plan.pipelines]
     warmup = f", warm-up {_each(warmups)}" if any(warmups) else ""
-    counts = (f"{each.microbatch}, {each.num_microbatches} of them" for each in plan.pipelines)
+    counts = (
+        f"{pipeline.microbatch}, {pipeline.num_microbatches} of them" for pipeline in plan.pipelines
+    )
     rows = (
         ", ".join(
             f"{region} x{len(list(members))}"
@@ -127,8 +129,8 @@ def _summary(proposal: "Proposal") -> list[str]:
     )
     # Equal replicas that follow each other share a line.
     lines: list[str] = []
-    for row, each in groupby(enumerate(rows), itemgetter(1)):
-        numbers = [number for number, _ in each]
+    for row, equal in groupby(enumerate(rows), itemgetter(1)):
+        numbers = [number for number, _ in equal]
         name = "-".join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))
         lines.append(f"replica {name:<7} {row}{' each' if len(numbers) > 1 else ''}")
     return [
@@ -137,7 +139,7 @@ def _summary(proposal: "Proposal") -> list[str]:
         "",
         *lines,
         "",
-        f"layers      {_each(' '.join(map(str, each.cut)) for each in plan.pipelines)}",
+        f"layers      {_each(' '.join(map(str, pipeline.cut)) for pipeline in plan.pipelines)}",
         f"schedule    {plan.schedule_name}{warmup}",
         f"microbatch  {_each(counts)}",
         f"gradients   {plan.all_reduce}, of the first layer along {draw_tree(plan.sync[0])}",
@@ -146,8 +148,8 @@ def _summary(proposal: "Proposal") -> list[str]:
 
 def _each(texts: "Iterable[str]") -> str:
     """Return what all replicas have, or what each of them has."""
-    found = list(texts)
-    return found[0] if len(set(found)) == 1 else " | ".join(found)
+    shown = list(texts)
+    return shown[0] if len(set(shown)) == 1 else " | ".join(shown)
 
 
 def _outer_lines(options: SearchOptions, proposal: "Proposal") -> list[str]:
@@ -238,12 +240,12 @@ def plan_json(
         "watt_hours": proposal.watt_hours,
         "front": [
             {
-                "seconds": each.seconds,
-                "dollars": each.dollars,
-                "watt_hours": each.watt_hours,
-                "shape": each.plan.shape,
+                "seconds": split.seconds,
+                "dollars": split.dollars,
+                "watt_hours": split.watt_hours,
+                "shape": split.plan.shape,
             }
-            for each in proposal.front
+            for split in proposal.front
         ],
         "stages": _value(plan, "num_stages"),
         "replicas": plan.num_replicas,
@@ -255,12 +257,14 @@ def plan_json(
         "chunks": plan.num_chunks,
         "microbatch": _value(plan, "microbatch"),
         "num_microbatches": _value(plan, "num_microbatches"),
-        "placement": [each.groups for each in plan.pipelines]
+        "placement": [pipeline.groups for pipeline in plan.pipelines]
         if plan.has_groups
         else plan.placement,
         "left_out": [proposal.cluster.devices[device].name for device in proposal.left_out],
         "precision": proposal.precision.value,
-        "memory_unchecked": [proposal.cluster.devices[each].name for each in proposal.unchecked],
+        "memory_unchecked": [
+            proposal.cluster.devices[device].name for device in proposal.unchecked
+        ],
         "plans_simulated": proposal.num_valued,
         "alternatives": [
             {"choice": reason.choice, "name": reason.name, "seconds": reason.step_s}
@@ -297,4 +301,4 @@ def _outer_json(advice: "OuterAdvice | None") -> dict[str, Any]:
 def _value(plan: "Plan", name: str) -> Any:
     """Return the value that all replicas have, or a list with that of each."""
     values = [getattr(pipeline, name) for pipeline in plan.pipelines]
-    return values[0] if all(each == values[0] for each in values) else values
+    return values[0] if all(value == values[0] for value in values) else values

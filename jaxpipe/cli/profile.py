@@ -64,8 +64,8 @@ def profile(  # noqa: PLR0913  each is an option of the command line
         raise ConfigError(f"`--model`: {error}") from error
     if out is not None and sequence not in (None, config.sequence):
         raise ConfigError(
-            f"a profile has the sequence of the model, {config.sequence}: `--sequence` is "
-            f"{sequence}; leave it out, or leave out `--out`"
+            f"`--sequence` ({sequence}) must be the sequence of the model, {config.sequence}, in a "
+            "profile; leave it out, or leave out `--out`"
         )
     check_output("--out", out)
     settings = MeasureConfig(

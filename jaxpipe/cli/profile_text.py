@@ -48,8 +48,8 @@ def profile_notes(measured: GptCosts, model: str) -> list[str]:
         f"matrix products reach {measured.peak_flops_per_s / 1e9:,.1f} GFLOP/s: the peak",
         "codecs, nanoseconds a value to encode and to decode: "
         + ", ".join(
-            f"{kind} {1e9 * each.encode_s:.1f} and {1e9 * each.decode_s:.1f}"
-            for kind, each in measured.coding.items()
+            f"{kind} {1e9 * seconds_of.encode_s:.1f} and {1e9 * seconds_of.decode_s:.1f}"
+            for kind, seconds_of in measured.coding.items()
         ),
         "kept: residuals of one microbatch; compiled: peak of one function; live: "
         "parameters, moments, gradients and residuals",

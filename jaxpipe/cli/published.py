@@ -76,7 +76,7 @@ def plan(  # noqa: PLR0913  each is an option of the command line
     from jaxpipe.simulate import plan_step_s
 
     check_output("--out", out)
-    chosen = system_named(system, Way.PLAN, field="SYSTEM")
+    choice = system_named(system, Way.PLAN, field="SYSTEM")
     shorthands = {"model.preset": model, "plan.cluster": cluster, "train.batch": batch}
     changes = [f"{key}={value}" for key, value in shorthands.items() if value is not None]
     settings = (*changes, *settings)
@@ -86,15 +86,15 @@ def plan(  # noqa: PLR0913  each is an option of the command line
         read = load_config(config, (*settings, "plan.file=''"), notice=None)
     remat = read.train.remat or Remat.FULL
     task, conditions = Query(config=read, cluster=cluster_from(read)).task(remat)
-    alpa = alpa_plan(task) if chosen is System.ALPA else None
-    written = named_plan(chosen, task, seed=seed) if alpa is None else alpa.plan
+    alpa = alpa_plan(task) if choice is System.ALPA else None
+    written = named_plan(choice, task, seed=seed) if alpa is None else alpa.plan
     check_heads(written, read.model.num_heads)
     step_s = plan_step_s(written, conditions)
-    write_plan(written, task.cluster, out, about=f"{chosen}: {step_s:.4g} s a step, simulated.")
+    write_plan(written, task.cluster, out, about=f"{choice}: {step_s:.4g} s a step, simulated.")
     if json_:
         answer = {
             "truth": "simulated",
-            "system": chosen.value,
+            "system": choice.value,
             "cluster": task.cluster.name,
             "batch": task.batch,
             "plan": str(out),
@@ -106,7 +106,7 @@ def plan(  # noqa: PLR0913  each is an option of the command line
         print(json.dumps(answer))
         return 0
     lines = [
-        f"{chosen}: {written.num_replicas} replicas of {written.num_stages} stages, "
+        f"{choice}: {written.num_replicas} replicas of {written.num_stages} stages, "
         f"{step_s:.4g} s a step (simulated)",
         *([] if alpa is None else _alpa_lines(alpa, task.cluster)),
     ]

@@ -51,8 +51,12 @@ def simulate(  # noqa: PLR0913, PLR0915  each is an option of the command line
         stages: draw the ranks of these stages alone; with `--ranks`, those that are both.
     """
     from jaxpipe import topo
+    from jaxpipe.baselines.published.published_systems import (
+        num_devices_used,
+        system_peak_bytes,
+        system_step,
+    )
     from jaxpipe.baselines.published.step_time import step_time
-    from jaxpipe.baselines.published.systems import num_devices_used, system_peak_bytes, system_step
     from jaxpipe.baselines.published.workload import Workload
     from jaxpipe.errors import ConfigError
     from jaxpipe.run.folder.output_files import check_output, check_picture
@@ -64,7 +68,7 @@ def simulate(  # noqa: PLR0913, PLR0915  each is an option of the command line
 
     check_output("--trace", trace)
     check_picture("--png", png)
-    chosen = system_named(system, Way.SIMULATE, field="--system")
+    choice = system_named(system, Way.SIMULATE, field="--system")
     try:
         where = topo.load(cluster)
     except (ValueError, OSError) as error:
@@ -77,11 +81,11 @@ def simulate(  # noqa: PLR0913, PLR0915  each is an option of the command line
         recompute=not keep_activations,
     )
     constants = dtfm_constants()
-    step_model = system_step(chosen, where, workload=workload, constants=constants, seed=seed)
+    step_model = system_step(choice, where, workload=workload, constants=constants, seed=seed)
     with showing_progress("simulating a step"):
         simulated = run(step_model)
     step = step_time(simulated, workload)
-    needed = system_peak_bytes(chosen, where, workload=workload)
+    needed = system_peak_bytes(choice, where, workload=workload)
     if trace is not None:
         write_chrome(simulated, trace)
     if png is not None:
@@ -108,7 +112,7 @@ def simulate(  # noqa: PLR0913, PLR0915  each is an option of the command line
         f"{step.pflops:.2f} PFLOPS (simulated, with constants fitted to the runs of DT-FM)",
         markup=False,
     )
-    _note_devices(num_devices_used(chosen, step_model), where)
+    _note_devices(num_devices_used(choice, step_model), where)
     for kind, seconds in step.breakdown.items():
         console.print(
             f"  {kind.replace('_', ' '):<24}{seconds:8.2f} s {seconds / step.seconds:6.1%}",

@@ -57,9 +57,7 @@ def run(
     if hosts:
         return _over_hosts(request, restarts=restarts, listen=listen)
     if listen is not None:
-        raise ConfigError(
-            f"hosts join a run over hosts: `--listen` is {listen!r:.80}, without `--hosts`; add it"
-        )
+        raise ConfigError(f"`--listen` ({listen!r:.80}) needs `--hosts`; add it")
 
     return _here(request, restarts=restarts)
 

@@ -31,20 +31,20 @@ def runs(
         json_: print one JSON object per run and nothing else.
     """
     check_picture("--png", png)
-    found = [run for folder in folders for run in runs_in(folder)]
+    summaries = [run for folder in folders for run in runs_in(folder)]
     if json_:
-        for run in found:
+        for run in summaries:
             print(json.dumps({**_row(run), "truth": run.truth}))
-    elif not found:
+    elif not summaries:
         console.print(f"no runs in {', '.join(map(str, folders))}", markup=False)
     else:
-        print_table(_table(found))
+        print_table(_table(summaries))
     if png is not None:
-        draw_runs(found, png)
+        draw_runs(summaries, png)
         if not json_:
             console.print(f"\npicture -> {png}", markup=False)
-    if found and not json_:
-        console.print(f"\n{next_line('trace', found[-1].folder)}", markup=False)
+    if summaries and not json_:
+        console.print(f"\n{next_line('trace', summaries[-1].folder)}", markup=False)
     return 0
 
 
@@ -59,8 +59,8 @@ def _row(run: RunSummary) -> dict[str, str]:
     }
 
 
-def _table(found: list[RunSummary]) -> Table:
-    rows = [_row(run) for run in found]
+def _table(summaries: list[RunSummary]) -> Table:
+    rows = [_row(run) for run in summaries]
     table = Table(*rows[0], box=None, pad_edge=False)
     for row in rows:
         table.add_row(*map(escape, row.values()))

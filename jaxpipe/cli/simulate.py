@@ -132,10 +132,10 @@ def _json(prediction: "Prediction") -> dict[str, Any]:
         ],
         "memory": [
             {
-                "ranks": place.ranks,
-                "bytes": place.needs.total,
-                "device_bytes": None if place.room_bytes == inf else int(place.room_bytes),
+                "ranks": memory.ranks,
+                "bytes": memory.needs.total,
+                "device_bytes": None if memory.room_bytes == inf else int(memory.room_bytes),
             }
-            for place in prediction.memory
+            for memory in prediction.memory
         ],
     }

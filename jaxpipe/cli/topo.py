@@ -128,7 +128,7 @@ def _print_buckets(name: str, *, device: str, tbf: bool, addresses: Path | None)
     """Print the command that limits the NIC of each host; hosts alike share one."""
     if not tbf:
         raise ConfigError(
-            "hosts are told apart by their addresses: `--addresses` is missing; give the file, or "
+            "`--addresses` is missing: hosts are told apart by their addresses; give the file, or "
             "`--tbf` to limit whole interfaces"
         )
     if addresses is not None:
@@ -162,17 +162,17 @@ def write_hosts(
     """
     with _users_mistakes():
         cluster = topo.load(name)
-        chosen = _chosen(cluster, devices=devices, plan=plan)
+        placement = _chosen(cluster, devices=devices, plan=plan)
         check_output_folder("--out", out, ("openmpi.hosts", "openmpi.ranks", "mpich.hosts"))
         out.mkdir(parents=True, exist_ok=True)
         hosts = write_inside(out, "openmpi.hosts", openmpi_hostfile(cluster))
-        ranks = write_inside(out, "openmpi.ranks", openmpi_rankfile(cluster, chosen))
-        mpich = write_inside(out, "mpich.hosts", mpich_hostfile(cluster, chosen))
+        ranks = write_inside(out, "openmpi.ranks", openmpi_rankfile(cluster, placement))
+        mpich = write_inside(out, "mpich.hosts", mpich_hostfile(cluster, placement))
     mapping = ("--map-by", f"rankfile:FILE={ranks}", "--bind-to", "none")
-    openmpi = shlex.join(("mpirun", "--hostfile", str(hosts), *mapping, "-n", str(len(chosen))))
+    openmpi = shlex.join(("mpirun", "--hostfile", str(hosts), *mapping, "-n", str(len(placement))))
     console.print(
         f"Open MPI: {openmpi} ...\n"
-        f"MPICH:    {shlex.join(('mpiexec', '-f', str(mpich), '-n', str(len(chosen))))} ...",
+        f"MPICH:    {shlex.join(('mpiexec', '-f', str(mpich), '-n', str(len(placement))))} ...",
         markup=False,
     )
     return 0
@@ -183,7 +183,9 @@ def _chosen(cluster: topo.Cluster, *, devices: str | None, plan: Path | None) ->
 
     if plan is not None:
         if devices is not None:
-            raise ValueError(f"one placement at a time: `--devices` is {devices}, `--plan` {plan}")
+            raise ValueError(
+                f"`--devices` ({devices}) and `--plan` ({plan}) exclude each other; leave one out"
+            )
         return [device for group in read_plan(plan, cluster).groups for device in group]
     return range(len(cluster)) if devices is None else _numbers(devices)
 

@@ -32,7 +32,7 @@ from jaxpipe.trace import (
 )
 
 
-class Links(StrEnum):
+class SimulatedLinks(StrEnum):
     """The links over which the plan is simulated."""
 
     CLUSTER = "cluster"
@@ -47,7 +47,7 @@ def trace(  # noqa: PLR0913  each is an option of the command line
     step: int | None = None,
     ranks: Annotated[str | None, tyro.conf.arg(metavar="0-7,12")] = None,
     stages: Annotated[str | None, tyro.conf.arg(metavar="0,2-3")] = None,
-    links: Links = Links.CLUSTER,
+    links: SimulatedLinks = SimulatedLinks.CLUSTER,
     png: Path | None = None,
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
@@ -75,23 +75,23 @@ def trace(  # noqa: PLR0913  each is an option of the command line
     if run.is_dir():
         from jaxpipe.cli.simulated_run import simulated_run  # slow; `--help` can do without
 
-        simulated, assumed = simulated_run(run, measured, free_links=links is Links.FREE)
+        simulated, assumed = simulated_run(run, measured, free_links=links is SimulatedLinks.FREE)
         traces.append(one_step(simulated, step=1, called=last))  # the same number, to lie over it
-    chosen = chosen_ranks(measured, ranks=ranks, stages=stages)
+    shown_ranks = chosen_ranks(measured, ranks=ranks, stages=stages)
     every_step = (measured, *traces[1:])
     steps = mean_account(account(measured))
-    foreseen = [account(each)[0] for each in traces[1:]]
+    foreseen = [account(predicted)[0] for predicted in traces[1:]]
     reports = _reports(run, step)
     if json_:
-        found = _json(every_step, steps, foreseen, chosen)
-        print(json.dumps(found | {"links": [asdict(report) for report in reports]}))
+        result = _json(every_step, steps, foreseen, shown_ranks)
+        print(json.dumps(result | {"links": [asdict(report) for report in reports]}))
     else:
         count = len({span.step for span in measured.spans})
-        lines = _lines(every_step, steps, count, foreseen, assumed, chosen)
+        lines = _lines(every_step, steps, count, foreseen, assumed, shown_ranks)
         lines += _link_lines(reports, measured, by_ranks=ranks is not None)
         console.print("\n".join(lines), markup=False)
     if png is not None:
-        plot_beside(traces, png, step=last, ranks=chosen)
+        plot_beside(traces, png, step=last, ranks=shown_ranks)
     if out is not None:
         write_overlay(traces[::-1], out)  # the simulated rank above the measured one
     if not json_:
@@ -106,7 +106,7 @@ def _chosen(path: Path, step: int | None) -> Trace:
     """Return the trace, or one step of it."""
     measured = read_chrome(path)
     if not measured.spans:
-        raise UserError(f"a trace has spans: `{path}` has none; train with `trace.steps` above 0")
+        raise UserError(f"`{path}` has no spans; train with `trace.steps` above 0")
     return measured if step is None else one_step(measured, step=step)
 
 
@@ -114,7 +114,7 @@ def _reports(run: Path, step: int | None) -> list[LinkReport]:
     """Return the reports of links of a run, or the one of a step."""
     if not run.is_dir():
         return []
-    reported = [(each.step, each.links) for each in read_metrics(run / "metrics.jsonl")]
+    reported = [(metrics.step, metrics.links) for metrics in read_metrics(run / "metrics.jsonl")]
     return [
         links
         for last_step, links in reported
@@ -149,7 +149,7 @@ def _lines(
     count: int,
     foreseen: list[StepAccount],
     assumed: str,
-    chosen: Sequence[int],
+    shown_ranks: Sequence[int],
 ) -> list[str]:
     measured = traces[0]
     head = "".join(f"{kind.value:>13}" for kind in Spent)
@@ -162,10 +162,13 @@ def _lines(
         *(
             _row(str(rank.rank), rank, steps.seconds)
             for rank in steps.ranks
-            if rank.rank in set(chosen)
+            if rank.rank in set(shown_ranks)
         ),
     ]
-    for step, truth in ((steps, measured.truth.value), *((each, "") for each in foreseen)):
+    for step, truth in (
+        (steps, measured.truth.value),
+        *((predicted, "") for predicted in foreseen),
+    ):
         mean = mean_spent_s(step)
         shares = "".join(_share(mean[kind], step.seconds) for kind in Spent)
         if not truth:
@@ -177,7 +180,7 @@ def _lines(
 
 def _row(name: str, rank: RankAccount, seconds: float) -> str:
     shares = "".join(_share(rank.spent_s[kind], seconds) for kind in Spent)
-    waits = sorted(rank.waited_s.items(), key=lambda each: -each[1])[:1]
+    waits = sorted(rank.waited_s.items(), key=lambda wait: -wait[1])[:1]
     worst = "".join(f"   rank {who}, {waited_s / seconds:.1%}" for who, waited_s in waits)
     return f"{name:<5}{shares}{worst}"
 
@@ -191,7 +194,7 @@ def _json(
     traces: Sequence[Trace],
     steps: StepAccount,
     foreseen: list[StepAccount],
-    chosen: Sequence[int],
+    shown_ranks: Sequence[int],
 ) -> dict[str, Any]:
 
     measured, *simulated = traces
@@ -209,7 +212,7 @@ def _json(
                 "waited_for": rank.waited_s,
             }
             for rank in steps.ranks
-            if rank.rank in set(chosen)
+            if rank.rank in set(shown_ranks)
         ],
         "simulated": [
             {"seconds": s.seconds, "bubble": _bubble(trace), "mean": mean_spent_s(s)}

@@ -15,7 +15,7 @@ from math import ceil
 from jaxpipe.collective.kinds import AllReduceKind
 from jaxpipe.collective.pairwise import all_to_all_phases
 from jaxpipe.collective.ring import all_gather_phases, reduce_scatter_phases
-from jaxpipe.collective.shards import Part
+from jaxpipe.collective.shards import ElementRange
 from jaxpipe.collective.step import Phases, PhasesOf, Step, moved, weave
 from jaxpipe.collective.sync_tree import SyncTree, ranks
 from jaxpipe.collective.tree import broadcast_phases
@@ -103,20 +103,24 @@ def all_to_all_steps(
     return list(weave([all_to_all_phases(order, rank, sizes, message_size=message_size)]))
 
 
-def _chunked(phases_of: Callable[[Part], Phases], *, size: int, num_chunks: int) -> list[Step]:
+def _chunked(
+    phases_of: Callable[[ElementRange], Phases], *, size: int, num_chunks: int
+) -> list[Step]:
     """Return the woven steps of all chunks; those of equal size differ by their offset alone."""
-    chunks = Part(0, size).cut(num_chunks) if size else ()
+    chunks = ElementRange(0, size).cut(num_chunks) if size else ()
     # Derived once for each size, of which `cut` gives two at most: a chunk has many steps.
-    by_size = {each: phases_of(Part(0, each)) for each in {chunk.size for chunk in chunks}}
+    by_size = {size: phases_of(ElementRange(0, size)) for size in {chunk.size for chunk in chunks}}
     return list(weave([moved(by_size[chunk.size], chunk.start) for chunk in chunks]))
 
 
-def _share_pieces(size: int, *, num_ranks: int, message_size: int) -> list[tuple[Part, ...]]:
+def _share_pieces(
+    size: int, *, num_ranks: int, message_size: int
+) -> list[tuple[ElementRange, ...]]:
     """Return the shares of an array, cut into as many pieces each: the n-th pieces of all shares.
 
     Not the shares of pieces of the array: a rank's own share has to be one part of it.
     """
-    shares = Part(0, size).cut(num_ranks)
+    shares = ElementRange(0, size).cut(num_ranks)
     # By the largest share: the n-th pieces of all shares have to exist.
     count = ceil(max(share.size for share in shares) / message_size)
     return list(zip(*(share.cut(count) for share in shares), strict=True)) if count else []

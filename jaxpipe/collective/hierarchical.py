@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from jaxpipe.collective.all_reduce_facts import AllReduceFacts, ClosedForm
-from jaxpipe.collective.shards import Part, ShareGroup, groups_by_rank
+from jaxpipe.collective.shards import ElementRange, ShareGroup, groups_by_rank
 from jaxpipe.collective.step import Act, Phases, PhasesOf, Step
 from jaxpipe.collective.sync_tree import SyncTree, flat, halves, pruned, ranks
 
@@ -27,7 +27,7 @@ from jaxpipe.collective.sync_tree import SyncTree, flat, halves, pruned, ranks
 def hierarchical_phases(tree: SyncTree) -> PhasesOf:
     """Return the steps of each rank on one chunk.
 
-    >>> for phase in hierarchical_phases(((0, 1), (2, 3)))(0, Part(0, 8)):
+    >>> for phase in hierarchical_phases(((0, 1), (2, 3)))(0, ElementRange(0, 8)):
     ...     print([(step.act.name, tuple(step.part), step.peer) for step in phase])
     [('SEND', (4, 8), 1)]
     [('ADD', (0, 4), 1), ('SETTLE', (0, 4), -1), ('SEND', (0, 4), 2)]
@@ -83,7 +83,9 @@ def _phases(levels: Sequence[list[ShareGroup]], rank: int, *, swaps: bool) -> Ph
     return [[step for step in phase if step.part.size] for phase in phases]
 
 
-def _shares(level: list[ShareGroup], rank: int) -> Iterator[tuple[Part, list[tuple[int, Part]]]]:
+def _shares(
+    level: list[ShareGroup], rank: int
+) -> Iterator[tuple[ElementRange, list[tuple[int, ElementRange]]]]:
     """Return each share of `rank`, and the other ranks with theirs.
 
     The next rank comes first, so that no port is the first destination of two ranks at once.

@@ -10,7 +10,7 @@
 from collections.abc import Sequence
 
 from jaxpipe.collective.kinds import BarrierKind
-from jaxpipe.collective.shards import Part, consecutive
+from jaxpipe.collective.shards import ElementRange, consecutive
 from jaxpipe.collective.step import Act, Phases, Step
 
 
@@ -76,5 +76,5 @@ def barrier_phases(
 
 
 def _signal(*, to: int, wait_for: int) -> list[Step]:
-    nothing = Part(0, 0)
+    nothing = ElementRange(0, 0)
     return [Step(Act.SEND, nothing, to, is_own=True), Step(Act.TAKE, nothing, wait_for)]

@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from functools import partial
 
 from jaxpipe.collective.all_reduce_facts import AllReduceFacts, ClosedForm
-from jaxpipe.collective.shards import Part
+from jaxpipe.collective.shards import ElementRange
 from jaxpipe.collective.step import Act, Phases, Step
 from jaxpipe.collective.sync_tree import ranks
 
 
-def ring_phases(order: Sequence[int], rank: int, chunk: Part) -> Phases:
+def ring_phases(order: Sequence[int], rank: int, chunk: ElementRange) -> Phases:
     """Return the steps of `rank` in an all-reduce of one chunk.
 
-    >>> for phase in ring_phases((0, 1), 0, Part(0, 8)):
+    >>> for phase in ring_phases((0, 1), 0, ElementRange(0, 8)):
     ...     print([(step.act.name, tuple(step.part)) for step in phase])
     [('SEND', (0, 4))]
     [('ADD', (4, 8)), ('SETTLE', (4, 8)), ('SEND', (4, 8))]
@@ -43,10 +43,12 @@ RING = AllReduceFacts(
 )
 
 
-def reduce_scatter_phases(order: Sequence[int], rank: int, shares: Sequence[Part]) -> Phases:
+def reduce_scatter_phases(
+    order: Sequence[int], rank: int, shares: Sequence[ElementRange]
+) -> Phases:
     """Return the steps after which the n-th rank has the sum of the n-th share.
 
-    >>> for phase in reduce_scatter_phases((0, 1), 0, Part(0, 8).cut(2)):
+    >>> for phase in reduce_scatter_phases((0, 1), 0, ElementRange(0, 8).cut(2)):
     ...     print([(step.act.name, tuple(step.part)) for step in phase])
     [('SEND', (4, 8))]
     [('ADD', (0, 4)), ('SETTLE', (0, 4))]
@@ -56,10 +58,10 @@ def reduce_scatter_phases(order: Sequence[int], rank: int, shares: Sequence[Part
     return _without_empty(_reduce_scatter(order, rank, shares, first=first))
 
 
-def all_gather_phases(order: Sequence[int], rank: int, shares: Sequence[Part]) -> Phases:
+def all_gather_phases(order: Sequence[int], rank: int, shares: Sequence[ElementRange]) -> Phases:
     """Return the steps after which every rank has the share that the n-th rank holds, for all n.
 
-    >>> for phase in all_gather_phases((0, 1), 0, Part(0, 8).cut(2)):
+    >>> for phase in all_gather_phases((0, 1), 0, ElementRange(0, 8).cut(2)):
     ...     print([(step.act.name, tuple(step.part)) for step in phase])
     [('SEND', (0, 4))]
     [('TAKE', (4, 8))]
@@ -68,7 +70,7 @@ def all_gather_phases(order: Sequence[int], rank: int, shares: Sequence[Part]) -
 
 
 def _reduce_scatter(
-    order: Sequence[int], rank: int, shares: Sequence[Part], *, first: int
+    order: Sequence[int], rank: int, shares: Sequence[ElementRange], *, first: int
 ) -> list[list[Step]]:
     """Send the share `first`, then add to each share that arrives and pass it on."""
     size = len(order)
@@ -86,7 +88,7 @@ def _reduce_scatter(
 
 
 def _all_gather(
-    order: Sequence[int], rank: int, shares: Sequence[Part], *, first: int
+    order: Sequence[int], rank: int, shares: Sequence[ElementRange], *, first: int
 ) -> list[list[Step]]:
     """Send the share `first`, then take each share that arrives and pass it on."""
     size = len(order)

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
 
-from jaxpipe.collective.shards import Part
+from jaxpipe.collective.shards import ElementRange
 
 NOBODY = -1
 
@@ -36,21 +36,21 @@ class Step(NamedTuple):
     """
 
     act: Act
-    part: Part
+    part: ElementRange
     peer: int = NOBODY
     is_own: bool = False
     is_far: bool = False
 
     def moved(self, offset: int) -> "Step":
         """Return the same step on a part that starts `offset` elements later."""
-        part = Part(self.part.start + offset, self.part.stop + offset)
+        part = ElementRange(self.part.start + offset, self.part.stop + offset)
         return Step(self.act, part, self.peer, self.is_own, self.is_far)
 
 
 Phases = Sequence[Sequence[Step]]
 """The steps of a rank on one chunk; each phase first receives, then sends."""
 
-PhasesOf: TypeAlias = Callable[[int, Part], Phases]
+PhasesOf: TypeAlias = Callable[[int, ElementRange], Phases]
 """The steps of each rank on one chunk, by rank and chunk."""
 
 
@@ -66,7 +66,7 @@ def weave(chunks: Sequence[Phases]) -> Iterator[Step]:
 
     >>> def phases_of(chunk):
     ...     return [Step(Act.SEND, chunk, 1)], [Step(Act.TAKE, chunk, 1)]
-    >>> for step in weave([phases_of(chunk) for chunk in Part(0, 5).cut(2)]):
+    >>> for step in weave([phases_of(chunk) for chunk in ElementRange(0, 5).cut(2)]):
     ...     print(step.act.name, tuple(step.part))
     SEND (0, 2)
     SEND (2, 5)

@@ -58,15 +58,15 @@ def folded(
 
 def ranks(tree: SyncTree) -> tuple[int, ...]:
     """Return the ranks of the tree, in order."""
-    found: list[int] = []
+    members: list[int] = []
     pending = [tree]
     while pending:
         node = pending.pop()
         if isinstance(node, int):
-            found.append(node)
+            members.append(node)
         else:
             pending += reversed(node)
-    return tuple(found)
+    return tuple(members)
 
 
 def leader(tree: SyncTree) -> int:
@@ -85,7 +85,7 @@ def to_leaders(tree: SyncTree) -> tuple[tuple[int, int], ...]:
     edges: list[tuple[int, int]] = []
 
     def join(leaders: list[int]) -> int:
-        edges.extend((each, leaders[0]) for each in leaders[1:])
+        edges.extend((leader, leaders[0]) for leader in leaders[1:])
         return leaders[0]
 
     folded(tree, at_rank=int, at_island=join)
@@ -158,7 +158,7 @@ def restricted(tree: SyncTree, members: Collection[int]) -> SyncTree:
         return rank if rank in members else ()
 
     def at_island(island: list[SyncTree]) -> SyncTree:
-        return tuple(each for each in island if each != ())
+        return tuple(child for child in island if child != ())
 
     return pruned(folded(tree, at_rank=at_rank, at_island=at_island))
 

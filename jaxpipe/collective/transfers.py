@@ -21,13 +21,13 @@ from jaxpipe.collective.codec.codec_facts import NO_CODING, Coding
 from jaxpipe.collective.kinds import AllReduceKind, BarrierKind
 from jaxpipe.collective.pairwise import barrier_phases
 from jaxpipe.collective.ring import all_gather_phases, reduce_scatter_phases
-from jaxpipe.collective.shards import Part
+from jaxpipe.collective.shards import ElementRange
 from jaxpipe.collective.step import Act, PhasesOf, Step, weave
 from jaxpipe.collective.sync_tree import SyncTree, ranks
 from jaxpipe.collective.tree import broadcast_phases, reduce_phases
 from jaxpipe.errors import PlanError
 
-_CHUNK = Part(0, 2**60)
+_CHUNK = ElementRange(0, 2**60)
 """A chunk in units so small that cutting it evenly is exact in double precision."""
 
 
@@ -145,14 +145,14 @@ def side_by_side(collective: Collective, *, times: int) -> Collective:
     size = len(collective)
     return tuple(
         Transfer(
-            each.source,
-            each.destination,
-            each.num_bytes,
-            tuple(number * size + need for need in each.after),
-            each.coding,
+            transfer.source,
+            transfer.destination,
+            transfer.num_bytes,
+            tuple(number * size + need for need in transfer.after),
+            transfer.coding,
         )
         for number in range(times)
-        for each in collective
+        for transfer in collective
     )
 
 
@@ -163,17 +163,17 @@ def in_sequence(first: Collective, second: Collective) -> Collective:
     [(), (0,)]
     """
     arrived: defaultdict[int, list[int]] = defaultdict(list)
-    for position, each in enumerate(first):
-        arrived[each.destination].append(position)
+    for position, transfer in enumerate(first):
+        arrived[transfer.destination].append(position)
     moved = [
         Transfer(
-            each.source,
-            each.destination,
-            each.num_bytes,
-            (*arrived[each.source], *(len(first) + need for need in each.after)),
-            each.coding,
+            transfer.source,
+            transfer.destination,
+            transfer.num_bytes,
+            (*arrived[transfer.source], *(len(first) + need for need in transfer.after)),
+            transfer.coding,
         )
-        for each in second
+        for transfer in second
     ]
     return (*first, *moved)
 

@@ -14,7 +14,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from jaxpipe.collective.all_reduce_facts import AllReduceFacts, ClosedForm
-from jaxpipe.collective.shards import Part
+from jaxpipe.collective.shards import ElementRange
 from jaxpipe.collective.step import Act, Phases, PhasesOf, Step
 from jaxpipe.collective.sync_tree import SyncTree, chain, flat, leader, ranks, to_leaders
 
@@ -22,14 +22,14 @@ from jaxpipe.collective.sync_tree import SyncTree, chain, flat, leader, ranks, t
 def tree_phases(tree: SyncTree) -> PhasesOf:
     """Return the steps of each rank in an all-reduce of one chunk.
 
-    >>> for phase in tree_phases((0, 1))(1, Part(0, 8)):
+    >>> for phase in tree_phases((0, 1))(1, ElementRange(0, 8)):
     ...     print([(step.act.name, step.peer) for step in phase])
     [('SEND', 0)]
     [('TAKE', 0)]
     """
     edges = Edges.of(tree)
 
-    def phases_of(rank: int, chunk: Part) -> Phases:
+    def phases_of(rank: int, chunk: ElementRange) -> Phases:
         up = _reduce(edges, rank, chunk)
         down = _broadcast(edges, rank, chunk, is_own=False)
         # The leader's sends are in its first phase: a chunk goes down without waiting for others.
@@ -63,7 +63,7 @@ CENTRAL = AllReduceFacts(
 def reduce_phases(tree: SyncTree) -> PhasesOf:
     """Return the steps after which the leader of the tree has the sum of one chunk.
 
-    >>> for phase in reduce_phases((0, 1))(0, Part(0, 8)):
+    >>> for phase in reduce_phases((0, 1))(0, ElementRange(0, 8)):
     ...     print([(step.act.name, step.peer) for step in phase])
     [('ADD', 1), ('SETTLE', -1)]
     """
@@ -74,7 +74,7 @@ def reduce_phases(tree: SyncTree) -> PhasesOf:
 def broadcast_phases(tree: SyncTree) -> PhasesOf:
     """Return the steps after which every rank has the chunk that the leader of the tree brought.
 
-    >>> for phase in broadcast_phases((0, 1))(0, Part(0, 8)):
+    >>> for phase in broadcast_phases((0, 1))(0, ElementRange(0, 8)):
     ...     print([(step.act.name, step.peer) for step in phase])
     [('SEND', 1)]
     """
@@ -107,7 +107,7 @@ class Edges:
         return cls(leader=leader(tree), parent=dict(to_leaders(tree)), children=dict(children))
 
 
-def _reduce(edges: Edges, rank: int, chunk: Part) -> list[Step]:
+def _reduce(edges: Edges, rank: int, chunk: ElementRange) -> list[Step]:
     below, above = edges.children.get(rank, []), edges.parent.get(rank)
     # The first addition reads the own array, so that no copy of it into the total is needed.
     adds = [
@@ -118,7 +118,7 @@ def _reduce(edges: Edges, rank: int, chunk: Part) -> list[Step]:
     return [*adds, Step(Act.SEND, chunk, above, is_own=not below)]
 
 
-def _broadcast(edges: Edges, rank: int, chunk: Part, *, is_own: bool) -> list[Step]:
+def _broadcast(edges: Edges, rank: int, chunk: ElementRange, *, is_own: bool) -> list[Step]:
     above = edges.parent.get(rank)
     takes = [] if above is None else [Step(Act.TAKE, chunk, above)]
     below = edges.children.get(rank, [])

@@ -103,7 +103,7 @@ class _EncodedSending:
                 f"timed out after {timeout_s:.1f} s waiting for {self.message} to be encoded"
             ) from error
         except RuntimeError as error:  # from jax: a deleted array, a failed computation
-            raise TransportError(f"could not encode {self.message}: {error}") from error
+            raise TransportError(f"cannot encode {self.message}: {error}") from error
         return sending.wait(timeout_s=timeout_s)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from jaxpipe.collective.codec.aligned import aligned_empty
 from jaxpipe.comm.buffer import as_bytes, num_bytes_of
 from jaxpipe.comm.envelope import Envelope
-from jaxpipe.comm.timing import Times
+from jaxpipe.comm.message_timing import Times
 from jaxpipe.comm.transport import HostOrDeviceArray, Transport
 from jaxpipe.errors import TransportError, one_line
 
@@ -73,7 +73,9 @@ class LocalWorld:
     def raise_if_aborted(self) -> None:
         """Raise a `TransportError` that names the first error, if there is one."""
         if self._first_error:
-            raise TransportError(f"the run was ended by {one_line(*self._first_error)}")
+            raise TransportError(
+                f"cannot continue: the run was ended by {one_line(*self._first_error)}"
+            )
 
     def put(self, envelope: Envelope, message: np.ndarray) -> None:
         """Append a message, uint8 of shape (num_bytes,), to its channel."""
@@ -233,5 +235,5 @@ def run_ranks(
 
 def _wait_for(ended: Iterable[Event]) -> None:
     """Wait for all ranks, without a deadline: every wait of theirs has one."""
-    for each in ended:
-        each.wait()
+    for future in ended:
+        future.wait()

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxpipe.comm.buffer import num_bytes_of
 from jaxpipe.comm.forwarding import ForwardingTransport
-from jaxpipe.comm.timing import Timing, timing_of
+from jaxpipe.comm.message_timing import MessageTiming, timing_of
 from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transport
 
 _CHANNEL = [("source", "<i4"), ("to", "<i4"), ("tag", "<i4")]
@@ -21,7 +21,7 @@ SENT = np.dtype([*_CHANNEL, ("num_bytes", "<i8"), ("started_s", "<f8")])
 RECEIVED = np.dtype([*_CHANNEL, ("posted_s", "<f8"), ("over_s", "<f8")])
 """A received message; those of a transport that tells no times are not logged."""
 
-_Entry = tuple[int, int, int, Timing | None]
+_Entry = tuple[int, int, int, MessageTiming | None]
 
 
 class MessageLog:
@@ -91,7 +91,7 @@ class LoggedTransport(ForwardingTransport):
 
 
 def _taken(
-    entries: deque[_Entry], time_of: Callable[[Timing], float]
+    entries: deque[_Entry], time_of: Callable[[MessageTiming], float]
 ) -> list[tuple[_Entry, float]]:
     """Remove and return the entries whose time is known, each with its time."""
     taken: list[tuple[_Entry, float]] = []

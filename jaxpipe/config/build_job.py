@@ -68,13 +68,13 @@ def job_from(
         has_none = f"{type(trained).__name__} has no `placed_block`; add it, or"
         if config.data.pack:
             raise ConfigError(
-                "packed documents are kept apart by the model: `data.pack` is true, and "
-                f"{has_none} set `pack` to false"
+                f"`data.pack` is true, and the model must keep packed documents apart: {has_none} "
+                "set `data.pack` to false"
             )
         if config.mesh.context > 1:
             raise ConfigError(
-                "attention over parts of a sequence is the model's: `mesh.context` is "
-                f"{config.mesh.context}, and {has_none} set `context` to 1"
+                f"`mesh.context` ({config.mesh.context}) needs attention over parts of a sequence: "
+                f"{has_none} set `mesh.context` to 1"
             )
     return Job(
         model=trained,
@@ -109,8 +109,8 @@ def model_from(checkpoint: Checkpoint) -> "tuple[Model, Parameters, Tokenizer]":
     """
     if classes := saved_config(checkpoint).model.classes:
         raise ConfigError(
-            f"only a model of text continues a text: `model.classes` of {checkpoint.folder} is "
-            f"{classes}, not 0; name a run on text"
+            f"`model.classes` ({classes}) of {checkpoint.folder} must be 0: only a model of text "
+            "continues a text; name a run on text"
         )
     return *restored_model(checkpoint), tokenizer_of(checkpoint)
 

@@ -21,12 +21,12 @@ def check_data(config: Config, datasets: Sequence[Dataset]) -> None:
     sequence = config.train.sequence or config.model.sequence
     mixture = mixture_of(datasets, config.data.weights, sequence=sequence, pack=config.data.pack)
     batches = mixture.num_eval_batches(batch=config.train.batch)
-    each = "samples" if mixture.labelled_input else f"samples of {sequence} tokens"
+    unit = "samples" if mixture.labelled_input else f"samples of {sequence} tokens"
     if config.train.eval_batches > batches:
         raise ConfigError(
             f"`train.eval_batches` is {config.train.eval_batches}, but the held-out split of "
             f"{', '.join(config.data.folders)} has only {batches} batches of {config.train.batch} "
-            f"{each}; lower it, or hold out more"
+            f"{unit}; lower it, or hold out more"
         )
 
 
@@ -43,16 +43,15 @@ def _check_counted(config: Config, datasets: Sequence[Dataset]) -> None:
 def _check_dataset(config: Config, dataset: Dataset, *, folder: str) -> None:
     if dataset.vocabulary > config.model.vocabulary:
         raise ConfigError(
-            f"every token has an embedding: `model.vocabulary` is {config.model.vocabulary}, the "
-            f"dataset {folder} has {dataset.vocabulary} tokens; set it to that"
+            f"`model.vocabulary` ({config.model.vocabulary}) must be at least that of the dataset "
+            f"{folder}, {dataset.vocabulary}; set it to that"
         )
     if dataset.labels is not None:
         _check_labelled(config, dataset, dataset.labels, folder=folder)
     elif config.model.classes:
         raise ConfigError(
-            f"a model of classes learns labels: `model.classes` is {config.model.classes}, the "
-            f"dataset {folder} has none; set it to 0, or prepare the data with `--kind "
-            "labelled-text` or `pictures`"
+            f"`model.classes` ({config.model.classes}) needs labels, and the dataset {folder} has "
+            "none; set it to 0, or prepare the data with `--kind labelled-text` or `pictures`"
         )
 
 
@@ -60,15 +59,15 @@ def _check_labelled(config: Config, dataset: Dataset, labels: Labels, *, folder:
     model, count = config.model, len(labels.classes)
     if model.classes < count:
         raise ConfigError(
-            f"every label has a class: `model.classes` is {model.classes}, the dataset "
-            f"{folder} has labels of {count} classes; set it to that"
+            f"`model.classes` ({model.classes}) must be at least that of the labels in the dataset "
+            f"{folder}, {count}; set it to that"
         )
     sequence = config.train.sequence or model.sequence
     expected = InputShape.of_model(picture=model.picture, sequence=sequence)
-    if (found := dataset.labelled_input) != expected:
-        assert found is not None, labels
+    if (labelled_input := dataset.labelled_input) != expected:
+        assert labelled_input is not None, labels
         raise ConfigError(
-            f"the inputs of `data.folder` must have the shape that `model` takes, "
-            f"{expected.shape}, not {found.shape}; change `model.sequence`, `model.patch` or "
+            f"`data.folder` must have inputs of the shape that `model` takes, {expected.shape}, "
+            f"not {labelled_input.shape}; change `model.sequence`, `model.patch` or "
             "`model.channels`, or prepare the data again"
         )

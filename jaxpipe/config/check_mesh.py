@@ -32,11 +32,11 @@ def _check_parts(config: Config, mesh: MeshConfig, *, microbatch: int) -> None:
     divides.append(("mesh.data", mesh.data, "plan.microbatch", microbatch))
     if mesh.sequence_parallel:
         divides.append(("mesh.tensor", mesh.tensor, field, sequence))
-    for name, parts, whole_field, whole in divides:
-        if whole % parts:
-            choices = ", ".join(str(n) for n in range(1, whole + 1) if whole % n == 0)
+    for name, parts, whole_field, size in divides:
+        if size % parts:
+            choices = ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)
             raise ConfigError(
-                f"`{name}` ({parts}) must divide `{whole_field}` ({whole}); choose from {choices}"
+                f"`{name}` ({parts}) must divide `{whole_field}` ({size}); choose from {choices}"
             )
     if mesh.context > 1 and sequence % (2 * mesh.context):
         raise ConfigError(

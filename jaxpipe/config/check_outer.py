@@ -45,6 +45,6 @@ def check_same_outer(config: Config, checkpoint: Checkpoint) -> None:
         old, new = getattr(saved, field), getattr(config.outer, field)
         if old != new:
             raise CheckpointError(
-                f"a run continues with its own outer loop: `outer.{field}` is {new}, the "
-                f"checkpoint {checkpoint.folder} has {old}; set it to that"
+                f"`outer.{field}` ({new}) must be as in the checkpoint {checkpoint.folder}, {old}: "
+                "a run continues with its own outer loop; set it to that"
             )

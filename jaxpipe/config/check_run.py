@@ -36,24 +36,25 @@ def check_run(
     sequence = config.train.sequence or config.model.sequence
     if sequence > config.model.sequence:
         raise ConfigError(
-            f"a sequence must fit the positions of the model: `train.sequence` is {sequence}, "
-            f"`model.sequence` {config.model.sequence}; lower the first or raise the second"
+            f"`train.sequence` ({sequence}) must be at most `model.sequence` "
+            f"({config.model.sequence}), the positions of the model; lower the first or raise the "
+            "second"
         )
     check_installed(config.run.trackers)
-    check_data(config, [open_dataset(dataset_folder(each)) for each in config.data.folders])
+    check_data(config, [open_dataset(dataset_folder(folder)) for folder in config.data.folders])
     check_place(config)
-    place = place_of(config)
+    store = place_of(config)
     if resume:
-        checkpoint = found or newest_valid(place)
+        checkpoint = found or newest_valid(store)
         _check_model(config, checkpoint)
         check_same_outer(config, checkpoint)
         check_same_tuning(config, checkpoint)
         return checkpoint
-    if committed(place):
-        field = "run.folder" if isinstance(place, Path) else "checkpoint.folder"
+    if committed(store):
+        field = "run.folder" if isinstance(store, Path) else "checkpoint.folder"
         raise ConfigError(
-            f"a run does not overwrite another: `{field}` {place} holds "
-            f"checkpoints; continue with --resume, or name another folder"
+            f"`{field}` {store} holds checkpoints, which a run does not overwrite; continue with "
+            "--resume, or name another folder"
         )
     return None
 
@@ -75,14 +76,14 @@ def _check_model(config: Config, checkpoint: Checkpoint) -> None:
     saved = saved_model(checkpoint)
     if type(saved) is not type(config.model):
         raise CheckpointError(
-            f"a run continues with its own model: `model.{FAMILY}` is that of "
-            f"{type(config.model).__name__}, the checkpoint {checkpoint.folder} has a "
-            f"{type(saved).__name__}; give the configuration of its run"
+            f"`model.{FAMILY}` is that of {type(config.model).__name__}, and the checkpoint "
+            f"{checkpoint.folder} has a {type(saved).__name__}: a run continues with its own "
+            "model; give the configuration of its run"
         )
-    for field in sorted({each.name for each in fields(saved)} - _MAY_CHANGE):
+    for field in sorted({known.name for known in fields(saved)} - _MAY_CHANGE):
         old, new = getattr(saved, field), getattr(config.model, field)
         if old != new:
             raise CheckpointError(
-                f"a run continues with its own model: `model.{field}` is {new!r}, the checkpoint "
-                f"{checkpoint.folder} has {old!r}; set it to that"
+                f"`model.{field}` ({new!r}) must be as in the checkpoint {checkpoint.folder}, "
+                f"{old!r}: a run continues with its own model; set it to that"
             )

@@ -39,6 +39,6 @@ def check_place(config: Config) -> None:
     Raises:
         ConfigError: it cannot, or has no answer in time.
     """
-    place = place_of(config)
-    if isinstance(place, ObjectFolder):
-        place.check_reachable()
+    store = place_of(config)
+    if isinstance(store, ObjectFolder):
+        store.check_reachable()

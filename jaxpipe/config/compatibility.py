@@ -67,15 +67,15 @@ def check_compatible(config: Config, plan: Plan | None = None) -> None:
 
 def _equal(field: str, value: object) -> Setting:
     shown = str(value).lower() if isinstance(value, bool) else value
-    return _of_field(field, f"= {shown}", lambda chosen: chosen == value)
+    return _of_field(field, f"= {shown}", lambda setting: setting == value)
 
 
 def _differs(field: str, value: object) -> Setting:
-    return _of_field(field, f"≠ {value}", lambda chosen: chosen != value)
+    return _of_field(field, f"≠ {value}", lambda setting: setting != value)
 
 
 def _above(field: str, limit: int) -> Setting:
-    return _of_field(field, f"> {limit}", lambda chosen: chosen is not None and chosen > limit)
+    return _of_field(field, f"> {limit}", lambda setting: setting is not None and setting > limit)
 
 
 def _given(field: str) -> Setting:

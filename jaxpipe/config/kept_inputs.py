@@ -92,8 +92,8 @@ def tokenizer_of(checkpoint: "Checkpoint") -> Tokenizer:
         DataError: it is neither in the folder of the run nor in its dataset.
     """
     config = config_from(checkpoint.metadata["config"])
-    place = checkpoint.folder
-    run = place.parent.parent if isinstance(place, Path) else Path(config.run.folder)
+    store = checkpoint.folder
+    run = store.parent.parent if isinstance(store, Path) else Path(config.run.folder)
     if (path := run / TOKENIZER_FILE).exists():
         return load_byte_pairs(path)
     return open_dataset(dataset_folder(config.data.folders[0]), verify=False).tokenizer

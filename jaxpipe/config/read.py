@@ -131,15 +131,15 @@ def config_from(tree: Mapping[str, Any]) -> Config:
     sections = {f.name: f.type for f in dataclasses.fields(Config)}
     for required in ("run", "model", "data"):
         if required not in tree:
-            raise ConfigError(f"the section `{required}` is missing; add [{required}]")
+            raise ConfigError(f"`{required}` is missing; add the section [{required}]")
     config = Config(**{name: _section(name, sections[name], tree[name]) for name in tree})
     if config.model.classes:  # labels are no text
         silent = dataclasses.replace(config.sample, tokens=0)
         config = dataclasses.replace(config, sample=silent)
     if config.plan.file is None:
         return config
-    kept = {name: getattr(config.plan, name) for name in BESIDE_FILE}
-    return dataclasses.replace(config, plan=PlanConfig(**kept))
+    overrides = {name: getattr(config.plan, name) for name in BESIDE_FILE}
+    return dataclasses.replace(config, plan=PlanConfig(**overrides))
 
 
 def model_from_tree(values: Any) -> ModelConfig:
@@ -180,19 +180,21 @@ def _section(name: str, section: Any, values: Any) -> Any:
         # msgspec says: MESSAGE - at `$.field`.
         message, _, where = in_plain_words(str(error)).partition(" - at `$")
         if not where:  # raised by the section itself, which names the field
-            leads = message.startswith("`")
-            raise ConfigError(
-                f"`{name}.{message[1:]}" if leads else f"in [{name}]: {message}"
-            ) from error
+            raise ConfigError(_of_section(name, message)) from error
         key = where.rstrip("`")
         message += _choices(section, key) if message.startswith("Invalid enum") else ""
         raise ConfigError(f"`{name}{key}`: {message}" + _value_at(values, key)) from error
 
 
+def _of_section(name: str, message: str) -> str:
+    """Return the message of a section with the name of that section before its field."""
+    return f"`{name}.{message[1:]}" if message.startswith("`") else f"[{name}]: {message}"
+
+
 def _tables(section: Any) -> list[tuple[str, Any]]:
     """Return the fields of a section that are lists of tables, with the type of a table."""
-    found = ((f.name, get_args(f.type)) for f in dataclasses.fields(section))
-    return [(name, types[0]) for name, types in found if types and is_dataclass(types[0])]
+    section_types = ((f.name, get_args(f.type)) for f in dataclasses.fields(section))
+    return [(name, types[0]) for name, types in section_types if types and is_dataclass(types[0])]
 
 
 def _overridden(plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,7 +224,7 @@ def _model_section(values: Mapping[str, Any]) -> Any:
     try:
         return config_type(values)
     except ValueError as error:
-        raise ConfigError(f"in [model]: {error}") from error
+        raise ConfigError(_of_section("model", str(error))) from error
 
 
 def _refuse_unknown(
@@ -253,9 +255,9 @@ def choices_of(section: Any, name: str) -> tuple[str, ...]:
     # The type itself, or what an optional or a tuple is made of.
     return tuple(
         value.value
-        for each in (kind, *get_args(kind))
-        if isinstance(each, type) and issubclass(each, StrEnum)
-        for value in each
+        for argument in (kind, *get_args(kind))
+        if isinstance(argument, type) and issubclass(argument, StrEnum)
+        for value in argument
     )
 
 

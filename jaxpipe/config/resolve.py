@@ -44,6 +44,6 @@ def _check_same_model(config: Config, plan: Plan, *, source: str) -> None:
     for field, (in_plan, wanted) in planned.items():
         if in_plan != wanted:
             raise PlanError(
-                f"a plan is for one model and batch: {source} was made for `{field}` {in_plan}, "
-                f"the configuration says {wanted}; set it to that, or plan again"
+                f"`{field}` ({wanted}) must be as in {source}, which was planned for {in_plan}; "
+                "set it to that, or plan again"
             )

@@ -88,12 +88,12 @@ def _check_size(checkpoint: Checkpoint, model: ModelConfig) -> None:
     """Check that a model of this size was saved, before anything of that size is made."""
     tensors = checkpoint.tensors.items()
     entries = [
-        each
-        for name, each in tensors
+        tensor
+        for name, tensor in tensors
         if not name.startswith(_NO_PARAMETERS) and not is_adapter(name) and name != METRICS_TENSOR
     ]
     saved, stated = (
-        sum(prod(each.shape) for each in entries),
+        sum(prod(entry.shape) for entry in entries),
         num_parameters(model, layers=model.num_layers, embed=True, head=True),
     )
     if model.num_layers > len(entries) or saved != stated:
@@ -101,13 +101,13 @@ def _check_size(checkpoint: Checkpoint, model: ModelConfig) -> None:
             checkpoint,
             f"holds {saved:,} parameters, and its `config` describes a model of {stated:,}",
         )
-    entries = [each for each in entries if each.file not in checkpoint.elsewhere]
-    files = {each.file for each in entries}
+    entries = [entry for entry in entries if entry.file not in checkpoint.elsewhere]
+    files = {entry.file for entry in entries}
     try:
         on_disk = sum(files_of(checkpoint.folder).size(file) for file in files)
     except OSError as error:
         raise _wrong(checkpoint, f"lacks a file: {error.strerror}") from error
-    if sum(each.num_bytes for each in entries) > on_disk:
+    if sum(entry.num_bytes for entry in entries) > on_disk:
         raise _wrong(checkpoint, f"lists more tensors than its files of {on_disk:,} bytes hold")
 
 

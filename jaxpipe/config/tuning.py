@@ -31,15 +31,15 @@ def tuned_model_from(config: Config, model: "Model | None" = None) -> "Model":
 
     check_compatible(config)
     base = build_model(config.model) if model is None else model
-    found = tuned(base, lora=config.lora, frozen=config.train.frozen)
+    tuned_model = tuned(base, lora=config.lora, frozen=config.train.frozen)
     # Pieces of a shard have no layers, by which the frozen ones could be told from others.
-    if config.optimizer.sharded and (name := partly_frozen(found)) is not None:
+    if config.optimizer.sharded and (name := partly_frozen(tuned_model)) is not None:
         raise ConfigError(
-            f"a sharded optimizer freezes a parameter in all layers or in none: `train.frozen` is "
-            f"{', '.join(config.train.frozen)}, which has some layers of {name}, and "
-            "`optimizer.sharded` is true; freeze all, or set it to false"
+            f"`train.frozen` ({', '.join(config.train.frozen)}) matches some layers of {name} "
+            "alone: with `optimizer.sharded`, a parameter must be frozen in all layers or in none; "
+            "freeze all, or set `optimizer.sharded` to false"
         )
-    return found
+    return tuned_model
 
 
 def check_same_tuning(config: Config, checkpoint: Checkpoint) -> None:
@@ -61,7 +61,7 @@ def check_same_tuning(config: Config, checkpoint: Checkpoint) -> None:
     for field, (old, new) in pairs.items():
         if old != new:
             raise CheckpointError(
-                f"a run continues with what it trains: `{field}` is {new!r}, the checkpoint "
-                f"{checkpoint.folder} has {old!r}; set it to that, or begin another run from an "
+                f"`{field}` ({new!r}) must be as in the checkpoint {checkpoint.folder}, {old!r}: a "
+                "run continues with what it trains; set it to that, or begin another run from an "
                 "export (`jaxpipe export`, then `jaxpipe import`)"
             )

@@ -6,12 +6,12 @@
     under mpirun   all ranks of the job ─┴──► gather facts ──► judge ──► findings
 """
 
-from jaxpipe.doctor.disk import judge_disk
 from jaxpipe.doctor.facts import RankFacts, gather_facts
 from jaxpipe.doctor.finding import Finding, Health
 from jaxpipe.doctor.hello import say_hello
 from jaxpipe.doctor.judge import judge_job
 from jaxpipe.doctor.long_links import judge_links_of
+from jaxpipe.doctor.run_disk import judge_disk
 from jaxpipe.doctor.survival import judge_survival, judge_survival_of_job
 
 __all__ = [

@@ -49,7 +49,7 @@ def gather_facts(transport: Transport, *, timeout_s: float) -> tuple[RankFacts, 
         TransportError: a message could not be moved.
     """
     latency_s, bytes_per_s = _link(transport, timeout_s=timeout_s)
-    own = RankFacts(
+    facts = RankFacts(
         rank=transport.rank,
         num_ranks=transport.num_ranks,
         host=platform.node(),
@@ -67,7 +67,7 @@ def gather_facts(transport: Transport, *, timeout_s: float) -> tuple[RankFacts, 
         tcp=read_tcp_settings(),
     )
     payloads = gather_bytes(
-        transport, msgspec.json.encode(own), root=0, tag=GATHER_TAG, timeout_s=timeout_s
+        transport, msgspec.json.encode(facts), root=0, tag=GATHER_TAG, timeout_s=timeout_s
     )
     if payloads is None:
         return None

@@ -66,8 +66,8 @@ def say_hello(*, num_ranks: int = 2, timeout_s: float) -> tuple[Finding, ...]:
     met = next(_met(output), None)
     if met is None:
         return (_mute(mpirun, output),)
-    found = Finding(about="MPI", health=Health.OK, message=f"{mpirun} starts ranks")
-    return (found, *judge_job(met, num_started=num_ranks), judge_survival(mpirun))
+    finding = Finding(about="MPI", health=Health.OK, message=f"{mpirun} starts ranks")
+    return (finding, *judge_job(met, num_started=num_ranks), judge_survival(mpirun))
 
 
 def _met(output: str) -> Iterator[list[RankFacts]]:

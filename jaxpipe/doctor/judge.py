@@ -103,7 +103,7 @@ def _devices(ranks: Sequence[RankFacts]) -> Finding:
         return shared
     message = f"each rank uses {kinds}"
     if any(facts.gpus for facts in ranks):
-        message += ": " + ", ".join(f"rank {each.rank} {_gpus(each)}" for each in ranks)
+        message += ": " + ", ".join(f"rank {rank.rank} {_gpus(rank)}" for rank in ranks)
     return Finding(about="devices", health=Health.OK, message=message)
 
 
@@ -134,7 +134,7 @@ def _links(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     ]
     if not linked:
         return
-    bytes_per_s, latency_s, slowest = min(linked, key=lambda each: each[0])
+    bytes_per_s, latency_s, slowest = min(linked, key=lambda link: link[0])
     # Gbps are bits: 8 times the bytes.
     message = (
         f"slowest link with rank 0: rank {slowest.rank} on {slowest.host}: "

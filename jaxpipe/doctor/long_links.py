@@ -46,13 +46,13 @@ def _findings(
     settings: Sequence[TcpSettings | None], *, rtt_s: float, bytes_in_flight: float
 ) -> Iterator[Finding]:
     advice = tuple(tcp_advice(settings, rtt_s=rtt_s, bytes_in_flight=bytes_in_flight))
-    for each in advice:
+    for advised in advice:
         yield Finding(
             about="TCP",
             health=Health.SLOW,
-            message=each.message,
-            fix=f"on each host, as root: {each.command}",
+            message=advised.message,
+            fix=f"on each host, as root: {advised.command}",
         )
-    if not advice and any(each is not None for each in settings):
+    if not advice and any(setting is not None for setting in settings):
         message = f"its settings suit round trips of up to {1e3 * rtt_s:.3g} ms"
         yield Finding(about="TCP", health=Health.OK, message=message)

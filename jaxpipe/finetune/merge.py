@@ -23,11 +23,11 @@ def merged_tensors(read: Read, present: Set[str], lora: LoraConfig) -> Read:
     def read_merged(names: Iterable[str]) -> dict[str, np.ndarray]:
         wanted = list(names)
         adapted = [name for name in wanted if name + LORA_A in present]
-        found = dict(read([*wanted, *(n + s for n in adapted for s in (LORA_A, LORA_B))]))
+        tensors = dict(read([*wanted, *(n + s for n in adapted for s in (LORA_A, LORA_B))]))
         for name in adapted:
-            a, b = (found.pop(name + suffix).astype(np.float32) for suffix in (LORA_A, LORA_B))
-            added = lora.scale * np.tensordot(a, b, 1).reshape(found[name].shape)
-            found[name] = (found[name].astype(np.float32) + added).astype(found[name].dtype)
-        return found
+            a, b = (tensors.pop(name + suffix).astype(np.float32) for suffix in (LORA_A, LORA_B))
+            added = lora.scale * np.tensordot(a, b, 1).reshape(tensors[name].shape)
+            tensors[name] = (tensors[name].astype(np.float32) + added).astype(tensors[name].dtype)
+        return tensors
 
     return read_merged if lora.is_on else read

@@ -24,8 +24,8 @@ class PartCounts:
 
     def of_stage(self, *, layers: int, embed: bool, head: bool, tied: bool) -> int:
         """Return the number in a stage; with a tied head and no embedding it has the table."""
-        found = layers * self.layer + embed * self.embed + head * self.head
-        return found + self.tokens * (tied and head and not embed)
+        num_trained = layers * self.layer + embed * self.embed + head * self.head
+        return num_trained + self.tokens * (tied and head and not embed)
 
 
 def all_parameters(model: Model) -> PartCounts:

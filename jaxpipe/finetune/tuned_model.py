@@ -47,12 +47,12 @@ def tuned(model: Model, *, lora: LoraConfig, frozen: tuple[str, ...]) -> Model:
     """
     if not lora.is_on and not frozen:
         return model
-    found = TunedModel(model, lora, frozen)
+    tuned_model = TunedModel(model, lora, frozen)
     if lora.is_on:
-        _check_targets(found)
+        _check_targets(tuned_model)
     if frozen:
-        _check_frozen(found)
-    return found
+        _check_frozen(tuned_model)
+    return tuned_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ class TunedModel(WrappedModel):
     @property
     def split(self) -> Mapping[str, int]:
         """The dims of the model; of an adapter, that of its kernel which it has."""
-        found = dict(self.model.split)
+        dims = dict(self.model.split)
         for name in self._adapted() if self.lora.is_on else ():
-            dim = found.get(f"blocks.{name}")
+            dim = dims.get(f"blocks.{name}")
             if dim == -1:
-                found[f"blocks.{name}{LORA_B}"] = -1
+                dims[f"blocks.{name}{LORA_B}"] = -1
             elif dim == -2:  # inputs, in A the first of two dims
-                found[f"blocks.{name}{LORA_A}"] = -2
-        return found
+                dims[f"blocks.{name}{LORA_A}"] = -2
+        return dims
 
     @property
     def merges(self) -> bool:
@@ -99,10 +99,10 @@ class TunedModel(WrappedModel):
             return params
         key, numbers = jax.random.fold_in(key, _ADAPTERS), jnp.arange(layers.start, layers.stop)
         blocks, kernels = params["blocks"], _flat(params["blocks"])
-        for place, name in enumerate(self._adapted()):
+        for number, name in enumerate(self._adapted()):
             _, inputs, *outputs = kernels[name].shape
-            own = jax.random.fold_in(key, place)
-            a = _uniform(own, numbers, shape=(inputs, self.lora.rank), bound=inputs**-0.5)
+            tensor_key = jax.random.fold_in(key, number)
+            a = _uniform(tensor_key, numbers, shape=(inputs, self.lora.rank), bound=inputs**-0.5)
             b = jnp.zeros((len(layers), self.lora.rank, *outputs))
             for suffix, factor in ((LORA_A, a), (LORA_B, b)):
                 blocks = _with(blocks, name + suffix, factor.astype(kernels[name].dtype))
@@ -140,8 +140,8 @@ def partly_frozen(model: Model) -> str | None:
     if not isinstance(model, TunedModel) or not model.frozen:
         return None
     for name in _flat(_shapes(model.model, layers=range(1), ends=False)["blocks"]):
-        found = {model.trains(f"blocks.{layer}.{name}") for layer in range(model.num_layers)}
-        if len(found) > 1:
+        trains = {model.trains(f"blocks.{layer}.{name}") for layer in range(model.num_layers)}
+        if len(trains) > 1:
             return name
     return None
 
@@ -165,8 +165,8 @@ def _uniform(
     """Return uniform numbers for each layer, which depend on the number of the layer alone."""
 
     def of_layer(number: Array) -> Array:
-        own = jax.random.fold_in(key, number)
-        return jax.random.uniform(own, shape, minval=-bound, maxval=bound)
+        tensor_key = jax.random.fold_in(key, number)
+        return jax.random.uniform(tensor_key, shape, minval=-bound, maxval=bound)
 
     return jax.lax.map(of_layer, numbers)
 
@@ -209,11 +209,11 @@ _attach.defvjp(_attach_forward, _attach_backward)
 
 def _flat(tree: Parameters, path: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the leaves of nested dicts by their keys, joined by dots."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in tree.items():
         name = (*path, key)
-        found |= _flat(value, name) if isinstance(value, dict) else {".".join(name): value}
-    return found
+        flat |= _flat(value, name) if isinstance(value, dict) else {".".join(name): value}
+    return flat
 
 
 def _with(tree: Parameters, name: str, leaf: Any) -> Parameters:
@@ -235,28 +235,27 @@ def _check_targets(model: TunedModel) -> None:
     for pattern in model.lora.targets:
         if not any(matches(module, pattern) for module in modules):
             raise ConfigError(
-                f"adapters belong to products of the layers: `lora.targets` has {pattern!r:.80}, "
-                f"which matches none; choose from {', '.join(modules)}"
+                f"`lora.targets` has {pattern!r:.80}, which matches no product of the layers; "
+                f"choose from {', '.join(modules)}"
             )
 
 
 def _check_frozen(model: TunedModel) -> None:
     shapes = _shapes(model.model, layers=range(1), ends=True)
-    ends = {part: each for part, each in shapes.items() if part != "blocks"}
+    ends = {part: shape for part, shape in shapes.items() if part != "blocks"}
     rest = _flat(shapes["blocks"])
     names = [
         *_flat(ends),
-        *(f"blocks.{n}.{each}" for n in range(model.num_layers) for each in rest),
+        *(f"blocks.{n}.{name}" for n in range(model.num_layers) for name in rest),
     ]
     for pattern in model.frozen:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise ConfigError(
-                f"patterns are those of parameters: `train.frozen` has {pattern!r:.80}, which "
-                f"matches none; the model has {', '.join(names[:3])} and others, of which "
-                f"{names[-1]} is the last"
+                f"`train.frozen` has {pattern!r:.80}, which matches no parameter; the model has "
+                f"{', '.join(names[:3])} and others, of which {names[-1]} is the last"
             )
     if not any(map(model.trains, names)):
         raise ConfigError(
-            f"a run trains something: `train.frozen` is {', '.join(model.frozen)}, which matches "
-            "all parameters; leave out a pattern"
+            f"`train.frozen` ({', '.join(model.frozen)}) matches every parameter, so nothing would "
+            "be trained; remove a pattern"
         )

@@ -115,10 +115,10 @@ class Continuation:
             return ""
         self._tokens.append(token)
         text = self._text()
-        found = [place for stop in self.stops if (place := text.find(stop)) >= 0]
-        if found:
+        positions = [position for stop in self.stops if (position := text.find(stop)) >= 0]
+        if positions:
             self.is_stopped = True
-            return self._show(text[: min(found)])
+            return self._show(text[: min(positions)])
         text = text.rstrip(_UNFINISHED)
         return self._show(text[: len(text) - self._held(text)])
 

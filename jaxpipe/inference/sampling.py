@@ -52,8 +52,8 @@ def draw(
     if sampling.temperature == 0:  # the limit of the softmax below, which divides by it
         return jnp.argmax(logits)
     key = jax.random.fold_in(jax.random.key(sampling.seed + row), number)
-    chosen = likeliest(logits, sampling.top_k) / sampling.temperature
-    return jax.random.categorical(key, nucleus(chosen, sampling.top_p))
+    scaled = likeliest(logits, sampling.top_k) / sampling.temperature
+    return jax.random.categorical(key, nucleus(scaled, sampling.top_p))
 
 
 def likeliest(
@@ -107,8 +107,8 @@ def continuation(
         # Padding comes last: attention is causal, so it does not reach the position that is read.
         window = np.zeros((1, model.sequence), np.int32)
         window[0, : len(seen)] = seen
-        place = np.array([len(seen) - 1, number, row], np.int32)
-        token = int(next_token(params, window, place))
+        position = np.array([len(seen) - 1, number, row], np.int32)
+        token = int(next_token(params, window, position))
         text.append(token)
         yield token
 
@@ -118,7 +118,7 @@ def _next_token(
     sampling: Sampling,
     params: Parameters,
     window: Int[Array, "1 seq"],
-    place: Int[Array, "3"],
+    position: Int[Array, "3"],
 ) -> Int[Array, ""]:
-    last, number, row = place
+    last, number, row = position
     return draw(sampling, stage.logits(params, window)[0, last], number=number, row=row)

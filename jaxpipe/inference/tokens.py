@@ -59,8 +59,8 @@ def _cached(
     tokens, cache = _first(decoder, sampling, params, padded, lengths)
     yield tuple(tokens.tolist())
     for number in range(1, num_tokens):
-        place = lengths, np.int32(number)
-        tokens, cache = _next(decoder, sampling, params, tokens, cache, *place)
+        places = lengths, np.int32(number)
+        tokens, cache = _next(decoder, sampling, params, tokens, cache, *places)
         yield tuple(tokens.tolist())
 
 

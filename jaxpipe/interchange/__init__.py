@@ -9,11 +9,17 @@ GPT-2, Llama, Mistral, Qwen 2 and 3, and Gemma 2.
 """
 
 from jaxpipe.interchange.beside import BESIDE, keep_beside
-from jaxpipe.interchange.folder import our_names, read_gpt2, read_model, write_gpt2, write_model
-from jaxpipe.interchange.gpt2_config import config_of_gpt2, gpt2_config_of
+from jaxpipe.interchange.gpt2_config_json import config_of_gpt2, gpt2_config_of
 from jaxpipe.interchange.gpt2_tensors import shape_of, tensors_of_gpt2, to_gpt2_tensors
-from jaxpipe.interchange.llama_config import config_of_llama, llama_config_of
+from jaxpipe.interchange.llama_config_json import config_of_llama, llama_config_of
 from jaxpipe.interchange.llama_tensors import llama_pairs
+from jaxpipe.interchange.model_folder import (
+    our_names,
+    read_gpt2,
+    read_model,
+    write_gpt2,
+    write_model,
+)
 from jaxpipe.interchange.peft_adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, write_adapter
 from jaxpipe.interchange.start_run import begin_run
 

@@ -21,13 +21,13 @@ def keep_beside(source: Path, target: Path) -> tuple[str, ...]:
     Raises:
         CheckpointError: one is no regular file, too large, or cannot be written.
     """
-    found = tuple(name for name in BESIDE if (source / name).exists())
-    for name in found:
+    names = tuple(name for name in BESIDE if (source / name).exists())
+    for name in names:
         try:
             (target / name).write_bytes(read_regular(source / name, most_bytes=_MOST_BYTES))
         except OSError as error:
             raise CheckpointError(
-                f"files of a model are kept beside it: {source / name} cannot be copied to "
-                f"{target}: {error}; remove it, or name another folder"
+                f"{source / name} cannot be copied to {target}: {error}; remove it, or name "
+                "another folder"
             ) from error
-    return found
+    return names

@@ -15,16 +15,16 @@ def checked(tensor: np.ndarray, shape: tuple[int, ...], *, name: str) -> np.ndar
     return finite(tensor, name=name)
 
 
-def check_shape(found: tuple[int, ...], shape: tuple[int, ...], *, name: str) -> None:
+def check_shape(actual: tuple[int, ...], shape: tuple[int, ...], *, name: str) -> None:
     """Check the shape of a tensor.
 
     Raises:
         CheckpointError: it is another one.
     """
-    if found != shape:
+    if actual != shape:
         raise CheckpointError(
-            f"tensors are those of their `config.json`: `{name}` is {list(found)}, not "
-            f"{list(shape)}; give the files that belong together"
+            f"`{name}` has shape {list(actual)}, and must have {list(shape)} for its "
+            "`config.json`; give the files that belong together"
         )
 
 
@@ -38,7 +38,7 @@ def finite(tensor: np.ndarray, *, name: str) -> np.ndarray:
         values = tensor.astype(np.float32)
     if num_wrong := values.size - int(np.isfinite(values).sum()):
         raise CheckpointError(
-            f"weights are finite numbers: {num_wrong:,} of the {values.size:,} in `{name}` are NaN "
-            "or infinite in float32; give a model that was saved intact"
+            f"`{name}` has {num_wrong:,} weights of {values.size:,} that are NaN or infinite in "
+            "float32; give a model that was saved intact"
         )
     return values

@@ -17,8 +17,8 @@ def check_choice(fields: Mapping[str, Any], name: str, values: tuple[Any, ...]) 
     if value not in values:
         choices = " or ".join(map(repr, values))
         raise ConfigError(
-            f"only what jaxpipe computes can be imported: `{name}` is {value!r:.80} in "
-            f"`config.json`, not {choices}; such a model cannot be imported"
+            f"`{name}` in `config.json` is {value!r:.80}, and jaxpipe computes only {choices}; "
+            "such a model cannot be imported"
         )
 
 
@@ -31,10 +31,7 @@ def size_of(fields: Mapping[str, Any], name: str, *, default: int | None = None)
     value = fields.get(name)
     value = default if value is None else value
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigError(
-            f"a model has its sizes: `{name}` is {value!r:.80} in `config.json`; give a whole "
-            "number"
-        )
+        raise ConfigError(f"`{name}` in `config.json` must be a whole number, not {value!r:.80}")
     return value
 
 
@@ -51,10 +48,7 @@ def number_of(
         value = default if null is None else null
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if value is None or not is_number or not math.isfinite(value):
-        raise ConfigError(
-            f"a model has its numbers: `{name}` is {value!r:.80} in `config.json`; give a finite "
-            "number"
-        )
+        raise ConfigError(f"`{name}` in `config.json` must be a finite number, not {value!r:.80}")
     return float(value)
 
 

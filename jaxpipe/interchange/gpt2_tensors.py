@@ -53,8 +53,8 @@ def tensors_of_gpt2(tensors: Mapping[str, np.ndarray], config: GptConfig) -> dic
     """
     if config.num_layers > len(tensors):  # before that many names are made
         raise CheckpointError(
-            f"a GPT-2 has {len(_BLOCK)} tensors in a layer: `n_layer` is {config.num_layers:,}, "
-            f"and there are {len(tensors):,} tensors; give the files that belong to its "
+            f"`n_layer` ({config.num_layers:,}) needs {len(_BLOCK)} tensors in each layer, and "
+            f"there are {len(tensors):,} tensors in all; give the files that belong to its "
             "`config.json`"
         )
     plain = {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items()}
@@ -68,7 +68,7 @@ def tensors_of_gpt2(tensors: Mapping[str, np.ndarray], config: GptConfig) -> dic
     if unknown or missing:
         verb, names = ("lacks", missing) if missing else ("also has", unknown)
         raise CheckpointError(
-            f"a GPT-2 of `n_layer` {config.num_layers} has {len(known)} tensors: this one {verb} "
+            f"`n_layer` ({config.num_layers}) needs {len(known)} tensors, and this GPT-2 {verb} "
             f"{', '.join(names[:4])}; give the files that belong to its `config.json`"
         )
     return {

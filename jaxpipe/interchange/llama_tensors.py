@@ -48,7 +48,7 @@ _GEMMA_NORMS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class TensorPair:
     """One tensor under both names, and our shape of it."""
 
     theirs: str
@@ -66,7 +66,7 @@ class Pair:
         return self.shape[::-1] if self.is_transposed else self.shape
 
 
-def llama_pairs(config: LlamaConfig) -> Iterator[Pair]:
+def llama_pairs(config: LlamaConfig) -> Iterator[TensorPair]:
     """Yield all tensors of a model.
 
     >>> config = LlamaConfig(
@@ -76,17 +76,17 @@ def llama_pairs(config: LlamaConfig) -> Iterator[Pair]:
     ('blocks.0.attention.key.kernel', (4, 2))
     """
     table = (config.vocabulary, config.dim)
-    yield Pair("model.embed_tokens.weight", "embed.tokens", table)
+    yield TensorPair("model.embed_tokens.weight", "embed.tokens", table)
     parts = ("local.", "full.") if config.alternating else ("",)
     for layer in range(config.depth):
         number, part = divmod(layer, len(parts))
         for theirs, ours, shape in _layer(config):
-            yield Pair(
+            yield TensorPair(
                 f"model.layers.{layer}.{theirs}", f"blocks.{number}.{parts[part]}{ours}", shape
             )
-    yield Pair("model.norm.weight", "head.norm.scale", (config.dim,))
+    yield TensorPair("model.norm.weight", "head.norm.scale", (config.dim,))
     if not config.tied:
-        yield Pair(_HEAD, "head.kernel", table)
+        yield TensorPair(_HEAD, "head.kernel", table)
 
 
 def _layer(config: LlamaConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
@@ -118,7 +118,7 @@ def _has_bias(config: LlamaConfig, name: str) -> bool:
     return config.mlp_bias if name.startswith("mlp.") else config.qkv_bias
 
 
-def known_pairs(config: LlamaConfig, present: Mapping[str, object]) -> tuple[Pair, ...]:
+def known_pairs(config: LlamaConfig, present: Mapping[str, object]) -> tuple[TensorPair, ...]:
     """Return all tensors of a model, which must be those present.
 
     Raises:
@@ -126,8 +126,8 @@ def known_pairs(config: LlamaConfig, present: Mapping[str, object]) -> tuple[Pai
     """
     if config.depth > len(present):  # before that many names are made
         raise CheckpointError(
-            f"a layer has several tensors: `num_hidden_layers` is {config.depth:,}, and there are "
-            f"{len(present):,} tensors; give the files that belong to its `config.json`"
+            f"`num_hidden_layers` ({config.depth:,}) needs several tensors in each layer, and "
+            f"there are {len(present):,} in all; give the files that belong to its `config.json`"
         )
     pairs = tuple(llama_pairs(config))
     known = {pair.theirs for pair in pairs}
@@ -137,15 +137,15 @@ def known_pairs(config: LlamaConfig, present: Mapping[str, object]) -> tuple[Pai
         ignored.add(_HEAD)
     missing, unknown = sorted(known - present.keys()), sorted(present.keys() - known - ignored)
     if missing or unknown:
-        verb, names = ("lacks", missing) if missing else ("also has", unknown)
+        verb, names = ("lack", missing) if missing else ("also have", unknown)
         raise CheckpointError(
-            f"the model of this `config.json` has {len(known)} tensors: the files {verb} "
+            f"`config.json` is of a model with {len(known)} tensors, and the files {verb} "
             f"{', '.join(names[:4])}; give the files that belong together"
         )
     return pairs
 
 
-def pieces_of(files: TensorFiles, pair: Pair) -> Iterator[np.ndarray]:
+def pieces_of(files: TensorFiles, pair: TensorPair) -> Iterator[np.ndarray]:
     """Yield one of Hugging Face's tensors as ours, in float32: rows, or a kernel in one piece.
 
     Raises:
@@ -159,6 +159,6 @@ def pieces_of(files: TensorFiles, pair: Pair) -> Iterator[np.ndarray]:
         yield finite(rows, name=pair.theirs)
 
 
-def to_theirs(tensor: np.ndarray, pair: Pair) -> np.ndarray:
+def to_theirs(tensor: np.ndarray, pair: TensorPair) -> np.ndarray:
     """Return one of our tensors as Hugging Face's: the inverse of `pieces_of`."""
     return np.ascontiguousarray(tensor.T) if pair.is_transposed else np.ascontiguousarray(tensor)

@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.finetune import LORA_A, LORA_B, LoraConfig
-from jaxpipe.interchange.folder import exchange_of
+from jaxpipe.interchange.model_folder import exchange_of
 from jaxpipe.models import ModelConfig
 from jaxpipe.runtime.checkpoint import Read
 from jaxpipe.runtime.storage.atomic_write import mode_by_umask
@@ -46,7 +46,7 @@ def write_adapter(
     tensors = read([name + suffix for name in names for suffix in (LORA_A, LORA_B)])
     theirs: dict[str, np.ndarray] = {}
     for name, module in names.items():
-        a, b = (np.asarray(tensors[name + each], np.float32) for each in (LORA_A, LORA_B))
+        a, b = (np.asarray(tensors[name + suffix], np.float32) for suffix in (LORA_A, LORA_B))
         theirs[f"{_PREFIX}{module}.lora_A.weight"] = np.ascontiguousarray(a.T)
         flat = b.reshape(len(b), prod(b.shape[1:]))  # queries, keys and values side by side
         theirs[f"{_PREFIX}{module}.lora_B.weight"] = np.ascontiguousarray(flat.T)
@@ -59,7 +59,7 @@ def write_adapter(
         (folder / ADAPTER_CONFIG).write_bytes(text + b"\n")
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"an export needs a folder to write: {folder} cannot be written: {error}; name another"
+            f"{folder} cannot be written: {error}; name another folder for the export"
         ) from error
 
 
@@ -82,9 +82,9 @@ def _targets(config: ModelConfig, lora: LoraConfig, modules: Iterable[str]) -> l
         depth = all_ends.count(end)
         if ends.count(end) != depth:
             raise ConfigError(
-                f"PEFT's adapters belong to all layers: `lora.targets` is "
-                f"{', '.join(lora.targets)}, and {end} has one in {ends.count(end)} of {depth}; "
-                "export the merged model instead, without `--adapter`"
+                f"`lora.targets` ({', '.join(lora.targets)}) must match all layers or none for "
+                f"PEFT, and {end} has an adapter in {ends.count(end)} of {depth}; export the "
+                "merged model instead, without `--adapter`"
             )
     return sorted(set(ends))
 

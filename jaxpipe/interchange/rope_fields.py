@@ -30,14 +30,14 @@ def rope_of(stated: Mapping[str, Any]) -> dict[str, Any]:
     # Old files say `type`.
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     check_choice({"rope_type": kind}, "rope_type", ("default", "linear", "llama3"))
-    found: dict[str, Any] = {"rope_base": base}
+    values: dict[str, Any] = {"rope_base": base}
     if kind == "default":
-        return found
-    found |= {"rope_scaling": RopeScaling(kind), "rope_factor": number_of(scaling, "factor")}
+        return values
+    values |= {"rope_scaling": RopeScaling(kind), "rope_factor": number_of(scaling, "factor")}
     if kind == "llama3":
-        found |= {ours: number_of(scaling, theirs) for ours, theirs in _LLAMA3.items()}
-        found["rope_sequence"] = size_of(scaling, "original_max_position_embeddings")
-    return found
+        values |= {ours: number_of(scaling, theirs) for ours, theirs in _LLAMA3.items()}
+        values["rope_sequence"] = size_of(scaling, "original_max_position_embeddings")
+    return values
 
 
 def rope_fields_of(config: LlamaConfig) -> dict[str, Any]:

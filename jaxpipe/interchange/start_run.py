@@ -32,24 +32,24 @@ def begin_run(folder: Path, tensors: Iterable[StreamedTensor], metadata: Mapping
     except CheckpointError:
         partial = begin_checkpoint(folder, step=0)
         entries: list[TensorEntry] = []
-        for number, held in enumerate(_files(tensors)):
+        for number, streamed in enumerate(_files(tensors)):
             name = f"parameters-{number}" if number else "parameters"
-            entries += write_streamed_shard(partial, name, held)
+            entries += write_streamed_shard(partial, name, streamed)
         return commit(partial, entries, metadata)
     raise CheckpointError(
-        f"a run does not overwrite another: {folder} holds {existing.name}; name another folder"
+        f"{folder} holds {existing.name}, and a run does not overwrite another; name another folder"
     )
 
 
 def _files(tensors: Iterable[StreamedTensor]) -> Iterator[list[StreamedTensor]]:
     """Yield the tensors of one file after the other."""
-    held: list[StreamedTensor] = []
+    streamed: list[StreamedTensor] = []
     size = 0
     for tensor in tensors:
-        if held and size + tensor.num_bytes > _FILE_BYTES:
-            yield held
-            held, size = [], 0
-        held.append(tensor)
+        if streamed and size + tensor.num_bytes > _FILE_BYTES:
+            yield streamed
+            streamed, size = [], 0
+        streamed.append(tensor)
         size += tensor.num_bytes
-    if held:
-        yield held
+    if streamed:
+        yield streamed

@@ -67,12 +67,12 @@ def open_tensors(folder: Path) -> TensorFiles:
     Raises:
         CheckpointError: a file is missing or corrupt.
     """
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     # Shards of a large model are one dictionary: their names do not overlap.
     for path in _files(folder):
         with _opened(path) as file:
-            found |= dict.fromkeys(file.keys(), path)
-    return TensorFiles(found)
+            paths |= dict.fromkeys(file.keys(), path)
+    return TensorFiles(paths)
 
 
 def read_json(path: Path, error_type: type[ConfigError] | type[CheckpointError]) -> dict[str, Any]:
@@ -117,6 +117,6 @@ def _opened(path: Path) -> Iterator[Any]:
     # NumPy has no such dtype: AttributeError or TypeError, as safetensors looks for it.
     except (OSError, SafetensorError, AttributeError, TypeError) as error:
         raise CheckpointError(
-            f"tensors come as safetensors: {path} cannot be read ({error}); save the model with "
+            f"{path} cannot be read as safetensors ({error}); save the model with "
             "`save_pretrained`, which writes that"
         ) from error

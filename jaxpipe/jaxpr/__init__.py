@@ -1,6 +1,6 @@
 """Flat jaxprs, the one place that reads the parameters of JAX's equations, and tested versions."""
 
-from jaxpipe.jaxpr.evaluate import Values, compute, read, run_scan
+from jaxpipe.jaxpr.evaluate_equation import Values, compute, read, run_scan
 from jaxpipe.jaxpr.flatten import (
     Equation,
     FlatJaxpr,

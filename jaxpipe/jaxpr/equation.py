@@ -116,8 +116,8 @@ def _closed(jaxpr: Any) -> ClosedJaxpr:
 def _parameter(equation: JaxprEqn, name: str) -> Any:
     if name not in equation.params:
         raise ConfigError(
-            f"jaxpipe reads the equations of {TESTED}: `{equation.primitive.name}` of jax "
-            f"{jax.__version__} has no parameter `{name}`, only {', '.join(equation.params)}; "
-            "install one of those versions"
+            f"`{equation.primitive.name}` of jax {jax.__version__} has no parameter `{name}`, only "
+            f"{', '.join(equation.params)}; jaxpipe reads the equations of {TESTED}; install one "
+            "of those versions"
         )
     return equation.params[name]

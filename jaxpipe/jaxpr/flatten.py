@@ -108,23 +108,23 @@ def live(flat: FlatJaxpr) -> FlatJaxpr:
     """Return the function without what no result needs, neither equations nor lanes of barriers."""
     # Backwards: all readers of a result have been seen when its equation is reached.
     needed = set(flat.results)
-    kept: list[Equation] = []
+    live_equations: list[Equation] = []
     for equation in reversed(flat.equations):
         if needed.isdisjoint(equation.results):
             continue
-        each = equation if equation.source is not None else _trimmed(equation, needed)
-        needed.update(each.operands)
-        kept.append(each)
-    return replace(flat, equations=tuple(reversed(kept)))
+        trimmed = equation if equation.source is not None else _trimmed(equation, needed)
+        needed.update(trimmed.operands)
+        live_equations.append(trimmed)
+    return replace(flat, equations=tuple(reversed(live_equations)))
 
 
 def varying(flat: FlatJaxpr) -> Set[Variable]:
     """Return the variables that depend on an argument; all others are the same in every call."""
-    found = set(flat.arguments)
+    varying_atoms = set(flat.arguments)
     for equation in flat.equations:
-        if not found.isdisjoint(equation.operands):
-            found.update(equation.results)
-    return found
+        if not varying_atoms.isdisjoint(equation.operands):
+            varying_atoms.update(equation.results)
+    return varying_atoms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,14 +224,14 @@ def _unrolled(scan: ScanParameters, operands: Sequence[Variable]) -> ClosedJaxpr
     def run(*arguments: Any) -> list[Any]:
         consts, rest = arguments[: scan.num_consts], arguments[scan.num_consts :]
         carry, stacked = rest[: scan.num_carry], rest[scan.num_carry :]
-        kept: list[Any] = [None] * scan.length
+        outputs: list[Any] = [None] * scan.length
         for step in order:
-            results = body(*consts, *carry, *(each[step] for each in stacked))
-            carry, kept[step] = results[: scan.num_carry], results[scan.num_carry :]
-        if not kept:  # no iteration, so nothing to stack
+            results = body(*consts, *carry, *(values[step] for values in stacked))
+            carry, outputs[step] = results[: scan.num_carry], results[scan.num_carry :]
+        if not outputs:  # no iteration, so nothing to stack
             sliced = scan.body.out_avals[scan.num_carry :]
-            return [*carry, *(jnp.zeros((0, *each.shape), each.dtype) for each in sliced)]
-        return [*carry, *(jnp.stack(each) for each in zip(*kept, strict=True))]
+            return [*carry, *(jnp.zeros((0, *array.shape), array.dtype) for array in sliced)]
+        return [*carry, *(jnp.stack(values) for values in zip(*outputs, strict=True))]
 
     return jax.make_jaxpr(run)(*(operand.aval for operand in operands))
 

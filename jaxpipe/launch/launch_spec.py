@@ -39,9 +39,8 @@ class Launch:
         for field, word in words:
             if not word.isprintable():
                 raise ConfigError(
-                    "a script has words without control characters: one in the "
-                    f"`{field}` is {word!r:.80}; leave them out, or put the setting into the "
-                    "configuration"
+                    f"`{field}` has {word!r:.80}, whose control characters a script cannot hold; "
+                    "leave them out, or put the setting into the configuration"
                 )
 
     @property
@@ -105,8 +104,8 @@ class Launch:
             return self.command_line
         listed = " ".join(map(str, slots))
         # Single quotes: the shell of the rank expands the variables. `rank` is $0 of that shell.
-        chosen = f"slots=({listed}); CUDA_VISIBLE_DEVICES=${{slots[$OMPI_COMM_WORLD_RANK]}}"
-        return f"bash -c '{chosen} exec \"$@\"' rank {self.command_line}"
+        devices = f"slots=({listed}); CUDA_VISIBLE_DEVICES=${{slots[$OMPI_COMM_WORLD_RANK]}}"
+        return f"bash -c '{devices} exec \"$@\"' rank {self.command_line}"
 
 
 def scheduler_name(folder: str) -> str:

@@ -33,32 +33,16 @@ def mpijob_manifest(launch: Launch, *, image: str, claim: str) -> str:
         ConfigError: the image or the claim is not a name of one.
         PlanError: hosts have different numbers of ranks, which workers cannot have.
     """
-    if not _IMAGE.fullmatch(image):
-        raise ConfigError(
-            "a container image has a name such as registry.example/jaxpipe:1: `--image` is "
-            f"{image!r:.80}"
-        )
-    if not _CLAIM.fullmatch(claim):
-        raise ConfigError(
-            "a volume claim is named in small letters, digits, `-` and `.`: `--claim` is "
-            f"{claim!r:.80}"
-        )
+    _check_names(image=image, claim=claim)
     image, claim = _scalar(image), _scalar(claim)
-    counts = launch.ranks_of_host
-    if len(set(counts.values())) > 1:
-        raise PlanError(
-            "the workers of an MPIJob are identical: hosts of the plan have "
-            f"{', '.join(f'{host} {count}' for host, count in counts.items())} ranks; plan the "
-            "same number for each, or use --target slurm or mpirun"
-        )
-    per_host = next(iter(counts.values()))
+    ranks_per_host = _ranks_per_host(launch)
     lines = [
         "apiVersion: kubeflow.org/v2beta1",
         "kind: MPIJob",
         "metadata:",
         f"  name: {_scalar(launch.name)}",
         "spec:",
-        f"  slotsPerWorker: {per_host}",
+        f"  slotsPerWorker: {ranks_per_host}",
         "  runPolicy:",
         "    cleanPodPolicy: Running",
         f"    backoffLimit: {_RETRIES}",
@@ -77,16 +61,40 @@ def mpijob_manifest(launch: Launch, *, image: str, claim: str) -> str:
         *(f"                  {line}".rstrip() for line in _script(launch)),
         *_volume(claim),
         "    Worker:",
-        f"      replicas: {len(counts)}",
+        f"      replicas: {len(launch.ranks_of_host)}",
         "      restartPolicy: Never",
         "      template:",
         "        spec:",
         "          containers:",
         *_container("worker", image),
-        *_gpus(per_host * launch.gpus_each if launch.uses_gpus else 0),
+        *_gpus(ranks_per_host * launch.gpus_each if launch.uses_gpus else 0),
         *_volume(claim),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _check_names(*, image: str, claim: str) -> None:
+    if not _IMAGE.fullmatch(image):
+        raise ConfigError(
+            "`--image` must be the name of a container image, such as registry.example/jaxpipe:1, "
+            f"not {image!r:.80}"
+        )
+    if not _CLAIM.fullmatch(claim):
+        raise ConfigError(
+            f"`--claim` must be small letters, digits, `-` and `.`, not {claim!r:.80}"
+        )
+
+
+def _ranks_per_host(launch: Launch) -> int:
+    """Return the number of ranks of each host, which workers must have in common."""
+    counts = launch.ranks_of_host
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{host} {count}" for host, count in counts.items())
+        raise PlanError(
+            "`plan` must have the same number of ranks for each worker of an MPIJob, not "
+            f"{listed}; plan so, or use --target slurm or mpirun"
+        )
+    return next(iter(counts.values()))
 
 
 def _scalar(name: str) -> str:

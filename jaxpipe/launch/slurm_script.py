@@ -61,18 +61,17 @@ def slurm_script(
     """
     if not _TIME_LIMIT.fullmatch(time_limit):
         raise ConfigError(
-            "a time limit is in SLURM's form: `--time` must be minutes, 12:00:00, 2-12:00 or "
-            f"UNLIMITED, not {time_limit!r:.80}"
+            f"`--time` must be minutes, 12:00:00, 2-12:00 or UNLIMITED, not {time_limit!r:.80}"
         )
     if notice_s <= _TO_REQUEUE_S:
         raise ConfigError(
-            f"ranks need time to save before SLURM ends them: `--notice` is {notice_s} s; set it "
-            f"to {_TO_REQUEUE_S} s more than a step and a checkpoint take"
+            f"`--notice` ({notice_s} s) must leave ranks time to save before SLURM ends them; set "
+            f"it to {_TO_REQUEUE_S} s more than a step and a checkpoint take"
         )
     if launch.survives and mpi is not SlurmMpi.MPIRUN:
         raise ConfigError(
-            "srun ends all ranks when one is lost: `run.survive` is shrink, `--mpi` "
-            f"{mpi}; use --mpi mpirun, or set `run.survive` to restart"
+            f"`run.survive` is shrink, and srun (`--mpi` {mpi}) ends all ranks when one is lost; "
+            "use --mpi mpirun, or set `run.survive` to restart"
         )
     lines = [
         "#!/usr/bin/env bash",
@@ -97,9 +96,9 @@ def _requests(launch: Launch, *, time_limit: str, notice_s: int, mpi: SlurmMpi) 
     """Request as much on each host as on the fullest, or SLURM would distribute tasks freely."""
     counts = launch.ranks_of_host
     fullest = max(counts.values())
-    each = launch.gpus_each
+    num_gpus = launch.gpus_each
     inside = mpi is SlurmMpi.MPIRUN
-    gpus = f"--gpus-per-node={fullest * each}" if inside else f"--gpus-per-task={each}"
+    gpus = f"--gpus-per-node={fullest * num_gpus}" if inside else f"--gpus-per-task={num_gpus}"
     requests = [
         f"--job-name={launch.name}",
         f"--nodes={len(counts)}",

@@ -108,9 +108,9 @@ def links_between(cluster: Cluster, devices: tuple[int, ...]) -> Links:
     both = np.ix_(devices, devices)
     seconds_per_byte = 1 / cluster.bandwidth_bytes_per_s[both]
     hosts, out, into = _ports(cluster)
-    own = hosts[list(devices)]
+    hosts_of = hosts[list(devices)]
     ends = np.minimum(out[list(devices)][:, None], into[list(devices)][None, :])
-    port_s_per_byte = np.where(own[:, None] == own[None, :], 0.0, 1 / ends)
+    port_s_per_byte = np.where(hosts_of[:, None] == hosts_of[None, :], 0.0, 1 / ends)
     return Links(
         latency_s=cluster.latency_s[both],
         seconds_per_byte=seconds_per_byte,

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from jaxpipe.network.event_queue import Clock
 
 
-class Traffic:
+class NicTraffic:
     """The transfers of some NICs, whose rates settle at the end of each instant that changes them.
 
     A time per instant, not per transfer: of n transfers that start together, each would otherwise
@@ -68,7 +68,7 @@ class Nic:
 
     __slots__ = ("_divided_by", "bytes_per_s", "share", "traffic", "transfers")
 
-    def __init__(self, bytes_per_s: float, traffic: Traffic) -> None:
+    def __init__(self, bytes_per_s: float, traffic: NicTraffic) -> None:
         self.bytes_per_s = bytes_per_s
         self.traffic = traffic
         self.transfers: dict[SharedTransfer, None] = {}

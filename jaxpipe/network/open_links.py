@@ -7,7 +7,7 @@ from typing import TypeAlias
 from jaxpipe.network.event_queue import Clock
 from jaxpipe.network.link import Link
 from jaxpipe.network.message_costs import MessageCosts
-from jaxpipe.network.nic import Nic, Traffic
+from jaxpipe.network.nic import Nic, NicTraffic
 from jaxpipe.topo import Cluster
 
 Pair: TypeAlias = tuple[int, int]
@@ -96,7 +96,7 @@ def _nics(
             for limit in passed[costs, pair]:
                 loads[limit] += rate
     # A limit that its links cannot reach together is left out: sharing costs time to simulate.
-    traffic = Traffic(clock)
+    traffic = NicTraffic(clock)
     nics = {
         limit: Nic(rate, traffic)
         for limit, load in loads.items()

@@ -9,9 +9,10 @@ Nothing here needs jax or a transport: `jaxpipe.runtime.outer` runs it.
 """
 
 from jaxpipe.outer.eager_step import EagerState, eager_step, fresh_lead
+from jaxpipe.outer.fragment_timetable import OuterAction, OuterEvent, OuterTimetable
 from jaxpipe.outer.fragments import check_fragments, fragment_of, fragments
 from jaxpipe.outer.outer_config import OuterConfig, saved_outer
-from jaxpipe.outer.outer_step import (
+from jaxpipe.outer.outer_update import (
     MEAN,
     OuterOptimizer,
     OuterState,
@@ -22,7 +23,6 @@ from jaxpipe.outer.outer_step import (
     outer_step,
     token_weights,
 )
-from jaxpipe.outer.timetable import OuterAction, OuterEvent, OuterTimetable
 
 __all__ = [
     "MEAN",

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxpipe.outer.outer_step import OuterOptimizer, OuterState, Vector, outer_step
+from jaxpipe.outer.outer_update import OuterOptimizer, OuterState, Vector, outer_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

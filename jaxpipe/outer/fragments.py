@@ -38,10 +38,10 @@ def fragments(names: Iterable[str], *, num_fragments: int) -> tuple[tuple[str, .
     >>> fragments(("embed.tokens", "blocks.0.up", "blocks.1.up"), num_fragments=3)
     (('embed.tokens',), ('blocks.0.up',), ('blocks.1.up',))
     """
-    found: list[list[str]] = [[] for _ in range(num_fragments)]
+    names_of: list[list[str]] = [[] for _ in range(num_fragments)]
     for name in names:
-        found[fragment_of(name, num_fragments=num_fragments)].append(name)
-    return tuple(map(tuple, found))
+        names_of[fragment_of(name, num_fragments=num_fragments)].append(name)
+    return tuple(map(tuple, names_of))
 
 
 def check_fragments(num_fragments: int, *, num_layers: int) -> None:
@@ -52,6 +52,6 @@ def check_fragments(num_fragments: int, *, num_layers: int) -> None:
     """
     if num_fragments > num_layers + 1:
         raise ConfigError(
-            f"each fragment but the first has a layer: `outer.fragments` is {num_fragments}, and "
-            f"the model has {num_layers} layers; choose at most {num_layers + 1}"
+            f"`outer.fragments` ({num_fragments}) must be at most {num_layers + 1}: each fragment "
+            f"but the first has one of the {num_layers} layers"
         )

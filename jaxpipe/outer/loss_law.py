@@ -40,7 +40,7 @@ class PublishedSize:
         known = sorted(self.by_islands)
         if islands > known[-1]:
             return None
-        above = next(each for each in known if each >= islands)
+        above = next(count for count in known if count >= islands)
         if above == islands:
             return self._published_gap(islands)
         below = known[known.index(above) - 1]

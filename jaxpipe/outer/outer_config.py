@@ -8,7 +8,7 @@ import msgspec
 
 from jaxpipe.collective import CodecKind
 from jaxpipe.errors import CheckpointError
-from jaxpipe.outer.timetable import check_timetable
+from jaxpipe.outer.fragment_timetable import check_timetable
 from jaxpipe.ranges import Range, check_ranges
 
 
@@ -71,12 +71,13 @@ class OuterConfig:
         return self.codec.facts.needs_feedback
 
     def _check_given(self) -> None:
-        changed = [each.name for each in fields(self) if getattr(self, each.name) != each.default]
+        changed = [
+            field.name for field in fields(self) if getattr(self, field.name) != field.default
+        ]
         if self.islands == 0 and changed:
             raise ValueError(
-                f"an outer loop needs islands: `{changed[0]}` is "
-                f"{getattr(self, changed[0])}, and `islands` is 0; set `islands`, or leave out "
-                f"`{changed[0]}`"
+                f"`{changed[0]}` ({getattr(self, changed[0])}) needs islands, and `islands` is 0; "
+                f"set `islands`, or leave out `{changed[0]}`"
             )
 
 
@@ -95,6 +96,6 @@ def saved_outer(metadata: Mapping[str, Any]) -> OuterConfig:
         return msgspec.convert(values, OuterConfig)
     except msgspec.ValidationError as error:
         raise CheckpointError(
-            f"a checkpoint holds a configuration: its `outer` is none: {error}; resume from an "
-            "older step"
+            f"`outer` cannot be read from the configuration of the checkpoint: {error}; resume "
+            "from an older step"
         ) from error

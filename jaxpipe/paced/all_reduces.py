@@ -13,7 +13,7 @@ from jaxpipe.comm import AllReduceHandle, Transport, WireFormat, all_reduce
 from jaxpipe.comm.collective.async_all_reduce import ArrayT
 from jaxpipe.comm.serial_executor import SerialExecutor
 from jaxpipe.errors import DeadlineError
-from jaxpipe.paced.collective_part import Exchange
+from jaxpipe.paced.collective_part import CollectiveExchange
 from jaxpipe.paced.paced_transport import PacedTransport
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.virtual_clock import VirtualClock
@@ -103,7 +103,7 @@ class MessageAllReduces:
     ) -> AllReduceHandle[ArrayT]:
         """Begin the collective with this tag, and return at once; other arguments are ignored."""
         pending = _Pending[ArrayT](pace=self._pace, tag=tag)
-        Exchange(
+        CollectiveExchange(
             collective=self._collectives[tag],
             transport=self._paced,
             pace=self._pace,

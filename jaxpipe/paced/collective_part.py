@@ -24,7 +24,7 @@ from jaxpipe.paced.virtual_clock import VirtualClock
 
 
 @dataclass(slots=True, kw_only=True)
-class Exchange:
+class CollectiveExchange:
     """The sends and receives of one rank in a running collective.
 
     `done` is called with the virtual time at which all receives have arrived and all sends are
@@ -49,8 +49,8 @@ class Exchange:
     def begin(self) -> None:
         """Join the collective, and return at once."""
         rank, due_s = self.transport.rank, self.pace.now()
-        sends = [n for n, each in enumerate(self.collective) if each.source == rank]
-        receives = [n for n, each in enumerate(self.collective) if each.destination == rank]
+        sends = [n for n, transfer in enumerate(self.collective) if transfer.source == rank]
+        receives = [n for n, transfer in enumerate(self.collective) if transfer.destination == rank]
         assert sends or receives, f"rank {rank} is not a member of this collective"
         for number in sends:
             after = self.collective[number].after

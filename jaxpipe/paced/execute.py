@@ -25,7 +25,7 @@ from jaxpipe.comm import (
     gather_bytes,
 )
 from jaxpipe.paced.outer_steps import PlannedOuter
-from jaxpipe.paced.paced_rank import PacedRank, Task, open_rank
+from jaxpipe.paced.paced_rank import PacedRank, PacedTask, open_rank
 from jaxpipe.paced.paced_transport import connect
 from jaxpipe.paced.reduction import PlannedAllReduces
 from jaxpipe.paced.scale import Scale
@@ -101,7 +101,7 @@ def execute(
     """
     assert job.num_ranks <= transport.num_ranks, (job.num_ranks, transport.num_ranks)
     assert all_reduces is not None or not job.gathers, "no messages stand for the job's gathers"
-    task = Task(
+    task = PacedTask(
         job=job,
         scale=(scale or Scale()).fitted(job),
         all_reduces=all_reduces,
@@ -127,19 +127,19 @@ def execute(
         )
         if gathered is None or switch is None:
             return None
-        reports = [msgspec.json.decode(each, type=_Report) for each in gathered]
+        reports = [msgspec.json.decode(report, type=_Report) for report in gathered]
         return _outcome(task, reports, switch.lateness)
 
 
-def _agree_on_origin(task: Task, transport: Transport, switch: Switch | None) -> TimeBase:
+def _agree_on_origin(task: PacedTask, transport: Transport, switch: Switch | None) -> TimeBase:
     """Return the time base that rank 0 chooses for all ranks."""
-    chosen = None
+    origin_s = None
     if switch is not None:
         base = TimeBase(origin_s=time.perf_counter() + _AHEAD_S, stretch=task.scale.time)
         switch.start(base)
-        chosen = msgspec.json.encode(base)
+        origin_s = msgspec.json.encode(base)
     content = broadcast_bytes(
-        transport, chosen, root=0, tag=BROADCAST_TAG, timeout_s=task.timeout_s
+        transport, origin_s, root=0, tag=BROADCAST_TAG, timeout_s=task.timeout_s
     )
     return msgspec.json.decode(content, type=TimeBase)
 
@@ -167,7 +167,7 @@ def _steps(rank: PacedRank, clock: VirtualClock, after_step: Callable[[int], Non
 
 
 @contextmanager
-def _switch(task: Task, transport: Transport) -> Iterator[tuple[Switch | None, Path]]:
+def _switch(task: PacedTask, transport: Transport) -> Iterator[tuple[Switch | None, Path]]:
     """Yield the switch on rank 0, None elsewhere, and on all ranks the path of its socket."""
     # Not the folder of the run: a path of a Unix socket has about 100 bytes at most.
     with tempfile.TemporaryDirectory() as folder:
@@ -187,7 +187,7 @@ def _switch(task: Task, transport: Transport) -> Iterator[tuple[Switch | None, P
                 switch.close()
 
 
-def _outcome(task: Task, reports: list[_Report], network: TimingError) -> Outcome:
+def _outcome(task: PacedTask, reports: list[_Report], network: TimingError) -> Outcome:
     job = task.job
     names = tuple(
         f"rank {rank} on {job.cluster.devices[job.device(rank)].name}"

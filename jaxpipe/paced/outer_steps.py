@@ -53,8 +53,8 @@ class PlannedOuter:
 
     def of_rank(self, rank: int) -> IslandStep:
         """Return the island of a rank."""
-        (found,) = (each for each in self.islands if rank in each.island.ranks)
-        return found
+        (job,) = (island for island in self.islands if rank in island.island.ranks)
+        return job
 
 
 def planned_outer(
@@ -126,8 +126,8 @@ class OuterSteps:
 
     def _send(self, fragment: int) -> None:
         for bucket in self._stepped(fragment):
-            own = self.exchange.slice_of(bucket, size=self.sizes[bucket])
-            self._sums[bucket] = self.exchange.begin(bucket, np.zeros(own.size, _VALUE))
+            piece = self.exchange.slice_of(bucket, size=self.sizes[bucket])
+            self._sums[bucket] = self.exchange.begin(bucket, np.zeros(piece.size, _VALUE))
 
     def _wait(self, fragment: int) -> None:
         for bucket in self._stepped(fragment):
@@ -143,8 +143,8 @@ class OuterSteps:
 
     def _stepped(self, fragment: int) -> list[OuterBucket]:
         """Return the buckets for which this rank takes outer steps."""
-        own = of_fragment(self.sizes, fragment)
-        return [bucket for bucket in own if bucket.stage == 0 or not bucket.is_tied]
+        size = of_fragment(self.sizes, fragment)
+        return [bucket for bucket in size if bucket.stage == 0 or not bucket.is_tied]
 
 
 def outer_steps(
@@ -159,7 +159,7 @@ def outer_steps(
 ) -> OuterSteps:
     """Return the outer steps of a rank of all ranks; `sizes` are the values of all buckets."""
     island = planned.of_rank(everyone.rank).island
-    own = island.plan.stages(inside.rank)
+    stages_here = island.plan.stages(inside.rank)
     return OuterSteps(
         exchange=OuterExchange(
             island=island,
@@ -173,7 +173,7 @@ def outer_steps(
             timeout_s=timeout_s,
         ),
         timetable=planned.timetable,
-        sizes={bucket: size for bucket, size in sizes.items() if bucket.stage in own},
+        sizes={bucket: size for bucket, size in sizes.items() if bucket.stage in stages_here},
     )
 
 

@@ -1,7 +1,7 @@
 """One rank of a paced job: the runtime's interpreter over sleeps and emulated links."""
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -23,7 +23,7 @@ from jaxpipe.comm import (
 from jaxpipe.paced.all_reduces import MessageAllReduces, RuntimeAllReduces
 from jaxpipe.paced.boundary_messages import BoundaryMessages
 from jaxpipe.paced.outer_steps import OuterSteps, PlannedOuter, outer_steps
-from jaxpipe.paced.paced_stage import PacedShards, paced_stage
+from jaxpipe.paced.paced_stage import PacedShards, PacedStage, paced_stage
 from jaxpipe.paced.paced_transport import PacedTransport
 from jaxpipe.paced.reduction import PlannedAllReduces, collectives_of, gathered_tags
 from jaxpipe.paced.scale import Scale
@@ -46,7 +46,7 @@ _ONE_CHUNK_BYTES = 2**40  # more than any message: no chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class PacedTask:
     """The arguments of a run of one step, or with an outer loop of several, the same on all ranks.
 
     With `all_reduces` the runtime's own all-reduces sum gradients of that size, and its all-gathers
@@ -68,22 +68,22 @@ class Task:
     @property
     def gathers(self) -> frozenset[int]:
         """The tags of the all-reduces inside a step."""
-        jobs = (self.job,) if self.outer is None else [each.job for each in self.outer.islands]
+        jobs = (self.job,) if self.outer is None else [island.job for island in self.outer.islands]
         return frozenset().union(*map(gathered_tags, jobs))
 
-    def of_rank(self, rank: int) -> "Task":
+    def of_rank(self, rank: int) -> "PacedTask":
         """Return the task of a rank: with an outer loop, its island in place of all ranks."""
         if self.outer is None:
             return self
-        own = self.outer.of_rank(rank)
-        return replace(self, job=own.job, all_reduces=own.all_reduces)
+        job = self.outer.of_rank(rank)
+        return replace(self, job=job.job, all_reduces=job.all_reduces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacedRank:
     """A rank that is set up: `interpreter` executes `parts`, with a barrier after some of them."""
 
-    task: Task
+    task: PacedTask
     interpreter: Interpreter
     transport: PacedTransport
     messages: BoundaryMessages
@@ -95,7 +95,7 @@ class PacedRank:
         state = TrainState(
             stages={stage: StageState(params={}, moments=()) for stage in self.interpreter.calls}
         )
-        numbers = (each.microbatch or 0 for part in self.parts for each in part)
+        numbers = (instruction.microbatch or 0 for part in self.parts for instruction in part)
         microbatches = 1 + max(numbers, default=0)
         # No data is read: zeros that take no memory stand for the tokens of all microbatches.
         tokens = np.broadcast_to(np.zeros((1, 1, 2), np.int32), (microbatches, 1, 2))
@@ -129,15 +129,15 @@ class PacedRank:
 
 
 def open_rank(
-    whole: Task, transport: Transport, connection: socket.socket, *, clock: VirtualClock
+    whole_task: PacedTask, transport: Transport, connection: socket.socket, *, clock: VirtualClock
 ) -> PacedRank:
     """Return this rank of a job; `connection` is its connection to the switch."""
-    task = whole.of_rank(transport.rank)
+    task = whole_task.of_rank(transport.rank)
     job, outer = task.job, task.outer
     paced = PacedTransport(
         transport,
         connection,
-        num_ranks=whole.job.num_ranks,
+        num_ranks=whole_task.job.num_ranks,
         clock=clock,
         scale=task.scale,
         blocking_s=task.timeout_s if job.blocking else None,
@@ -155,24 +155,11 @@ def open_rank(
         if task.all_reduces is not None
         else MessageAllReduces(paced, clock, collectives=collectives, scale=task.scale)
     )
-    # As large as any: what is sent and received has the size of its boundary.
-    message = np.zeros(task.scale.num_bytes(job.largest_message_bytes), np.uint8)
     number, replica = job.number(rank), job.replicas[rank]
     messages = BoundaryMessages(counted, job, task.scale, clock=clock)
     interpreter = Interpreter(
         plan=plan,
-        calls={
-            stage: paced_stage(
-                job,
-                rank=rank,
-                stage=stage,
-                clock=clock,
-                message=message,
-                buckets=_buckets(task, rank=rank, stage=stage),
-                sharded=_shards(task, rank=rank, stage=stage),
-            )
-            for stage in plan.stages(rank)
-        },
+        calls=_calls(task, plan.stages(rank), rank=rank, clock=clock),
         transport=counted,
         messages=CompressedTransport(messages, {}),
         reducer=reducer,
@@ -197,8 +184,28 @@ def open_rank(
     )
 
 
+def _calls(
+    task: PacedTask, stages: Iterable[int], *, rank: int, clock: VirtualClock
+) -> dict[int, PacedStage]:
+    """Return the calls of the stages of a rank, by stage."""
+    # As large as any: what is sent and received has the size of its boundary.
+    message = np.zeros(task.scale.num_bytes(task.job.largest_message_bytes), np.uint8)
+    return {
+        stage: paced_stage(
+            task.job,
+            rank=rank,
+            stage=stage,
+            clock=clock,
+            message=message,
+            buckets=_buckets(task, rank=rank, stage=stage),
+            sharded=_shards(task, rank=rank, stage=stage),
+        )
+        for stage in stages
+    }
+
+
 def _outer_steps(
-    task: Task,
+    task: PacedTask,
     outer: PlannedOuter,
     inside: Transport,
     paced: PacedTransport,
@@ -226,18 +233,18 @@ def _receive(
     return transport.receive(like, source=source, tag=tag)
 
 
-def _part(program: Program, task: Task, collectives: Mapping[int, Collective]) -> Program:
+def _part(program: Program, task: PacedTask, collectives: Mapping[int, Collective]) -> Program:
     """Return the program of a phase without the all-reduces for which the job has no messages."""
     if task.all_reduces is not None:
         return program
     return tuple(
-        each
-        for each in program
-        if each.bucket in (None, Bucket.SCALARS) or reduction_tag(each) in collectives
+        instruction
+        for instruction in program
+        if instruction.bucket in (None, Bucket.SCALARS) or reduction_tag(instruction) in collectives
     )
 
 
-def _buckets(task: Task, *, rank: int, stage: int) -> Buckets:
+def _buckets(task: PacedTask, *, rank: int, stage: int) -> Buckets:
     """Return the gradients of a stage, with as many values as the scale leaves of them."""
     planned = task.all_reduces
     if planned is None:
@@ -249,12 +256,12 @@ def _buckets(task: Task, *, rank: int, stage: int) -> Buckets:
     if plan.tied and stage in (0, plan.pipeline(rank).num_stages - 1):
         sizes[Bucket.TIED] = (planned.shared_bytes,)
     return {
-        bucket: tuple(_zeros(task.scale.num_bytes(each)) for each in of_bucket)
+        bucket: tuple(_zeros(task.scale.num_bytes(size)) for size in of_bucket)
         for bucket, of_bucket in sizes.items()
     }
 
 
-def _shards(task: Task, *, rank: int, stage: int) -> PacedShards | None:
+def _shards(task: PacedTask, *, rank: int, stage: int) -> PacedShards | None:
     """Return the shards of a stage's optimizer; None if it has none."""
     planned = task.all_reduces
     if planned is None or not planned.gathered_bytes:
@@ -270,7 +277,7 @@ def _zeros(num_bytes: int) -> np.ndarray:
     return np.zeros(max(1, num_bytes // _GRADIENT.itemsize), _GRADIENT)
 
 
-def _wire(task: Task) -> WireFormat:
+def _wire(task: PacedTask) -> WireFormat:
     if task.all_reduces is None or task.all_reduces.chunk_bytes == inf:
         return WireFormat(chunk_bytes=_ONE_CHUNK_BYTES)
     chunk_bytes = task.scale.num_bytes(task.all_reduces.chunk_bytes)

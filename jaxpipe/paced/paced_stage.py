@@ -64,7 +64,7 @@ class PacedStage:
     def backward_input(self, *_: object) -> tuple[np.ndarray | None, Carried]:
         """Sleep as long as the input half of a backward lasts."""
         self._sleep(Op.BACKWARD_INPUT)
-        return self._of_input(), Carried(kept={}, crossing=(), split=None)
+        return self._of_input(), Carried(values={}, crossing=(), split=None)
 
     def backward_weight(self, *_: object) -> Parameters:
         """Sleep as long as the weight half of a backward lasts."""
@@ -115,7 +115,7 @@ class PacedShards(ShardedParameters):
 
     def num_bytes(self, owned: Parameters) -> int:
         """Return the size of this replica's shards."""
-        return sum(each.nbytes for each in self.vectors(owned))
+        return sum(vector.nbytes for vector in self.vectors(owned))
 
     def vectors(self, owned: Parameters) -> tuple[np.ndarray, ...]:  # noqa: ARG002
         """Return this replica's shard of each segment: zeros."""

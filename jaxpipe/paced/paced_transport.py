@@ -15,7 +15,7 @@ from jaxpipe.comm import HostOrDeviceArray, Receiving, Sending, Transport
 from jaxpipe.comm.buffer import num_bytes_of
 from jaxpipe.comm.envelope import Envelope
 from jaxpipe.comm.tags import NUM_MESSAGE_TAGS
-from jaxpipe.paced.protocol import Kind, Packet, PacketReader
+from jaxpipe.paced.protocol import Packet, PacketKind, PacketReader
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.virtual_clock import VirtualClock
 
@@ -29,7 +29,7 @@ def connect(path: Path, *, rank: int) -> socket.socket:
     """Return the connection of a rank to the switch that listens at `path`."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(str(path))
-    connection.sendall(Packet(Kind.HELLO, rank, 0, 0, 0.0, 0.0).to_bytes())
+    connection.sendall(Packet(PacketKind.HELLO, rank, 0, 0, 0.0, 0.0).to_bytes())
     return connection
 
 
@@ -88,7 +88,7 @@ class PacedTransport:
         sending = self._transport.send(array, to=to, tag=tag)
         # The sender's virtual time: Python's own delay is no part of the emulation.
         due_s, num_bytes = self._clock.now(), self._scale.meant(num_bytes_of(array))
-        self._write(Packet(Kind.POSTED, self.rank, to, tag, num_bytes, due_s))
+        self._write(Packet(PacketKind.POSTED, self.rank, to, tag, num_bytes, due_s))
         if self._blocks(tag):
             due_s = self._arrival_of_sent(Envelope(self.rank, to, tag, num_bytes_of(array)))
             self._clock.reach(due_s)
@@ -111,7 +111,7 @@ class PacedTransport:
 
     def join(self, *, tag: int) -> None:
         """Join the all-reduce with this tag, so that others may send to this rank."""
-        self._write(Packet(Kind.JOINED, self.rank, 0, tag, 0.0, self._clock.now()))
+        self._write(Packet(PacketKind.JOINED, self.rank, 0, tag, 0.0, self._clock.now()))
 
     def close(self, *, error: BaseException | None = None) -> None:
         """Disconnect after the last message; with an `error`, end the whole job at once."""
@@ -139,7 +139,7 @@ class PacedTransport:
             raise envelope.late(waited_s=self._blocking_s) from None
 
     def _report_wait(self, source: int, tag: int) -> None:
-        self._write(Packet(Kind.WAITS, source, self.rank, tag, 0.0, self._clock.now()))
+        self._write(Packet(PacketKind.WAITS, source, self.rank, tag, 0.0, self._clock.now()))
 
     def _expect(
         self,
@@ -167,7 +167,7 @@ class PacedTransport:
         reader = PacketReader()
         while content := self._connection.recv(_READ_BYTES):
             for packet in reader.feed(content):
-                if packet.kind == Kind.SENT:
+                if packet.kind == PacketKind.SENT:
                     self._sent.put(packet.due_s)
                 else:
                     self._arrive(packet)

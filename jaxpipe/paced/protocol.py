@@ -9,7 +9,7 @@ _FORMAT = struct.Struct("<iiiidd")  # "<": no padding, so every packet has the s
 PACKET_BYTES = _FORMAT.size
 
 
-class Kind(IntEnum):
+class PacketKind(IntEnum):
     """The event that a packet reports."""
 
     HELLO = 0
@@ -39,7 +39,7 @@ class Packet(NamedTuple):
     def to_bytes(self) -> bytes:
         """Return the packet as it is transmitted.
 
-        >>> packet = Packet(Kind.POSTED, 0, 3, 7, 8.0, 0.5)
+        >>> packet = Packet(PacketKind.POSTED, 0, 3, 7, 8.0, 0.5)
         >>> PacketReader().feed(packet.to_bytes()) == [packet]
         True
         """
@@ -55,9 +55,9 @@ class PacketReader:
     def feed(self, content: bytes) -> list[Packet]:
         """Return the packets that are complete with `content`, in order."""
         self._pending += content
-        whole = len(self._pending) // PACKET_BYTES * PACKET_BYTES
-        packets = list(self._unpack(self._pending[:whole]))
-        del self._pending[:whole]
+        num_bytes = len(self._pending) // PACKET_BYTES * PACKET_BYTES
+        packets = list(self._unpack(self._pending[:num_bytes]))
+        del self._pending[:num_bytes]
         return packets
 
     @staticmethod

@@ -38,14 +38,14 @@ class PlannedAllReduces:
 
 def planned_all_reduces(plan: Plan, conditions: Conditions) -> PlannedAllReduces:
     """Return the all-reduces of the step `plan_step(plan, conditions)`."""
-    profile, each = conditions.profile, conditions.gradient_bytes
-    embed_bytes = float(profile.embed.num_gradients * each)
+    profile, per_parameter = conditions.profile, conditions.gradient_bytes
+    embed_bytes = float(profile.embed.num_gradients * per_parameter)
     # The tied table is a bucket of its own: stage 0 reduces it with the last stage.
-    first, *others = segment_bytes(plan, profile, gradient_bytes=each)
-    own = (first - embed_bytes * plan.shares_embedding, *others)
+    first, *others = segment_bytes(plan, profile, gradient_bytes=per_parameter)
+    sizes = (first - embed_bytes * plan.shares_embedding, *others)
     return PlannedAllReduces(
         plan=plan,
-        segment_bytes=tuple(map(float, own)),
+        segment_bytes=tuple(map(float, sizes)),
         shared_bytes=embed_bytes,
         chunk_bytes=conditions.overheads.chunk_bytes,
         gathered_bytes=tuple(map(float, gathered_bytes(plan, conditions))),
@@ -54,25 +54,30 @@ def planned_all_reduces(plan: Plan, conditions: Conditions) -> PlannedAllReduces
 
 def collectives_of(job: StepModel, rank: int) -> dict[int, Collective]:
     """Return the collectives of which a rank is a member, by the tag of their reduction."""
-    found: dict[int, Collective] = {}
+    collectives: dict[int, Collective] = {}
     for reduction in _reductions(job, rank):
         for collective in job.meant_by(reduction).values():
-            if any(rank in (each.source, each.destination) for each in collective):
-                found[reduction_tag(reduction)] = collective
-    return found
+            if any(rank in (transfer.source, transfer.destination) for transfer in collective):
+                collectives[reduction_tag(reduction)] = collective
+    return collectives
 
 
 def gathered_tags(job: StepModel) -> frozenset[int]:
     """Return the tags of the reductions whose ranks must all join before messages to them leave."""
     return frozenset(
-        reduction_tag(each)
+        reduction_tag(reduction)
         for rank in range(job.num_ranks)
-        for each in _reductions(job, rank)
-        if each.bucket is not Bucket.SCALARS
+        for reduction in _reductions(job, rank)
+        if reduction.bucket is not Bucket.SCALARS
     )
 
 
 def _reductions(job: StepModel, rank: int) -> set[Instruction]:
     number, replica = job.number(rank), job.replicas[rank]
     programs = (phase.of(replica)[number] for phase in job.phases)
-    return {each for program in programs for each in program if each.op is Op.REDUCE}
+    return {
+        instruction
+        for program in programs
+        for instruction in program
+        if instruction.op is Op.REDUCE
+    }

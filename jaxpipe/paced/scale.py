@@ -34,7 +34,9 @@ class Scale:
         """Return the scale with `message` filled in for a job, at most 1."""
         if self.message is not None:
             return self
-        parts = (transfer.num_bytes for each in job.all_collectives for transfer in each)
+        parts = (
+            transfer.num_bytes for collective in job.all_collectives for transfer in collective
+        )
         # At least that: small messages need no scale, and none may grow.
         largest = max(job.largest_message_bytes, *parts, _FITTING_BYTES)
         return replace(self, message=_FITTING_BYTES / largest)

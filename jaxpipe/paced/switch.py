@@ -30,7 +30,7 @@ from threading import Thread
 from jaxpipe.comm.tags import ALL_REDUCE_TAG, GATHER_TAG, NUM_MESSAGE_TAGS
 from jaxpipe.network import EventQueue, Link, MessageCosts, open_links
 from jaxpipe.paced.blocked_messages import BlockedMessages
-from jaxpipe.paced.protocol import PACKET_BYTES, Kind, Packet, PacketReader
+from jaxpipe.paced.protocol import PACKET_BYTES, Packet, PacketKind, PacketReader
 from jaxpipe.paced.timing_error import TimingError, TimingErrors
 from jaxpipe.paced.virtual_clock import TimeBase
 from jaxpipe.simulate.engine.running_collectives import CONTROL, pairs
@@ -136,9 +136,9 @@ class Switch:
 
     def _handle(self, packet: Packet) -> None:
         match packet.kind:
-            case Kind.JOINED:
+            case PacketKind.JOINED:
                 self._join(packet)
-            case Kind.WAITS:
+            case PacketKind.WAITS:
                 assert self._blocked is not None, packet
                 self._blocked.wait(packet)
             case _:
@@ -164,9 +164,9 @@ class Switch:
             self._post(early)
 
     def _report(self, packet: Packet, _leaves_s: float, arrives_s: float) -> None:
-        self._peers[packet.to].write(packet._replace(kind=Kind.ARRIVES, due_s=arrives_s))
+        self._peers[packet.to].write(packet._replace(kind=PacketKind.ARRIVES, due_s=arrives_s))
         if self._blocked is not None and packet.tag < NUM_MESSAGE_TAGS:
-            self._peers[packet.source].write(packet._replace(kind=Kind.SENT, due_s=arrives_s))
+            self._peers[packet.source].write(packet._replace(kind=PacketKind.SENT, due_s=arrives_s))
 
     def _link(self, packet: Packet) -> Link:
         pair = (self._job.device(packet.source), self._job.device(packet.to))
@@ -192,7 +192,7 @@ class _Peer:
         self._reader, self._outgoing = PacketReader(), bytearray()
         # MSG_WAITALL: this first read must not end inside the packet.
         (hello,) = self._reader.feed(connection.recv(PACKET_BYTES, socket.MSG_WAITALL))
-        assert hello.kind == Kind.HELLO, hello
+        assert hello.kind == PacketKind.HELLO, hello
         self.rank = hello.source
 
     def read(self) -> list[Packet] | None:

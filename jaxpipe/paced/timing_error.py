@@ -29,11 +29,11 @@ def added(parts: Iterable[TimingError]) -> TimingError:
     >>> added([one, TimingError(num_events=4), one]).mean_s
     0.16666666666666666
     """
-    each = tuple(parts)
+    addends = tuple(parts)
     return TimingError(
-        num_events=sum(part.num_events for part in each),
-        total_s=sum(part.total_s for part in each),
-        largest_s=max((part.largest_s for part in each), default=0.0),
+        num_events=sum(part.num_events for part in addends),
+        total_s=sum(part.total_s for part in addends),
+        largest_s=max((part.largest_s for part in addends), default=0.0),
     )
 
 

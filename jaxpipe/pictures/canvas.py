@@ -87,6 +87,6 @@ def _figure_class() -> "type[Figure]":
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UserError(
-            "matplotlib is not installed, and a picture needs it: run `pip install 'jaxpipe[plot]'`"
+            "cannot draw a picture: matplotlib is not installed; run `pip install 'jaxpipe[plot]'`"
         ) from error
     return Figure

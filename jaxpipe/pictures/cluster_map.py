@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from jaxpipe.pictures.axis_units import plain_number
 from jaxpipe.pictures.canvas import WIDTH_IN, check_format, new_figure, plain_text, save
 from jaxpipe.pictures.palette import BLUE, DARK, GREY, ORANGE
-from jaxpipe.pictures.units import plain_number
 from jaxpipe.topo import Cluster, site_positions
 from jaxpipe.topo.units import gbps_from_bytes_per_s, ms_from_seconds
 
@@ -94,18 +94,18 @@ def _count(number: int, what: str) -> str:
 def site_links(cluster: Cluster) -> tuple[SiteLink, ...]:
     """Return the links between all pairs of regions, in their order."""
     members = _members(cluster)
-    found = []
+    site_pairs = []
     for one, other in combinations(range(len(members)), 2):
         there, back = np.ix_(members[one], members[other]), np.ix_(members[other], members[one])
         latency_s, bandwidth = cluster.latency_s, cluster.bandwidth_bytes_per_s
-        found.append(
+        site_pairs.append(
             SiteLink(
                 between=(one, other),
                 latency_s=(float(latency_s[there].max()), float(latency_s[back].max())),
                 bytes_per_s=(float(bandwidth[there].min()), float(bandwidth[back].min())),
             )
         )
-    return tuple(found)
+    return tuple(site_pairs)
 
 
 def spanning_links(links: tuple[SiteLink, ...]) -> tuple[SiteLink, ...]:
@@ -119,13 +119,13 @@ def spanning_links(links: tuple[SiteLink, ...]) -> tuple[SiteLink, ...]:
     True
     """
     group = {region: region for link in links for region in link.between}
-    chosen = []
-    for link in sorted(links, key=lambda each: -each.slowest_bytes_per_s):
+    spanning = []
+    for link in sorted(links, key=lambda candidate: -candidate.slowest_bytes_per_s):
         one, other = (group[region] for region in link.between)
         if one != other:
-            chosen.append(link)
+            spanning.append(link)
             group = {region: one if of == other else of for region, of in group.items()}
-    return tuple(chosen)
+    return tuple(spanning)
 
 
 def scaled_positions(latency_s: np.ndarray) -> np.ndarray:
@@ -149,14 +149,14 @@ def scaled_positions(latency_s: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class RegionPlaces:
     """A point of the plane for each region, and where the points are from."""
 
     points: np.ndarray
     about: str
 
 
-def places_of(cluster: Cluster) -> Places:
+def places_of(cluster: Cluster) -> RegionPlaces:
     """Return where the regions are drawn: on earth if all positions are known, else by latency."""
     known = site_positions()
     if all(region in known for region in cluster.regions):
@@ -168,13 +168,15 @@ def places_of(cluster: Cluster) -> Places:
         about = "positions on earth, near ones moved apart"
         if stretch > 1.05:
             about += f", stretched {plain_number(stretch, digits=2)}x from south to north"
-        return Places(points=_apart(points * (1.0, stretch)), about=about)
+        return RegionPlaces(points=_apart(points * (1.0, stretch)), about=about)
     num = len(cluster.regions)
     latency_s = np.zeros((num, num))
     for link in site_links(cluster):
         one, other = link.between
         latency_s[one, other], latency_s[other, one] = link.latency_s
-    return Places(points=_apart(scaled_positions(latency_s)), about="distances follow latency")
+    return RegionPlaces(
+        points=_apart(scaled_positions(latency_s)), about="distances follow latency"
+    )
 
 
 _FLATTEST: Final = 0.4
@@ -229,7 +231,7 @@ def _draw_links(
 ) -> None:
     fastest = max((link.slowest_bytes_per_s for link in links), default=1.0)
     thin, thick = _WIDTHS_POINTS
-    for link in sorted(links, key=lambda each: each in labelled):
+    for link in sorted(links, key=lambda drawn: drawn in labelled):
         is_labelled = link in labelled
         curve = _arc(*places[list(link.between)])
         axes.plot(
@@ -258,11 +260,11 @@ _BEND: Final = 0.09
 """The height of an arc in the middle, as a fraction of its length."""
 
 
-def _write(axes: "Axes", place: np.ndarray, text: str, **looks: Any) -> None:
+def _write(axes: "Axes", position: np.ndarray, text: str, **looks: Any) -> None:
     box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
     axes.annotate(
         plain_text(text),
-        (float(place[0]), float(place[1])),
+        (float(position[0]), float(position[1])),
         textcoords="offset points",
         **{"xytext": (0, 0), "ha": "center", "va": "center", "bbox": box, **looks},
     )
@@ -272,11 +274,11 @@ def _draw_sites(axes: "Axes", cluster: Cluster, places: np.ndarray) -> None:
     counts = [len(members) for members in _members(cluster)]
     sizes = [120 + 380 * count / max(counts) for count in counts]
     axes.scatter(*places.T, s=sizes, color=ORANGE, edgecolor="white", linewidth=1.5, zorder=4)
-    for place, region, count in zip(places, cluster.regions, counts, strict=True):
+    for position, region, count in zip(places, cluster.regions, counts, strict=True):
         text = f"{region}\n{_count(count, 'device')}"
         looks = {"fontsize": 9, "fontweight": "bold", "color": DARK}
         # Below, as the arcs rise.
-        _write(axes, place, text, xytext=(0, -14), va="top", zorder=5, **looks)
+        _write(axes, position, text, xytext=(0, -14), va="top", zorder=5, **looks)
 
 
 def _both(there: float, back: float) -> str:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from jaxpipe.pictures.axis_units import BANDWIDTHS, SECONDS, Unit, plain_number, unit_for
 from jaxpipe.pictures.canvas import check_format, new_figure, plain_text, save
 from jaxpipe.pictures.palette import SCALE
-from jaxpipe.pictures.units import BANDWIDTHS, SECONDS, Unit, plain_number, unit_for
 from jaxpipe.topo import Cluster
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def draw_picture(cluster: Cluster, path: Path) -> None:
     )
     left, right = figure.subplots(1, 2)
     latency_s, bandwidth = (
-        _without_diagonal(each) for each in (cluster.latency_s, cluster.bandwidth_bytes_per_s)
+        _without_diagonal(matrix) for matrix in (cluster.latency_s, cluster.bandwidth_bytes_per_s)
     )
     ms = unit_for(latency_s.ravel(), SECONDS[:2])
     _panel(figure, left, cluster, latency_s, "latency", ms, f"{SCALE}_r")
@@ -94,7 +94,7 @@ def _norm(is_logarithmic: bool, *, low: float, high: float):
 
 def _ticks(is_logarithmic: bool, *, low: float, high: float) -> list[float]:
     spaced = np.geomspace if is_logarithmic else np.linspace
-    return [float(each) for each in spaced(low, high, 5)]
+    return [float(tick) for tick in spaced(low, high, 5)]
 
 
 def _write_numbers(axes: "Axes", shown: np.ndarray, image: "ScalarMappable") -> None:

@@ -8,7 +8,7 @@ from jaxpipe.pictures.canvas import new_figure, plain_text, save
 from jaxpipe.pictures.palette import BLUE, LINE, VERMILION
 
 
-class Point(NamedTuple):
+class ParetoPoint(NamedTuple):
     """The seconds of a step of a plan, its cost in a unit, and what stands at its point."""
 
     seconds: float
@@ -17,7 +17,12 @@ class Point(NamedTuple):
 
 
 def draw_front(
-    front: Sequence[Point], chosen: Point, path: Path, *, title: str, unit: str = "dollars"
+    front: Sequence[ParetoPoint],
+    chosen_point: ParetoPoint,
+    path: Path,
+    *,
+    title: str,
+    unit: str = "dollars",
 ) -> None:
     """Draw the front as steps, since no plan lies between two of its points, and the chosen plan.
 
@@ -27,13 +32,13 @@ def draw_front(
     figure = new_figure(width_in=8.0, height_in=4.5)
     axes = figure.subplots()
     ordered = sorted(front)
-    seconds, costs = [each.seconds for each in ordered], [each.cost for each in ordered]
+    seconds, costs = [point.seconds for point in ordered], [point.cost for point in ordered]
     axes.step(seconds, costs, where="post", color=BLUE, marker="o", linewidth=1.2)
-    axes.plot(chosen.seconds, chosen.cost, color=VERMILION, marker="*", markersize=14)
-    for each in ordered:
+    axes.plot(chosen_point.seconds, chosen_point.cost, color=VERMILION, marker="*", markersize=14)
+    for point in ordered:
         axes.annotate(
-            plain_text(each.name),
-            (each.seconds, each.cost),
+            plain_text(point.name),
+            (point.seconds, point.cost),
             xytext=(6, 6),
             textcoords="offset points",
             fontsize=7,

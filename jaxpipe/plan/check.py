@@ -29,8 +29,8 @@ def check_plan(plan: Plan, *, num_devices: int) -> None:
     if len(set(devices)) < len(devices) or not set(devices) <= set(range(num_devices)):
         placement = plan.groups if plan.has_groups else plan.placement
         raise PlanError(
-            f"each rank has a device of its own: `placement` is {placement} for "
-            f"{num_devices} devices; name each at most once, counted from 0"
+            f"`placement` {placement} must name each of the {num_devices} devices at most once, "
+            "counted from 0"
         )
     _check_trees(plan)
     check_programs(plan)
@@ -42,24 +42,24 @@ def _check_pipelines(plan: Plan) -> None:
     # An empty `placement` is refused here as well.
     if [pipeline.num_ranks for pipeline in plan.pipelines] != sizes or not sizes:
         raise PlanError(
-            f"every replica holds all stages: the rows of `placement` have "
-            f"{[len(row) for row in plan.placement]} devices, `cut` has "
-            f"{_each(pipeline.num_stages for pipeline in plan.pipelines)} stages, "
-            f"`num_chunks` of each device is {plan.num_chunks}; make them equal"
+            f"`placement` has rows of {[len(row) for row in plan.placement]} devices, `cut` has "
+            f"{_each(pipeline.num_stages for pipeline in plan.pipelines)} stages, and "
+            f"`num_chunks` is {plan.num_chunks}: every replica must hold all stages; make devices "
+            "x `num_chunks` the stages"
         )
     for pipeline in plan.pipelines:
         if len(pipeline.peers) not in (0, pipeline.num_ranks):
             raise PlanError(
-                f"each rank has its own group of devices: `peers` has {len(pipeline.peers)} rows "
-                f"for {pipeline.num_ranks} ranks; give one for each, or none at all"
+                f"`peers` has {len(pipeline.peers)} rows for {pipeline.num_ranks} ranks; give one "
+                "for each, or none at all"
             )
         _check_data_parts(pipeline, plan.sharing)
         _check_codecs(pipeline, num_chunks=plan.num_chunks)
     layers = [sum(pipeline.cut) for pipeline in plan.pipelines]
-    if len(set(layers)) > 1 or min(min(each.cut, default=0) for each in plan.pipelines) < 1:
+    if len(set(layers)) > 1 or min(min(one.cut, default=0) for one in plan.pipelines) < 1:
         raise PlanError(
-            f"every replica holds all layers, each stage at least one: `cut` is "
-            f"{[pipeline.cut for pipeline in plan.pipelines]}, of {layers} layers; make these equal"
+            f"`cut` {[pipeline.cut for pipeline in plan.pipelines]} must hold the same layers in "
+            f"every replica, {layers} of them, and at least one in each stage"
         )
 
 
@@ -68,15 +68,17 @@ def _check_data_parts(pipeline: Pipeline, sharing: Sharing) -> None:
     parts = pipeline.data_parts
     if parts and sharing not in (Sharing.TENSOR, Sharing.SEQUENCE):
         raise PlanError(
-            f"with `sharing` {sharing.value} all devices of a rank divide samples: `data_parts` is "
-            f"{list(parts)}; leave it out, or share by {Sharing.TENSOR.value}"
+            f"`data_parts` {list(parts)} must be left out with `sharing` {sharing.value}, where "
+            "all devices of a rank divide samples; leave it out, or share by "
+            f"{Sharing.TENSOR.value}"
         )
     if len(parts) not in (0, pipeline.num_ranks) or any(
-        each < 1 or size % each for size, each in zip(pipeline.degrees, parts, strict=False)
+        num_parts < 1 or size % num_parts
+        for size, num_parts in zip(pipeline.degrees, parts, strict=False)
     ):
         raise PlanError(
-            f"data parts of a rank have equal numbers of devices: `data_parts` is {list(parts)} "
-            f"for ranks of {list(pipeline.degrees)}; give one for each rank that divides them"
+            f"`data_parts` {list(parts)} must divide the devices of each rank, "
+            f"{list(pipeline.degrees)}; give one for each rank"
         )
 
 
@@ -85,8 +87,8 @@ def _check_codecs(pipeline: Pipeline, *, num_chunks: int) -> None:
     codecs = pipeline.codecs
     if codecs and num_chunks > 1:
         raise PlanError(
-            f"with several stages per rank all boundaries have one codec: `codecs` is {codecs}, "
-            f"`num_chunks` {num_chunks}; set `comm.boundary` instead"
+            f"`codecs` ({', '.join(codecs)}) must be the same at all boundaries with several "
+            f"stages per rank (`num_chunks` {num_chunks}); set `comm.boundary` instead"
         )
     if len(codecs) not in (0, pipeline.num_stages - 1):
         raise PlanError(
@@ -106,10 +108,10 @@ def _check_trees(plan: Plan) -> None:
     holders = [sorted(plan.holders(segment)) for segment in range(len(plan.segments))]
     in_trees = [ranks(tree) for tree in plan.sync]
     # Sorted: the order of ranks in a tree, and so its leader, is free.
-    if [sorted(each) for each in in_trees] != holders:
+    if [sorted(tree_ranks) for tree_ranks in in_trees] != holders:
         raise PlanError(
-            f"gradients are all-reduced over the ranks that hold them: `sync` has {in_trees}, the "
-            f"stages, or parts of them, {holders}; name each rank once, at each that it holds"
+            f"`sync` {in_trees} must name each rank once for each stage or part that it holds "
+            f"({holders}), since gradients are all-reduced over those ranks"
         )
     all_ranks, shared = sorted(ranks(plan.sync_all)), list(plan.embedding_holders())
     if all_ranks != list(range(plan.num_ranks)) or sorted(ranks(plan.sync_shared)) != shared:
@@ -123,8 +125,8 @@ def _check_size(pipeline: Pipeline) -> None:
     most = min(MAX_MICROBATCHES, _MAX_FORWARDS // max(1, pipeline.num_stages))
     if pipeline.num_microbatches > most:
         raise PlanError(
-            f"a step has at most {most:,} microbatches with {pipeline.num_stages:,} stages: "
-            f"`num_microbatches` is {pipeline.num_microbatches:,}; use a larger `microbatch`"
+            f"`num_microbatches` ({pipeline.num_microbatches:,}) must be at most {most:,} with "
+            f"{pipeline.num_stages:,} stages; use a larger `microbatch`"
         )
 
 
@@ -141,21 +143,22 @@ def check_programs(plan: Plan) -> None:
     """
     if isinstance(plan.schedule, ScheduleKind):
         # Raises if a schedule cannot be generated: once for replicas that are alike.
-        by_shape = {each.shape: replica for replica, each in enumerate(plan.pipelines)}
+        by_shape = {pipeline.shape: replica for replica, pipeline in enumerate(plan.pipelines)}
         for replica in by_shape.values():
             plan.train_schedule(replica=replica)
         return
     if not plan.is_even:
         raise PlanError(
-            "a custom schedule is one for all replicas, which differ in this plan: `schedule` has "
-            f"{len(plan.schedule)} rows; name a schedule, such as {ScheduleKind.ONE_F_ONE_B}"
+            f"`schedule` has {len(plan.schedule)} rows, and a custom schedule is one for all "
+            "replicas, which differ in this plan; name a schedule, such as "
+            f"{ScheduleKind.ONE_F_ONE_B}"
         )
     forwards = [i for program in plan.schedule for i in program if i.op is Op.FORWARD]
     num_microbatches = len(forwards) // plan.num_stages
     if len(plan.schedule) != plan.num_pipeline_ranks or num_microbatches != plan.num_microbatches:
         raise PlanError(
-            f"a schedule has a row per rank, with all microbatches: `schedule` has "
-            f"{len(plan.schedule)} rows and {num_microbatches} microbatches, the plan "
-            f"{plan.num_pipeline_ranks} and {plan.num_microbatches}; make them equal"
+            f"`schedule` has {len(plan.schedule)} rows and {num_microbatches} microbatches, and "
+            f"must have those of the plan, {plan.num_pipeline_ranks} ranks and "
+            f"{plan.num_microbatches} microbatches"
         )
     plan.train_schedule()

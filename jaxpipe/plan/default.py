@@ -140,7 +140,8 @@ def devices_of(config: PlanConfig, cluster: Cluster) -> tuple[int, ...]:
     for name, count in Counter(config.devices).items():
         if count > 1:
             raise PlanError(
-                f"a device runs one rank: `plan.devices` names {name!r} {count} times; name it once"
+                f"`plan.devices` names {name!r} {count} times, and a device runs one rank; name it "
+                "once"
             )
         if name not in index:
             near = get_close_matches(name, index, n=1)
@@ -179,24 +180,24 @@ def _num_microbatches(config: PlanConfig, *, batch: int, num_replicas: int) -> t
         counts *= num_replicas
     if (count := max(counts)) > MAX_MICROBATCHES:
         raise PlanError(
-            f"a step has at most {MAX_MICROBATCHES:,} microbatches: `train.batch` = {batch} makes "
-            f"{count:,} of them; lower it, or raise `plan.microbatch`"
+            f"`train.batch` ({batch}) makes {count:,} microbatches, and a step has at most "
+            f"{MAX_MICROBATCHES:,}; lower it, or raise `plan.microbatch`"
         )
     return counts
 
 
 def _equal_num_microbatches(config: PlanConfig, *, batch: int, num_replicas: int) -> int:
     assert config.microbatch is not None, config
-    each = num_replicas * config.microbatch
-    if batch % each:
+    divisor = num_replicas * config.microbatch
+    if batch % divisor:
         # Rounded down and up; 0 is no batch.
-        fitting = [n for n in (batch // each * each, -(-batch // each) * each) if n]
+        fitting = [n for n in (batch // divisor * divisor, -(-batch // divisor) * divisor) if n]
         raise PlanError(
             f"`train.batch` must be divisible by `plan.replicas` x `plan.microbatch` = "
-            f"{num_replicas} x {config.microbatch} = {each}: it is {batch}; use "
+            f"{num_replicas} x {config.microbatch} = {divisor}: it is {batch}; use "
             + " or ".join(map(str, fitting))
         )
-    return batch // each
+    return batch // divisor
 
 
 def _num_microbatches_of(

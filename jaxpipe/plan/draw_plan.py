@@ -123,8 +123,8 @@ def _chunks(plan: Plan) -> str:
 def _placement(plan: Plan, cluster: Cluster) -> Iterator[str]:
     # Replicas with the same partition share a heading.
     cells = [
-        [f"rank {first + n} on {_names(group, cluster)}" for n, group in enumerate(each.groups)]
-        for first, each in zip(plan.first_ranks, plan.pipelines, strict=True)
+        [f"rank {first + n} on {_names(group, cluster)}" for n, group in enumerate(row.groups)]
+        for first, row in zip(plan.first_ranks, plan.pipelines, strict=True)
     ]
     heads = {
         pipeline.cut: [

@@ -47,7 +47,7 @@ def check_hosts(groups: tuple[tuple[int, ...], ...], cluster: Cluster) -> None:
         hosts = dict.fromkeys(cluster.devices[device].host for device in group)
         if len(hosts) > 1:
             raise PlanError(
-                f"a rank has devices of one host: `placement` has {list(group)} for rank {rank}, "
-                f"which are on {', '.join(hosts)} of cluster {cluster.name!r}; take fewer devices "
+                f"`placement` has {list(group)} for rank {rank}, which are on {', '.join(hosts)} "
+                f"of cluster {cluster.name!r}: a rank has devices of one host; take fewer devices "
                 "for it, or more of one host"
             )

@@ -41,14 +41,16 @@ def island_of(plan: Plan, *, rank: int, num_islands: int) -> Island:
     firsts = (*plan.first_ranks[::per_island], plan.num_ranks)
     ranks = range(firsts[number], firsts[number + 1])
     replicas = range(number * per_island, (number + 1) * per_island)
-    own = plan if num_islands == 1 else _plan_of(plan, replicas, ranks)
+    part = plan if num_islands == 1 else _plan_of(plan, replicas, ranks)
     return Island(
         number=number,
-        plan=own,
+        plan=part,
         ranks=ranks,
         replicas=replicas,
-        share=own.batch / plan.batch,
-        counterparts=tuple(tuple(first + n for first in firsts[:-1]) for n in range(own.num_ranks)),
+        share=part.batch / plan.batch,
+        counterparts=tuple(
+            tuple(first + n for first in firsts[:-1]) for n in range(part.num_ranks)
+        ),
     )
 
 
@@ -93,7 +95,7 @@ def check_islands(plan: Plan, *, num_islands: int) -> None:
 
 def _plan_of(plan: Plan, replicas: range, ranks: range) -> Plan:
     labels = {rank: rank - ranks.start for rank in ranks}
-    own = Plan(
+    part = Plan(
         pipelines=plan.pipelines[replicas.start : replicas.stop],
         schedule=plan.schedule,
         tied=plan.tied,
@@ -101,7 +103,7 @@ def _plan_of(plan: Plan, replicas: range, ranks: range) -> Plan:
         all_reduce=plan.all_reduce,
     )
     return with_trees(
-        own,
+        part,
         segment=lambda number, _: relabelled(restricted(plan.sync[number], ranks), labels),
         shared=lambda _: relabelled(restricted(plan.sync_shared, ranks), labels),
         every=lambda _: relabelled(restricted(plan.sync_all, ranks), labels),

@@ -18,11 +18,11 @@ def even_partition(*, num_layers: int, num_stages: int) -> Cut:
     """
     if num_layers < num_stages:
         raise PlanError(
-            f"each stage holds at least one layer: `plan.stages` is {num_stages} but the model "
-            f"has {num_layers} layers; use at most {num_layers} stages"
+            f"`plan.stages` ({num_stages}) must be at most {num_layers}, the layers of the model: "
+            "each stage holds at least one layer"
         )
-    each, spare = divmod(num_layers, num_stages)
-    return tuple(each + (stage < spare) for stage in range(num_stages))
+    size, spare = divmod(num_layers, num_stages)
+    return tuple(size + (stage < spare) for stage in range(num_stages))
 
 
 def check_partition(cut: Cut, *, num_layers: int, num_stages: int, field: str = "plan.cut") -> None:
@@ -39,7 +39,7 @@ def check_partition(cut: Cut, *, num_layers: int, num_stages: int, field: str = 
             f"{num_stages}; give {num_stages} numbers"
         )
     if min(cut, default=0) < 1:
-        raise PlanError(f"each stage holds at least one layer: `{field}` is {list(cut)}")
+        raise PlanError(f"`{field}` {list(cut)} must have at least one layer in each stage")
     if sum(cut) != num_layers:
         raise PlanError(
             f"`{field}` covers the layers: {list(cut)} adds up to {sum(cut)}, the model has "

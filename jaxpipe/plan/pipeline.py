@@ -48,19 +48,19 @@ class Pipeline:
     @property
     def degrees(self) -> tuple[int, ...]:
         """The number of devices of each rank."""
-        return tuple(1 + len(each) for each in self.peers) or (1,) * self.num_ranks
+        return tuple(1 + len(peer) for peer in self.peers) or (1,) * self.num_ranks
 
     @property
     def tensor_parts(self) -> tuple[int, ...]:
         """The devices of each rank that compute the same samples."""
         parts = self.data_parts or (1,) * self.num_ranks
-        return tuple(size // each for size, each in zip(self.degrees, parts, strict=True))
+        return tuple(size // part for size, part in zip(self.degrees, parts, strict=True))
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """The devices of each rank, the one that sends and receives first."""
         peers = self.peers or ((),) * self.num_ranks
-        return tuple((device, *each) for device, each in zip(self.devices, peers, strict=True))
+        return tuple((device, *peer) for device, peer in zip(self.devices, peers, strict=True))
 
     @property
     def num_ranks(self) -> int:

@@ -177,7 +177,9 @@ class Plan:
 
     def of_each(self, **changes: Any) -> "Plan":
         """Return the plan with these fields of every pipeline replaced."""
-        return replace(self, pipelines=tuple(replace(each, **changes) for each in self.pipelines))
+        return replace(
+            self, pipelines=tuple(replace(pipeline, **changes) for pipeline in self.pipelines)
+        )
 
     def on_devices(self, placement: Iterable[tuple[int, ...]]) -> "Plan":
         """Return the plan with ranks of other single devices: a row for each replica."""
@@ -190,14 +192,14 @@ class Plan:
         """
         rows = [tuple(row) for row in placement]
         moved = tuple(
-            replace(each, devices=tuple(g[0] for g in row), peers=tuple(g[1:] for g in row))
-            for each, row in zip(self.pipelines, rows, strict=True)
+            replace(pipeline, devices=tuple(g[0] for g in row), peers=tuple(g[1:] for g in row))
+            for pipeline, row in zip(self.pipelines, rows, strict=True)
         )
-        kept = tuple(
+        codecs_left = tuple(
             new if new.degrees == old.degrees else replace(new, data_parts=())
             for new, old in zip(moved, self.pipelines, strict=True)
         )
-        return replace(self, pipelines=kept)
+        return replace(self, pipelines=codecs_left)
 
     def rank(self, *, replica: int, stage: int) -> int:
         """Return the rank that holds a stage of a replica."""
@@ -325,7 +327,9 @@ class Plan:
     def _pipeline(self, replica: int | None) -> Pipeline:
         """Return the pipeline of a replica, or that of all."""
         if replica is None and not self.is_even:
-            raise _unlike("the schedule", (each.num_microbatches for each in self.pipelines))
+            raise _unlike(
+                "the schedule", (pipeline.num_microbatches for pipeline in self.pipelines)
+            )
         return self.pipelines[replica or 0]
 
     def _of_all(self, name: str) -> Any:

@@ -198,21 +198,20 @@ def read_plan(path: Path, cluster: Cluster) -> Plan:
     file = _parse(_read(path), source=str(path))
     if file.cluster != cluster.name:
         raise PlanError(
-            f"a plan is for one cluster: {path} has `cluster` {file.cluster!r}, the configuration "
-            f"{cluster.name!r}; plan again, or name that cluster"
+            f"{path} has `cluster` {file.cluster!r}, the configuration {cluster.name!r}; plan "
+            "again, or name that cluster"
         )
     plan = _plan(file, source=str(path), num_devices=len(cluster))
     named = ResolvedPlan.of(plan, cluster)
     # Positions shift if the cluster file gains a device under the same `cluster` name; names tell.
-    for rank, (group, own) in enumerate(
+    for rank, (group, group_in_cluster) in enumerate(
         zip(_names(file) or named.groups, named.groups, strict=False)
     ):
-        if group != own:
-            name, expected = (" ".join(each) for each in (group, own))
+        if group != group_in_cluster:
+            name, expected = (" ".join(names) for names in (group, group_in_cluster))
             raise PlanError(
-                f"a plan names the devices of its cluster: {path} has {name!r} in `devices` for "
-                f"rank {rank}, cluster {cluster.name!r} has {expected!r} there; the "
-                "cluster has changed, plan again"
+                f"{path} has {name!r} in `devices` for rank {rank}, and cluster {cluster.name!r} "
+                f"has {expected!r} there: the cluster has changed; plan again"
             )
     check_hosts(plan.groups, cluster)
     return plan
@@ -241,8 +240,8 @@ def parse_resolved_plan(text: str, *, source: str) -> ResolvedPlan:
     plan = _plan(file, source=source, num_devices=num_devices)
     if len(names) != plan.num_ranks:
         raise PlanError(
-            f"a resolved plan names the device of each rank: {source} has {plan.num_ranks} ranks "
-            f"and {len(names)} names in `devices`; set `plan.file` to it instead"
+            f"{source} has {plan.num_ranks} ranks and {len(names)} names in `devices`: a resolved "
+            "plan names the devices of each rank; set `plan.file` to it instead"
         )
     return ResolvedPlan(plan=plan, cluster=file.cluster, groups=names)
 
@@ -291,8 +290,8 @@ def _plan(file: _File, *, source: str, num_devices: int) -> Plan:
 def _pipeline(row: _Replica, file: _File, *, source: str) -> Pipeline:
     values: dict[str, Any] = {}
     for name in _SHARED:
-        own = getattr(row, name)
-        values[name] = getattr(file, name) if own is None else own
+        value = getattr(row, name)
+        values[name] = getattr(file, name) if value is None else value
     for name in ("cut", "microbatch", "num_microbatches"):
         if values[name] is None:
             raise PlanError(
@@ -344,5 +343,5 @@ def _tree(array: Any) -> SyncTree:
     if isinstance(array, list) and array:  # an empty array is refused below: it has no leader
         return tuple(_tree(member) for member in array)
     if not isinstance(array, int) or isinstance(array, bool):  # `true` is an int in Python
-        raise PlanError(f"a sync tree is made of ranks: it has {array!r}; name a rank there")
+        raise PlanError(f"`sync` must be made of ranks, and has {array!r}; name a rank there")
     return array

@@ -139,9 +139,9 @@ def usual_s(seconds: Sequence[float]) -> float:
     return mean(each_s for each_s in seconds if each_s <= longest_s)
 
 
-def _beyond(whole: Mapping[Op, float], block: Mapping[Op, float]) -> dict[Op, float]:
+def _beyond(with_block: Mapping[Op, float], block: Mapping[Op, float]) -> dict[Op, float]:
     """Return the seconds that an end adds to a block; noise may make them less than 0."""
-    return {op: max(0.0, seconds - block[op]) for op, seconds in whole.items()}
+    return {op: max(0.0, seconds - block[op]) for op, seconds in with_block.items()}
 
 
 def _with_loss(head: Mapping[Op, float]) -> dict[Op, float]:

@@ -174,14 +174,14 @@ def _part(measured: PartCosts, *, parameters: int) -> Part:
     # The halves one after the other may take longer than the whole backward, so scale them to it.
     later = of_weights_s / (of_input_s + of_weights_s)
     # A tied head is measured with the embedding table, and counted without it.
-    own = parameters / measured.parameters
+    fraction = parameters / measured.parameters
     return Part(
         forward_s=measured.forward_s,
         backward_s=measured.backward_s,
         parameters=parameters,
         kept_bytes=measured.kept_bytes,
         backward_weight_s=later * measured.backward_s,
-        update_s=own * measured.timings[Op.UPDATE].median_s,
+        update_s=fraction * measured.timings[Op.UPDATE].median_s,
     )
 
 

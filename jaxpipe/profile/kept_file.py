@@ -77,9 +77,9 @@ class KeptFile:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             check_private(folder)
             # Two processes may measure the same at once: each writes a file of its own.
-            own = folder / f"{self.path.name}.{os.getpid()}"
-            write_durably(own, msgspec.json.encode(content))
-            own.replace(self.path)
+            temporary = folder / f"{self.path.name}.{os.getpid()}"
+            write_durably(temporary, msgspec.json.encode(content))
+            temporary.replace(self.path)
         except (OSError, RuntimeError) as error:
             logger.warning("the measurement is not kept: %s", error)
 

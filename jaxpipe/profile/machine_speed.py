@@ -59,8 +59,8 @@ def measured_speed(
     measurement = Measurement(module="jaxpipe.profile.speed_process", timeout_s=120.0)
     speeds = measure_apart(measurement, Speed, cores=usable_cores(), observe=observe)
     speed = Speed(
-        flops_per_s=min(each.flops_per_s for each in speeds),
-        copy_bytes_per_s=min(each.copy_bytes_per_s for each in speeds),
+        flops_per_s=min(measured.flops_per_s for measured in speeds),
+        copy_bytes_per_s=min(measured.copy_bytes_per_s for measured in speeds),
     )
     if keep:
         _file(environment).write(speed)

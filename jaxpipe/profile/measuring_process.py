@@ -131,17 +131,17 @@ class _Process:
 def _started(measurement: Measurement, cores: Sequence[int]) -> Iterator[list[_Process]]:
     logs = [TemporaryFile("w+", errors="replace") for _ in cores]  # noqa: SIM115 - closed below
     processes = [_start(measurement, core, log) for core, log in zip(cores, logs, strict=True)]
-    timer = Timer(measurement.timeout_s, lambda: [each.process.kill() for each in processes])
+    timer = Timer(measurement.timeout_s, lambda: [process.process.kill() for process in processes])
     timer.daemon = True
     timer.start()
     try:
         yield processes
     finally:
         timer.cancel()
-        for each in processes:
-            each.process.kill()
-            each.process.communicate()
-            each.errors.close()
+        for process in processes:
+            process.process.kill()
+            process.process.communicate()
+            process.errors.close()
 
 
 def _start(measurement: Measurement, core: int, errors: IO[str]) -> _Process:

@@ -105,7 +105,7 @@ def measure_part(
     gc.collect()
     before = _live_bytes()
     compiled = compile_stage(functions, ops=_OPS, precision=settings.matmul_precision)
-    held = _hold(functions, compiled, seed=settings.seed)
+    state = _hold(functions, compiled, seed=settings.seed)
     timed = partial(
         time_in_turn,
         warmup=settings.warmup,
@@ -115,8 +115,8 @@ def measure_part(
     )
     # Before timing: the update frees or donates these arrays.
     live_bytes = _live_bytes() - before
-    parameters, kept_bytes = _size(held.params), _num_bytes(held.residuals)
-    microbatch = _Microbatch(compiled, held)
+    parameters, kept_bytes = _size(state.params), _num_bytes(state.residuals)
+    microbatch = _Microbatch(compiled, state)
     observe(f"{name}: forward and backward")
     forward, backward = timed((microbatch.forward, microbatch.backward))
     observe(f"{name}: backward in two halves")
@@ -124,7 +124,7 @@ def measure_part(
         (microbatch.forward, microbatch.backward_input, microbatch.backward_weight)
     )
     observe(f"{name}: update")
-    (update,) = timed((_update(compiled, held),))
+    (update,) = timed((_update(compiled, state),))
     stats = jax.local_devices()[0].memory_stats() or {}
     return PartCosts(
         name=name,
@@ -158,8 +158,8 @@ def _hold(functions: StageFunctions, compiled: CompiledStage, *, seed: int) -> _
     # Label 0 for all: its loss costs as much as that of any other class.
     num_targets = stage.model.vocabulary if work.labelled is None else 1
     samples, targets = (
-        jnp.asarray(random.integers(0, below, each.shape), each.dtype)
-        for each, below in ((work.inputs, stage.model.vocabulary), (work.targets, num_targets))
+        jnp.asarray(random.integers(0, below, array.shape), array.dtype)
+        for array, below in ((work.inputs, stage.model.vocabulary), (work.targets, num_targets))
     )
     activation = compiled.spec.activation
     hidden = jnp.asarray(random.normal(size=activation.shape), activation.dtype)
@@ -195,51 +195,55 @@ class _Microbatch:
     """The calls for one microbatch: each uses up what the one before has kept."""
 
     compiled: CompiledStage
-    held: _Held
+    arrays: _Held
     carried: Any = None
 
     def forward(self) -> Any:
-        held = self.held
-        output, held.residuals = self.compiled.forward(held.compute, *held.given)
-        return output, held.residuals
+        microbatch = self.arrays
+        output, microbatch.residuals = self.compiled.forward(microbatch.compute, *microbatch.given)
+        return output, microbatch.residuals
 
     def backward(self) -> Any:
-        held = self.held
-        residuals, held.residuals = held.residuals, None
+        microbatch = self.arrays
+        residuals, microbatch.residuals = microbatch.residuals, None
         # `gradients` are donated: each call must continue with the result of the last.
-        of_input, held.gradients = self.compiled.backward(
-            held.compute, residuals, held.cotangent, held.gradients
+        of_input, microbatch.gradients = self.compiled.backward(
+            microbatch.compute, residuals, microbatch.cotangent, microbatch.gradients
         )
-        return of_input, held.gradients
+        return of_input, microbatch.gradients
 
     def backward_input(self) -> Any:
-        held = self.held
-        residuals, held.residuals = held.residuals, None
+        microbatch = self.arrays
+        residuals, microbatch.residuals = microbatch.residuals, None
         of_input, self.carried = self.compiled.backward_input(
-            held.compute, residuals, held.cotangent
+            microbatch.compute, residuals, microbatch.cotangent
         )
         return of_input, self.carried
 
     def backward_weight(self) -> Any:
-        held = self.held
+        microbatch = self.arrays
         carried, self.carried = self.carried, None
-        held.gradients = self.compiled.backward_weight(held.compute, carried, held.gradients)
-        return held.gradients
+        microbatch.gradients = self.compiled.backward_weight(
+            microbatch.compute, carried, microbatch.gradients
+        )
+        return microbatch.gradients
 
 
-def _update(compiled: CompiledStage, held: _Held) -> Callable[[], Any]:
+def _update(compiled: CompiledStage, state: _Held) -> Callable[[], Any]:
     """Return the call of all that a step does once, which must be last: it donates parameters."""
     # As on a rank: it does not outlive the backwards, and would add to the peak.
-    held.residuals = None
+    state.residuals = None
 
     def call() -> Any:
-        buckets = compiled.pack(held.gradients)
-        held.gradients = held.compute = None
+        buckets = compiled.pack(state.gradients)
+        state.gradients = state.compute = None
         square_norm = np.float32(compiled.square_norm(buckets))
-        held.params, held.moments = compiled.update(held.params, held.moments, buckets, square_norm)
+        state.params, state.moments = compiled.update(
+            state.params, state.moments, buckets, square_norm
+        )
         # The next step's first calls.
-        held.compute, held.gradients = compiled.cast(held.params), compiled.zeros()
-        return held.params, held.moments, held.compute, held.gradients
+        state.compute, state.gradients = compiled.cast(state.params), compiled.zeros()
+        return state.params, state.moments, state.compute, state.gradients
 
     return call
 

@@ -42,15 +42,15 @@ class DataConfig:
     def __post_init__(self) -> None:
         if (self.folder is None) == (not self.sources):
             raise ValueError(
-                f"data is one dataset or a mixture: `folder` is {self.folder or 'missing':.80}, "
-                f"`sources` has {len(self.sources)} tables; give either"
+                f"`folder` ({self.folder or 'missing':.80}) and `sources` ({len(self.sources)} "
+                "tables) exclude each other, and one is needed; give either"
             )
         if self.folder is not None:
             check_dataset_folder(self.folder)
         if len(set(self.folders)) < len(self.folders):
             raise ValueError(
-                f"a folder may be a source once: `sources` has {', '.join(self.folders):.200}; "
-                "raise the `weight` of one"
+                f"`sources` has a folder twice ({', '.join(self.folders):.200}); raise the "
+                "`weight` of one instead"
             )
 
     @property

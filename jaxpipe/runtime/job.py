@@ -21,7 +21,7 @@ from jaxpipe.runtime.metrics.run_truth import RunTruth, truth_of
 from jaxpipe.runtime.rank_mesh import MeshConfig, first_device, rank_mesh
 from jaxpipe.runtime.run_config import RunConfig
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
-from jaxpipe.runtime.stage.mesh import ONE_DEVICE, Device, Layout, layout_over
+from jaxpipe.runtime.stage.mesh import ONE_DEVICE, Device, StageLayout, layout_over
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.stage.optimizer_config import LossScaleConfig, OptimizerConfig
 from jaxpipe.runtime.stage.stage import Stage
@@ -96,7 +96,7 @@ class Job:
         """The number of tokens of a step, over all replicas; of pictures, of positions."""
         return self.train.batch * self.sequence
 
-    def layout(self, devices: Sequence[Device], *, rank: int) -> Layout:
+    def layout(self, devices: Sequence[Device], *, rank: int) -> StageLayout:
         """Return the layout of the stages of a rank over the devices of its process.
 
         Raises:
@@ -107,7 +107,7 @@ class Job:
         return layout_over(devices[first:], mesh, split=self.model.split)
 
     def functions(
-        self, *, stage: int, rank: int = 0, layout: Layout = ONE_DEVICE
+        self, *, stage: int, rank: int = 0, layout: StageLayout = ONE_DEVICE
     ) -> StageFunctions:
         """Return the functions of a stage of a rank; replicas that are alike have equal ones.
 

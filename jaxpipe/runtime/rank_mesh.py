@@ -80,5 +80,5 @@ def first_device(plan: Plan, mesh: MeshConfig, *, rank: int, num_devices: int) -
     """
     if not plan.has_groups:
         return 0
-    sizes = [rank_mesh(plan, mesh, rank=each).num_devices for each in range(plan.num_ranks)]
+    sizes = [rank_mesh(plan, mesh, rank=rank).num_devices for rank in range(plan.num_ranks)]
     return sum(sizes[:rank]) if sum(sizes) <= num_devices else 0

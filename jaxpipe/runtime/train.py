@@ -271,16 +271,16 @@ def _saver(job: Job, transport: Transport, *, hooks: Hooks) -> Saver:
 
 def _restored(worker: Worker, saved: Saved | None) -> tuple[OuterLoop | None, TrainState, int]:
     """Return the outer loop, if there is one, the state to train from, and its number of steps."""
-    whole = worker.whole
-    state = None if saved is None else met(saved, whole.outer)
+    job = worker.whole
+    state = None if saved is None else met(saved, job.outer)
     if state is not None and state is not saved and worker.everyone.rank == 0:
         logger.warning(
             "`outer.islands` is %d, and was %d when step %d was saved: all start from the mean",
-            whole.outer.islands,
+            job.outer.islands,
             saved_outer(state.metadata).islands,
             state.step,
         )
-    if not whole.outer.is_on:
+    if not job.outer.is_on:
         return None, *restore_state(worker, state)
     return start_outer(worker, state)
 
@@ -289,8 +289,8 @@ def _finish(saver: Saver) -> None:
     """Wait for the last checkpoint, without which the run has failed."""
     if (failure := saver.close()) is not None:
         raise RunError(
-            f"the last checkpoint could not be saved: {failure}; free some space, and resume from "
-            "the newest one with --resume"
+            f"cannot save the last checkpoint: {failure}; free some space, and resume from the "
+            "newest one with --resume"
         )
 
 

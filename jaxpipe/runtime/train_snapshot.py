@@ -65,7 +65,7 @@ def snapshot(worker: Worker, state: TrainState, *, step: int) -> Snapshot:
         if job.plan.replica(rank) == 0:
             first_layer = job.plan.layers(stage, replica=0).start
             tensors = _tensors(trained.params, moments, first_layer=first_layer)
-            shards[f"stage-{stage}"] = {name: np.array(each) for name, each in tensors.items()}
+            shards[f"stage-{stage}"] = {name: np.array(tensor) for name, tensor in tensors.items()}
     metadata = {**job.description, **to_metadata(state)}
     return Snapshot(step=step, shards=shards, metadata=metadata)
 
@@ -187,23 +187,23 @@ def _restored(
 ) -> StageState:
     fresh, sharded = _fresh(calls), calls.spec.sharded
     read = partial(_read, checkpoint.read, first_layer=first_layer)
-    place = calls.spec.layout.place  # every leaf becomes an array of its own: all are donated
-    found = read(saved_part(model, fresh.params, step=checkpoint.step), prefix="")
-    params = place(overlay(fresh.params, found))
+    put = calls.spec.layout.place  # every leaf becomes an array of its own: all are donated
+    restored = read(saved_part(model, fresh.params, step=checkpoint.step), prefix="")
+    params = put(overlay(fresh.params, restored))
     if not num_updates:  # an import has no moments: they are fresh
         return StageState(params=params, moments=fresh.moments)
-    found = {
+    restored = {
         # The moments of a sharded optimizer are pieces: whole ones are like the parameters.
         name: _owned(calls, read(sharded.shapes if sharded else tree, prefix=f"{name}."))
         for name, tree in moments_of(fresh.moments).items()
     }
-    moments = with_moments(fresh.moments, found, num_updates=num_updates)
-    return StageState(params=params, moments=place(moments))
+    moments = with_moments(fresh.moments, restored, num_updates=num_updates)
+    return StageState(params=params, moments=put(moments))
 
 
 def _read(read: Read, template: Parameters, *, first_layer: int, prefix: str) -> Parameters:
-    found = read(names(template, first_layer=first_layer, prefix=prefix))
-    return restore(template, found, first_layer=first_layer, prefix=prefix)
+    tensors = read(names(template, first_layer=first_layer, prefix=prefix))
+    return restore(template, tensors, first_layer=first_layer, prefix=prefix)
 
 
 def _owned(calls: StageCalls, moment: Parameters) -> Parameters:
@@ -222,12 +222,12 @@ def whole_moments(worker: Worker, state: StageState, *, stage: int) -> dict[str,
     sharded = worker.calls[stage].spec.sharded
     if sharded is None:
         return moments
-    whole = worker.interpreter.parameter_gather.all_gather(
+    gathered = worker.interpreter.parameter_gather.all_gather(
         [sharded.vectors(owned) for owned in moments.values()], stage=stage, sizes=sharded.sizes
     )
     return {
         moment: sharded.join(vectors, owned)
-        for (moment, owned), vectors in zip(moments.items(), whole, strict=True)
+        for (moment, owned), vectors in zip(moments.items(), gathered, strict=True)
     }
 
 

@@ -1,6 +1,6 @@
 """Pipeline schedules: instructions, generators, lowering, static checks and drawings."""
 
-from jaxpipe.schedule.check.check import check
+from jaxpipe.schedule.check.check_schedule import check
 from jaxpipe.schedule.csv_file import (
     parse_schedule,
     read_schedule,

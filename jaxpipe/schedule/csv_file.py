@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxpipe.errors import PlanError
-from jaxpipe.schedule.check.check import check
+from jaxpipe.schedule.check.check_schedule import check
 from jaxpipe.schedule.deadlock import reach
 from jaxpipe.schedule.instruction import Instruction, Op, Schedule, backward, forward
 from jaxpipe.schedule.lower import lower
@@ -64,7 +64,10 @@ def schedule_rows(compute: Schedule) -> list[str]:
     num_ranks = len(compute)
     has_chunks = count_stages(compute) > num_ranks
     return [
-        ",".join(_text(each, num_ranks=num_ranks, has_chunks=has_chunks) for each in program)
+        ",".join(
+            _text(instruction, num_ranks=num_ranks, has_chunks=has_chunks)
+            for instruction in program
+        )
         for program in compute
     ]
 
@@ -94,12 +97,12 @@ def parse_schedule(lines: Sequence[str], *, source: str, num_stages: int) -> Sch
     rows = list(_rows(lines, source))
     if not rows or num_stages < 1 or num_stages % len(rows):
         raise PlanError(
-            f"ranks hold an equal part of the stages: {source} has {len(rows)} rows with cells, "
-            f"`num_stages` is {num_stages}; make the one a multiple of the other"
+            f"{source} has {len(rows)} rows with cells, and `num_stages` ({num_stages}) must be a "
+            "multiple of that: ranks hold an equal part of the stages"
         )
     programs = tuple(
         # A dict keeps the order and, of a repeated instruction, only the last cell.
-        {_instruction(each, rank, num_ranks=len(rows), num_stages=num_stages): each for each in row}
+        {_instruction(cell, rank, num_ranks=len(rows), num_stages=num_stages): cell for cell in row}
         for rank, row in enumerate(rows)
     )
     for row, program in zip(rows, programs, strict=True):
@@ -171,35 +174,35 @@ def _check_whole(compute: Schedule, rows: list[tuple[_Cell, ...]], *, num_stages
     """Refuse a schedule in which a microbatch does not pass a stage once in each direction."""
     num_ranks = len(compute)
     # Microbatches count up to the highest: a gap below it is a missing instruction.
-    last = max(each.microbatch or 0 for program in compute for each in program)
+    last = max(instruction.microbatch or 0 for program in compute for instruction in program)
     for rank, (program, row) in enumerate(zip(compute, rows, strict=True)):
         present = frozenset(program)
-        for cell, each in zip(row, program, strict=True):
-            if each.op is Op.BACKWARD and not present.isdisjoint(_halves(each)):
+        for cell, instruction in zip(row, program, strict=True):
+            if instruction.op is Op.BACKWARD and not present.isdisjoint(_halves(instruction)):
                 raise cell.refusal("a backward is whole or split", "is both; remove one of them")
         for stage in stages_held(rank, num_ranks=num_ranks, num_stages=num_stages):
             for lacking in _lacking(present, stage, num_microbatches=last + 1):
                 cell = _text(lacking, num_ranks=num_ranks, has_chunks=num_stages > num_ranks)
                 raise PlanError(
-                    f"every microbatch passes once each way: {row[0].source}, row {row[0].row} "
-                    f"lacks `{cell}`; add it"
+                    f"{row[0].source}, row {row[0].row} lacks `{cell}`: every microbatch passes "
+                    "once each way; add it"
                 )
 
 
-def _halves(whole: Instruction) -> tuple[Instruction, Instruction]:
-    return replace(whole, op=Op.BACKWARD_INPUT), replace(whole, op=Op.BACKWARD_WEIGHT)
+def _halves(full: Instruction) -> tuple[Instruction, Instruction]:
+    return replace(full, op=Op.BACKWARD_INPUT), replace(full, op=Op.BACKWARD_WEIGHT)
 
 
 def _lacking(
     present: Collection[Instruction], stage: int, *, num_microbatches: int
 ) -> Iterator[Instruction]:
     for microbatch in range(num_microbatches):
-        whole = backward(stage, microbatch)
-        halves = _halves(whole)
+        full = backward(stage, microbatch)
+        halves = _halves(full)
         # Half of a split backward demands the other half, not a whole one.
         is_split = any(half in present for half in halves)
-        needed = (forward(stage, microbatch), *(halves if is_split else (whole,)))
-        yield from (each for each in needed if each not in present)
+        needed = (forward(stage, microbatch), *(halves if is_split else (full,)))
+        yield from (cell for cell in needed if cell not in present)
 
 
 def _text(compute: Instruction, *, num_ranks: int, has_chunks: bool) -> str:

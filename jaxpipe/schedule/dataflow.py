@@ -18,7 +18,7 @@ from jaxpipe.schedule.instruction import Instruction, Op
 from jaxpipe.schedule.virtual_stages import holder
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """The kinds of values that computes produce."""
 
     ACTIVATION = "activation"
@@ -30,16 +30,16 @@ class Kind(StrEnum):
 class Value(NamedTuple):
     """The result of a compute: its kind, stage and microbatch."""
 
-    kind: Kind
+    kind: ValueKind
     stage: int
     microbatch: int
 
 
 _MADE_BY = {
-    Op.FORWARD: Kind.ACTIVATION,
-    Op.BACKWARD: Kind.GRADIENT,
-    Op.BACKWARD_INPUT: Kind.GRADIENT,
-    Op.BACKWARD_WEIGHT: Kind.CONTRIBUTION,
+    Op.FORWARD: ValueKind.ACTIVATION,
+    Op.BACKWARD: ValueKind.GRADIENT,
+    Op.BACKWARD_INPUT: ValueKind.GRADIENT,
+    Op.BACKWARD_WEIGHT: ValueKind.CONTRIBUTION,
 }
 
 
@@ -64,13 +64,17 @@ def inputs(compute: Instruction, *, num_stages: int) -> tuple[Value, ...]:
     stage, microbatch = compute.stage, compute.microbatch
     assert microbatch is not None, compute
     if compute.op is Op.BACKWARD_WEIGHT:
-        return (Value(Kind.GRADIENT, stage, microbatch),)
+        return (Value(ValueKind.GRADIENT, stage, microbatch),)
     source = source_stage(compute, num_stages=num_stages)
     if compute.op is Op.FORWARD:
-        return () if source is None else (Value(Kind.ACTIVATION, source, microbatch),)
+        return () if source is None else (Value(ValueKind.ACTIVATION, source, microbatch),)
     # The forward of the same stage, which left them.
-    residuals = Value(Kind.ACTIVATION, stage, microbatch)
-    return (residuals,) if source is None else (residuals, Value(Kind.GRADIENT, source, microbatch))
+    residuals = Value(ValueKind.ACTIVATION, stage, microbatch)
+    return (
+        (residuals,)
+        if source is None
+        else (residuals, Value(ValueKind.GRADIENT, source, microbatch))
+    )
 
 
 def source_stage(compute: Instruction, *, num_stages: int) -> int | None:

@@ -68,9 +68,7 @@ reduce scalars; update
             backwards.
     """
     if num_replicas < 1:
-        raise PlanError(
-            f"a model has a replica: `num_replicas` is {num_replicas}; make it at least 1"
-        )
+        raise PlanError(f"`num_replicas` ({num_replicas}) must be at least 1")
     _check_compute(compute)
     num_ranks, num_stages = len(compute), count_stages(compute)
     # With one stage, an embedding is shared only with replicas that have several.
@@ -100,7 +98,7 @@ def _pipeline(
     program: Program, *, num_ranks: int, num_stages: int, reduced: Sequence[range] | None
 ) -> Iterator[Instruction]:
     # A later entry replaces an earlier one: the last compute completes the stage's gradients.
-    last_of = {each.stage: each for each in program}
+    last_of = {instruction.stage: instruction for instruction in program}
     for compute in program:
         stage, microbatch = compute.stage, compute.microbatch
         assert microbatch is not None, compute
@@ -118,9 +116,9 @@ def _pipeline(
 
 def _sums(rank: int, *, num_ranks: int, num_stages: int, tied: bool) -> Iterator[Instruction]:
     if tied:
-        own = stages_held(rank, num_ranks=num_ranks, num_stages=num_stages)
+        stages_here = stages_held(rank, num_ranks=num_ranks, num_stages=num_stages)
         shared = together(Bucket.TIED, stage=0, num_ranks=num_ranks, num_stages=num_stages)
-        yield from (each for each in shared if each.stage in own)
+        yield from (instruction for instruction in shared if instruction.stage in stages_here)
     yield reduce(rank, Bucket.SCALARS)  # after the gradients: it has their norm
 
 
@@ -137,7 +135,7 @@ def _check_compute(compute: Schedule) -> None:
         for position, instruction in enumerate(program):
             if not instruction.is_compute:
                 raise PlanError(
-                    "only forwards and backwards can be lowered: stage "
-                    f"{instruction.stage}, position "
-                    f"{position} of `compute` is `{describe(instruction)}`; lower a schedule once"
+                    f"stage {instruction.stage} has `{describe(instruction)}` at position "
+                    f"{position} of `compute`: only forwards and backwards can be lowered; lower a "
+                    "schedule once"
                 )

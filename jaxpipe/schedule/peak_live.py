@@ -22,7 +22,11 @@ def peak_live(schedule: Schedule) -> tuple[int, ...]:
 
 def _peak(program: Program) -> int:
     # In an evaluation no forward is awaited by a backward, and nothing is kept.
-    awaited = {(each.stage, each.microbatch) for each in program if each.frees_residuals}
+    awaited = {
+        (instruction.stage, instruction.microbatch)
+        for instruction in program
+        if instruction.frees_residuals
+    }
     live = peak = 0
     for instruction in program:
         pair = (instruction.stage, instruction.microbatch)

@@ -47,22 +47,23 @@ def render(schedule: Schedule, *, num_columns: int = 100) -> str:
         PlanError: the schedule is empty or deadlocks.
     """
     num_ranks, num_stages = len(schedule), count_stages(schedule)
-    computes = [each for program in schedule for each in program if each.is_compute]
+    computes = [
+        instruction for program in schedule for instruction in program if instruction.is_compute
+    ]
     # A whole backward next to split ones is as long as its two halves.
-    backward_slots = 2.0 if any(each.op is Op.BACKWARD_INPUT for each in computes) else 1.0
+    backward_slots = 2.0 if any(compute.op is Op.BACKWARD_INPUT for compute in computes) else 1.0
     slots = timetable(
         schedule, forward_s=(1.0,) * num_stages, backward_s=(backward_slots,) * num_stages
     )
     chunk_size = None if num_ranks == num_stages else num_ranks
     num_slots = round(slots.makespan_s)
     # A backward is the widest mark.
-    cell = max(len(f"[{_number(each, chunk_size=chunk_size)}]") for each in computes)
+    cell = max(len(f"[{_number(compute, chunk_size=chunk_size)}]") for compute in computes)
     label = len(f"stage {num_ranks - 1}") + 1
     num_drawn = min(num_slots, (num_columns - label) // cell)
     if num_drawn < 1:
         raise ConfigError(
-            f"a drawing has room for a slot: `num_columns` is {num_columns}; "
-            f"make it at least {label + cell}"
+            f"`num_columns` ({num_columns}) must be at least {label + cell}, room for a slot"
         )
     row_name = "stage" if chunk_size is None else "rank"
     rows = [
@@ -87,7 +88,7 @@ def legend(schedule: Schedule) -> str:
     >>> legend(gpipe(num_stages=2, num_microbatches=3))
     '0 forward of microbatch 0, [0] backward, . idle'
     """
-    ops = {each.op for program in schedule for each in program}
+    ops = {instruction.op for program in schedule for instruction in program}
     names = [f"{_MARKS[op].format(0).strip()} {name}" for op, name in _NAMES.items() if op in ops]
     chunks = [] if len(schedule) == count_stages(schedule) else ["0.1 microbatch 0 of chunk 1"]
     return ", ".join([*names, ". idle", *chunks])

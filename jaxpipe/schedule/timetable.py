@@ -71,11 +71,16 @@ def timetable(
             backward-weight takes as long as its backward, or the programs deadlock.
     """
     num_ranks, num_stages = len(schedule), count_stages(schedule)
-    programs = tuple(tuple(each for each in program if each.is_compute) for program in schedule)
+    programs = tuple(
+        tuple(instruction for instruction in program if instruction.is_compute)
+        for program in schedule
+    )
     # Without computes there would be no makespan to divide by.
     check_size(
         num_stages=num_ranks,
-        num_microbatches=len({each.microbatch for program in programs for each in program}),
+        num_microbatches=len(
+            {instruction.microbatch for program in programs for instruction in program}
+        ),
     )
     if backward_weight_s is None:
         backward_weight_s = tuple(seconds / 2 for seconds in backward_s)
@@ -84,9 +89,7 @@ def timetable(
     _check_durations("backward_weight_s", backward_weight_s, num_stages=num_stages)
     _check_parts(backward_s, backward_weight_s)
     if not 0 <= message_s < math.inf:
-        raise PlanError(
-            f"a message takes no time or some: `message_s` is {message_s}; give finite seconds"
-        )
+        raise PlanError(f"`message_s` ({message_s}) must be finite seconds, not negative")
     run = _Run(
         programs=programs,
         durations=_durations(forward_s, backward_s, backward_weight_s),
@@ -104,7 +107,7 @@ def _durations(
     return {
         Op.FORWARD: forward_s,
         Op.BACKWARD: backward_s,
-        Op.BACKWARD_INPUT: tuple(whole - weight for whole, weight in parts),
+        Op.BACKWARD_INPUT: tuple(total - weight for total, weight in parts),
         Op.BACKWARD_WEIGHT: backward_weight_s,
     }
 
@@ -163,18 +166,15 @@ class _Run:
 def _check_durations(name: str, durations: tuple[float, ...], *, num_stages: int) -> None:
     if len(durations) != num_stages:
         raise PlanError(
-            f"every stage has a duration: `{name}` has {len(durations)} for {num_stages} stages; "
-            "give one to each"
+            f"`{name}` has {len(durations)} durations for {num_stages} stages; give one for each"
         )
     if not all(0 < seconds < math.inf for seconds in durations):
-        raise PlanError(
-            f"a duration is positive: `{name}` is {durations}; give finite seconds above zero"
-        )
+        raise PlanError(f"`{name}` {durations} must be finite seconds above zero")
 
 
 def _check_parts(backward_s: tuple[float, ...], backward_weight_s: tuple[float, ...]) -> None:
-    if any(part >= whole for part, whole in zip(backward_weight_s, backward_s, strict=True)):
+    if any(part >= total for part, total in zip(backward_weight_s, backward_s, strict=True)):
         raise PlanError(
-            f"a part is less than the whole: `backward_weight_s` is {backward_weight_s}, "
-            f"`backward_s` {backward_s}; leave seconds to each backward-input"
+            f"`backward_weight_s` {backward_weight_s} must be below `backward_s` {backward_s}, "
+            "of which it is a part; leave seconds for each backward-input"
         )

@@ -47,7 +47,7 @@ def count_stages(schedule: Schedule) -> int:
     """
     num_ranks = len(schedule)
     # Rounded up to whole chunks: the highest stage need not be on the last rank.
-    last = max((each.stage for program in schedule for each in program), default=0)
+    last = max((instruction.stage for program in schedule for instruction in program), default=0)
     return num_ranks * (1 + max(0, last) // num_ranks) if num_ranks else 0
 
 
@@ -56,20 +56,15 @@ def check_size(*, num_stages: int, num_microbatches: int) -> None:
 
     >>> check_size(num_stages=0, num_microbatches=4)
     Traceback (most recent call last):
-    jaxpipe.errors.PlanError: a schedule needs a stage: `num_stages` is 0; make it at least 1
+    jaxpipe.errors.PlanError: `num_stages` (0) must be at least 1
 
     Raises:
         PlanError: `num_stages` or `num_microbatches` is less than one.
     """
     if num_stages < 1:
-        raise PlanError(
-            f"a schedule needs a stage: `num_stages` is {num_stages}; make it at least 1"
-        )
+        raise PlanError(f"`num_stages` ({num_stages}) must be at least 1")
     if num_microbatches < 1:
-        raise PlanError(
-            f"a schedule needs a microbatch: `num_microbatches` is {num_microbatches}; "
-            "make it at least 1"
-        )
+        raise PlanError(f"`num_microbatches` ({num_microbatches}) must be at least 1")
 
 
 def check_chunks(*, num_stages: int, num_chunks: int) -> None:
@@ -77,14 +72,14 @@ def check_chunks(*, num_stages: int, num_chunks: int) -> None:
 
     >>> check_chunks(num_stages=6, num_chunks=4)
     Traceback (most recent call last):
-    jaxpipe.errors.PlanError: every rank holds as many chunks: `num_stages` is 6 and `num_chunks` \
-is 4; make the one a multiple of the other
+    jaxpipe.errors.PlanError: `num_stages` (6) must be a multiple of `num_chunks` (4): every rank \
+holds as many chunks
 
     Raises:
         PlanError: `num_chunks` is less than one, or does not divide `num_stages`.
     """
     if num_chunks < 1 or num_stages % num_chunks:
         raise PlanError(
-            f"every rank holds as many chunks: `num_stages` is {num_stages} and `num_chunks` is "
-            f"{num_chunks}; make the one a multiple of the other"
+            f"`num_stages` ({num_stages}) must be a multiple of `num_chunks` ({num_chunks}): every "
+            "rank holds as many chunks"
         )

@@ -105,11 +105,11 @@ def mean_account(steps: Sequence[StepAccount]) -> StepAccount:
         seconds=sum(step.seconds for step in steps) / count,
         ranks=tuple(
             RankAccount(
-                rank=each[0].rank,
-                spent_s=_means([rank.spent_s for rank in each]),
-                waited_s=_means([rank.waited_s for rank in each]),
+                rank=account[0].rank,
+                spent_s=_means([rank.spent_s for rank in account]),
+                waited_s=_means([rank.waited_s for rank in account]),
             )
-            for each in ranks
+            for account in ranks
         ),
     )
 
@@ -119,11 +119,11 @@ def mean_spent_s(step: StepAccount) -> dict[Spent, float]:
     return _means([rank.spent_s for rank in step.ranks])
 
 
-def _means(each: Sequence[Mapping[_Key, float]]) -> dict[_Key, float]:
+def _means(rows: Sequence[Mapping[_Key, float]]) -> dict[_Key, float]:
     totals: dict[_Key, float] = defaultdict(float)
-    for seconds in each:
+    for seconds in rows:
         for key, value in seconds.items():
-            totals[key] += value / len(each)
+            totals[key] += value / len(rows)
     return dict(totals)
 
 
@@ -186,7 +186,7 @@ def _swept(
     is_open: Counter[_Cause] = Counter()
     since_s = start_s
     # By time alone: `None` does not compare with a cause.
-    for at_s, change, cause in sorted(changes, key=lambda each: each[0]):
+    for at_s, change, cause in sorted(changes, key=lambda change: change[0]):
         yield min(is_open, default=None), at_s - since_s
         since_s = at_s
         if cause is not None:
@@ -235,8 +235,8 @@ def _last_to_join(spans: Iterable[Span]) -> dict[tuple[str, int | None], Span]:
     last: dict[tuple[str, int | None], Span] = {}
     for span in spans:
         if span.lane is Lane.REDUCE:
-            kept = last.setdefault(_all_reduce_of(span), span)
-            if span.start_s > kept.start_s:
+            earliest = last.setdefault(_all_reduce_of(span), span)
+            if span.start_s > earliest.start_s:
                 last[_all_reduce_of(span)] = span
     return last
 

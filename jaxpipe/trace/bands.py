@@ -25,7 +25,7 @@ _FEW: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class RowGroup:
     """Neighbouring rows of the same stages, from `top` to `bottom`, in rows."""
 
     label: str
@@ -42,7 +42,7 @@ class Bands:
 
     tops: Mapping[int, float]
     labels: Mapping[int, str]
-    groups: tuple[Group, ...]
+    groups: tuple[RowGroup, ...]
     height: float
 
 
@@ -66,14 +66,14 @@ def bands_of(trace: Trace, *, ranks: Sequence[int] | None = None) -> Bands:
     )
     is_grouped = len({stages[rank] for rank in drawn}) < len(drawn)
     tops: dict[int, float] = {}
-    groups: list[Group] = []
+    groups: list[RowGroup] = []
     top = 0.0
-    for held, members in groupby(drawn, key=lambda rank: stages[rank]):
+    for stages_shared, members in groupby(drawn, key=lambda rank: stages[rank]):
         top += _GAP if is_grouped and tops else 0.0
         begin = top
         for rank in members:
             tops[rank], top = top, top + 1
-        groups.append(Group(label=_stage_label(held), top=begin, bottom=top))
+        groups.append(RowGroup(label=_stage_label(stages_shared), top=begin, bottom=top))
     return Bands(
         tops=tops,
         labels={
@@ -93,10 +93,10 @@ def device_label(trace: Trace, rank: int) -> str:
 
 def stages_of(trace: Trace) -> tuple[tuple[int, ...], ...]:
     """Return the stages that each rank has spans of, in order."""
-    found: defaultdict[int, set[int]] = defaultdict(set)
+    stages: defaultdict[int, set[int]] = defaultdict(set)
     for span in trace.spans:
-        found[span.rank].add(span.stage)
-    return tuple(tuple(sorted(found[rank])) for rank in range(len(trace.rank_names)))
+        stages[span.rank].add(span.stage)
+    return tuple(tuple(sorted(stages[rank])) for rank in range(len(trace.rank_names)))
 
 
 def chosen_ranks(
@@ -109,22 +109,22 @@ def chosen_ranks(
     Raises:
         ConfigError: a list is none, the trace has no such rank or stage, or no rank is both.
     """
-    held = stages_of(trace)
-    of_stages = {stage for each in held for stage in each}
-    wanted_ranks = _chosen("--ranks", ranks, frozenset(range(len(held))))
+    stages_by_rank = stages_of(trace)
+    of_stages = {stage for stages_of_rank in stages_by_rank for stage in stages_of_rank}
+    wanted_ranks = _chosen("--ranks", ranks, frozenset(range(len(stages_by_rank))))
     wanted_stages = _chosen("--stages", stages, frozenset(of_stages))
-    chosen = tuple(
+    ranks_drawn = tuple(
         rank
-        for rank, of_rank in enumerate(held)
+        for rank, of_rank in enumerate(stages_by_rank)
         # A rank without spans has no stage: only a choice of stages leaves it out.
         if rank in wanted_ranks and (stages is None or not wanted_stages.isdisjoint(of_rank))
     )
-    if not chosen:
+    if not ranks_drawn:
         raise ConfigError(
-            f"a rank must be in `--ranks` and hold one of `--stages`, and none does: they are "
-            f"{ranks!r:.80} and {stages!r:.80}; leave out one of them"
+            f"`--ranks` ({ranks!r:.80}) and `--stages` ({stages!r:.80}) have no rank in common; "
+            "leave out one of them"
         )
-    return chosen
+    return ranks_drawn
 
 
 def parse_numbers(text: str, *, name: str) -> frozenset[int]:
@@ -138,9 +138,9 @@ def parse_numbers(text: str, *, name: str) -> frozenset[int]:
     """
     numbers: set[int] = set()
     for part in text.split(","):
-        found = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", part, re.ASCII)
-        first = int(found[1]) if found else 0
-        last = int(found[2] or found[1]) if found else -1
+        match = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", part, re.ASCII)
+        first = int(match[1]) if match else 0
+        last = int(match[2] or match[1]) if match else -1
         if last < first:
             raise ConfigError(
                 f"`{name}` must be numbers and ascending ranges such as 0-7,12, not {text!r:.80}"

@@ -63,7 +63,7 @@ def to_chrome(trace: Trace) -> dict[str, Any]:
             "truth": trace.truth.value,
             "about": trace.about,
             "first_step": _FIRST_STEP,
-            "bubbles": [list(each) for each in trace.bubbles],
+            "bubbles": [list(bubble) for bubble in trace.bubbles],
             "rank_names": list(trace.rank_names),
         },
         "traceEvents": [

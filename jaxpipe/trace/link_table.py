@@ -23,7 +23,7 @@ def link_table(reports: Sequence[LinkReport], *, ranks: bool = False) -> list[st
 def _added(one: LinkUse, other: LinkUse) -> LinkUse:
     """Return the sum of two uses of a link; seconds at the planned bandwidth add up as well."""
     seconds, timed_bytes = one.seconds + other.seconds, one.timed_bytes + other.timed_bytes
-    planned_s = sum((each.efficiency or 0.0) * each.seconds for each in (one, other))
+    planned_s = sum((links.efficiency or 0.0) * links.seconds for links in (one, other))
     return LinkUse(
         source=one.source,
         to=one.to,
@@ -38,10 +38,10 @@ def _added(one: LinkUse, other: LinkUse) -> LinkUse:
 
 
 def _cells(row: Mapping[str, LinkUse]) -> str:
-    whole = row["all"]
+    total = row["all"]
     amounts = [row[kind].num_bytes if kind in row else 0 for kind in Traffic]
-    speed = whole.goodput_bytes_per_s
+    speed = total.goodput_bytes_per_s
     shown = "-" if speed is None else f"{speed / 1e6:.4g} MB/s"
-    share = "-" if whole.efficiency is None else f"{whole.efficiency:.1%}"
+    share = "-" if total.efficiency is None else f"{total.efficiency:.1%}"
     sizes = "".join(f"{f'{amount / 1e6:.4g} MB':>13}" for amount in amounts)
-    return f"{sizes}{f'{whole.seconds:.4g} s':>11}{shown:>13}{share:>12}"
+    return f"{sizes}{f'{total.seconds:.4g} s':>11}{shown:>13}{share:>12}"

@@ -59,9 +59,9 @@ def side_by_side(traces: Sequence[Trace]) -> Trace:
     """Return traces of different ranks as one; the ranks of each follow those of the one before."""
     names: list[str] = []
     spans: list[Span] = []
-    for each in traces:
-        spans += _moved(each, range(len(each.rank_names)), by=len(names)).spans
-        names += each.rank_names
+    for trace in traces:
+        spans += _moved(trace, range(len(trace.rank_names)), by=len(names)).spans
+        names += trace.rank_names
     return replace(traces[0], rank_names=tuple(names), spans=tuple(spans), bubbles=())
 
 

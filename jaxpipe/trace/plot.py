@@ -149,7 +149,7 @@ def draw_panels(figure: "Figure | SubFigure", panels: Sequence[Panel]) -> None:
     ]
     # Outside of the axes, so that it covers no box.
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
-    heights = [each.height for each in bands]
+    heights = [band.height for band in bands]
     grid = figure.subplots(len(panels), 1, height_ratios=heights, squeeze=False)
     # All spans of a step, also those of ranks that are not drawn: times of pictures compare.
     seconds = max(_duration_s(panel) for panel in panels)
@@ -296,7 +296,7 @@ def _group_labels(axes: "Axes", bands: Bands, *, row_px: float, pad_points: floa
 
 def _title(panel: Panel) -> str:
     trace, step = panel.trace, panel.step
-    bubble = next(each.bubble for each in summarise(trace) if each.step == step)
+    bubble = next(summary.bubble for summary in summarise(trace) if summary.step == step)
     title = [panel.heading] if panel.heading else []
     title += [f"step {step}", trace.label]
     if bubble is not None:

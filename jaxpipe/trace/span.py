@@ -83,7 +83,7 @@ def messages(trace: Trace) -> tuple[tuple[Span, Span], ...]:
     """
     sends: defaultdict[_Key, list[Span]] = defaultdict(list)
     receives: defaultdict[_Key, list[Span]] = defaultdict(list)
-    for span in sorted(trace.spans, key=lambda each: each.start_s):
+    for span in sorted(trace.spans, key=lambda other: other.start_s):
         if span.lane is Lane.SEND and span.peer is not None:
             sends[span.step, span.rank, span.peer, span.microbatch].append(span)
         elif span.lane is Lane.RECEIVE and span.peer is not None:

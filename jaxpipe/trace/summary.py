@@ -130,7 +130,7 @@ def _covered_s(spans: Iterable[Span]) -> float:
     """Return the seconds in which at least one of the spans is open: their union."""
     covered_s = 0.0
     end_s = -float("inf")
-    for span in sorted(spans, key=lambda each: each.start_s):
+    for span in sorted(spans, key=lambda other: other.start_s):
         # Only what is not covered yet; 0 for a span inside of an earlier one.
         covered_s += max(0.0, span.end_s - max(span.start_s, end_s))
         end_s = max(end_s, span.end_s)

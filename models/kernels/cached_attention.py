@@ -81,8 +81,8 @@ class Decode:
         del form  # one query for each row: there is nothing to cut into parts
         assert scores.causal, scores
         layer, rows = self._layer, jnp.arange(q.shape[0])
-        for place, each in enumerate((k, v)):
-            self.cache = self.cache.at[layer, place, rows, self._starts].set(each[:, 0])
+        for position, new in enumerate((k, v)):
+            self.cache = self.cache.at[layer, position, rows, self._starts].set(new[:, 0])
         self._layer = layer + 1
         keys, values = self.cache[layer]
         return _attend(q[:, 0], keys, values, self._starts, scores)

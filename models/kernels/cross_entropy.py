@@ -96,9 +96,9 @@ def _forward(
 
 
 def _backward(
-    chunk: int, softcap: float, kept: _Residuals, of_loss: Array
+    chunk: int, softcap: float, residuals: _Residuals, of_loss: Array
 ) -> tuple[Array, Array, None]:
-    x, rows, targets, logsumexp, logits = kept
+    x, rows, targets, logsumexp, logits = residuals
 
     def add(of_rows: Array, part: tuple[tuple[Array, Array, Array], Array]) -> tuple[Array, Array]:
         (x, targets, is_token), logsumexp = part

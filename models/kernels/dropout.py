@@ -23,12 +23,12 @@ def dropout(
     """
     if key is None or rate == 0:
         return x
-    kept = jax.random.bernoulli(key, 1 - rate, x.shape)
+    mask = jax.random.bernoulli(key, 1 - rate, x.shape)
     # The mask is drawn outside of `_drop`: recomputing it would draw it again.
-    return _drop(x, kept, rate)
+    return _drop(x, mask, rate)
 
 
 @partial(jax.checkpoint, static_argnums=2)
-def _drop(x: Float[Array, "..."], kept: Bool[Array, "..."], rate: float) -> Float[Array, "..."]:
+def _drop(x: Float[Array, "..."], mask: Bool[Array, "..."], rate: float) -> Float[Array, "..."]:
     # Without the checkpoint, `where` also keeps an array of zeros for the backward.
-    return jnp.where(kept, x / (1 - rate), 0)
+    return jnp.where(mask, x / (1 - rate), 0)

@@ -27,7 +27,7 @@ from jaxpipe.models.kernels.scores import Scores
 
 
 @runtime_checkable
-class Places(Protocol):
+class TokenPlaces(Protocol):
     """Where the tokens of a microbatch are (`jaxpipe.runtime.stage.placed.Places`)."""
 
     @property
@@ -51,7 +51,7 @@ class Places(Protocol):
         ...
 
 
-def placed_attention(places: Places) -> CachedAttention:
+def placed_attention(places: TokenPlaces) -> CachedAttention:
     """Return the attention of these tokens."""
     if places.axis is None:
         assert places.segments is not None, "a whole sequence in a row needs no other attention"

@@ -33,8 +33,8 @@ from jaxtyping import Array, Float, Int
 from jaxpipe.models.gpt_config import Attention
 from jaxpipe.models.kernels.cached_attention import Heads, SharedHeads
 from jaxpipe.models.kernels.scores import (
+    AttentionPiece,
     Differentiated,
-    Piece,
     Queries,
     Scores,
     attend,
@@ -111,15 +111,15 @@ def _forward(
     q: Queries, k: Keys, v: Keys, segments: Array | None, how: Scores, ring: Ring
 ) -> tuple[Array, tuple[Array | None, ...]]:
     edges = _edges(q)
-    found = [nothing_attended(q[..., begin:end, :]) for begin, end in edges]
+    outputs = [nothing_attended(q[..., begin:end, :]) for begin, end in edges]
     for meetings in _turns(k, v, segments, how, ring):
         for meeting in meetings:
             row, (begin, end) = meeting.row, edges[meeting.row]
-            found[row] = meeting.if_read(meeting.added, found[row], q[..., begin:end, :])
-    mixed = jnp.concatenate([piece.output() for piece in found], axis=-2)
+            outputs[row] = meeting.if_read(meeting.added, outputs[row], q[..., begin:end, :])
+    mixed = jnp.concatenate([piece.output() for piece in outputs], axis=-2)
     # Both under one name: a policy that keeps the output must keep the statistic with it.
     output = checkpoint_name(merged(mixed.astype(v.dtype)), "attention")
-    statistic = jnp.concatenate([piece.statistic() for piece in found], axis=-1)
+    statistic = jnp.concatenate([piece.statistic() for piece in outputs], axis=-1)
     return output, (q, k, v, segments, output, checkpoint_name(statistic, "attention"))
 
 
@@ -131,8 +131,8 @@ def _backward(
     # In float32, by piece: many turns add to each.
     of_q = [jnp.zeros(q[..., begin:end, :].shape, jnp.float32) for begin, end in edges]
     of_k, of_v = (
-        [jnp.zeros(each[:, :, begin:end].shape, jnp.float32) for begin, end in edges]
-        for each in (k, v)
+        [jnp.zeros(array[:, :, begin:end].shape, jnp.float32) for begin, end in edges]
+        for array in (k, v)
     )
     for meetings in _turns(k, v, segments, how, ring):
         for meeting in meetings:
@@ -142,8 +142,8 @@ def _backward(
             of_q[row], of_k[column], of_v[column] = meeting.if_read(meeting.gradients, before, mine)
         # They follow their keys; after the last turn they are at home.
         of_k, of_v = ring.send(*of_k), ring.send(*of_v)
-    whole = (jnp.concatenate(each, axis=-2).astype(q.dtype) for each in (of_q, of_k, of_v))
-    of_queries, of_keys, of_values = whole
+    gradients = (jnp.concatenate(parts, axis=-2).astype(q.dtype) for parts in (of_q, of_k, of_v))
+    of_queries, of_keys, of_values = gradients
     return of_queries, of_keys, of_values, None
 
 
@@ -167,10 +167,10 @@ class _Meeting:
     segments: tuple[Array, Array] | tuple[None, None]
     how: Scores
 
-    def added(self, before: Piece, q: Queries) -> Piece:
+    def added(self, before: AttentionPiece, q: Queries) -> AttentionPiece:
         """Return the attention to other keys and to these."""
 
-        def block(_: None, rows: tuple) -> tuple[None, Piece]:
+        def block(_: None, rows: tuple) -> tuple[None, AttentionPiece]:
             places, segments, before, q = rows
             masks = self._masks(places, segments, num_dims=q.ndim)
             return None, before.joined(attend(q, self.k, self.v, self.how, masks))
@@ -221,7 +221,7 @@ def _turns(
     # once, and keep those of all pieces.
     tied = jax.lax.optimization_barrier((jax.lax.axis_index(ring.axis), segments, k))
     (this, segments, k), edges = tied, _edges(k)
-    own = segments
+    own_segments = segments
     for turn in range(ring.size):
         # Sent before the products of this turn, which need not wait for it.
         is_last = turn + 1 == ring.size
@@ -235,8 +235,8 @@ def _turns(
                 of_queries=ring.places(this, row, end - begin),
                 of_keys=ring.places((this - turn) % ring.size, column, last - first),
                 segments=(None, None)
-                if segments is None or own is None
-                else (own[:, begin:end], segments[:, first:last]),
+                if segments is None or own_segments is None
+                else (own_segments[:, begin:end], segments[:, first:last]),
                 how=how,
             )
             for row, (begin, end) in enumerate(edges)
@@ -270,9 +270,9 @@ def _by_rows(block: Callable, carry: Any, rows: tuple, *, axes: tuple) -> tuple[
         x = jnp.moveaxis(x, 0, -3)
         return x.reshape(*x.shape[:-3], -1, x.shape[-1])
 
-    each = jax.tree.map(lambda a, part: jax.tree.map(lambda x: split(x, a), part), axes, rows)
-    carry, found = jax.lax.scan(block, carry, each)
-    return carry, jax.tree.map(join, found)
+    blocks = jax.tree.map(lambda a, part: jax.tree.map(lambda x: split(x, a), part), axes, rows)
+    carry, results = jax.lax.scan(block, carry, blocks)
+    return carry, jax.tree.map(join, results)
 
 
 def _num_blocks(length: int) -> int:

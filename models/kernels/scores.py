@@ -55,7 +55,7 @@ class Scores:
         return (query >= key) & (query - key < self.window) if self.window else query >= key
 
 
-class Piece(NamedTuple):
+class AttentionPiece(NamedTuple):
     """Attention to some of the keys, in float32.
 
     Args:
@@ -73,19 +73,19 @@ class Piece(NamedTuple):
         # The output is divided: fewer divisions than for weights, `width` of them per query.
         return self.mixed / self.total
 
-    def joined(self, other: "Piece") -> "Piece":
+    def joined(self, other: "AttentionPiece") -> "AttentionPiece":
         """Return the attention to the keys of both."""
         peak = jnp.maximum(self.peak, other.peak)
         mine, theirs = jnp.exp(self.peak - peak), jnp.exp(other.peak - peak)
         total = self.total * mine + other.total * theirs
-        return Piece(peak, total, self.mixed * mine + other.mixed * theirs)
+        return AttentionPiece(peak, total, self.mixed * mine + other.mixed * theirs)
 
     def statistic(self) -> Statistic:
         """Return the logarithm of the sum of the exponentials of scores."""
         return (self.peak + jnp.log(self.total))[..., 0]
 
 
-def attend(q: Queries, k: Heads, v: Heads, how: Scores, masks: Masks) -> Piece:
+def attend(q: Queries, k: Heads, v: Heads, how: Scores, masks: Masks) -> AttentionPiece:
     """Return the attention of queries to keys that all `masks` (..., queries, keys) allow."""
     products = _dot("bhqd,bhkd->bhqk", q, k) * _scale(q, how)
     scores = _masked(_capped(products, how)[0], masks)
@@ -93,13 +93,13 @@ def attend(q: Queries, k: Heads, v: Heads, how: Scores, masks: Masks) -> Piece:
     weights = jnp.exp(scores - peak)
     total = jnp.sum(weights, axis=-1, keepdims=True)
     # Weights are at most 1, safe in float16.
-    return Piece(peak, total, _dot("bhqk,bhkd->bhqd", weights.astype(v.dtype), v))
+    return AttentionPiece(peak, total, _dot("bhqk,bhkd->bhqd", weights.astype(v.dtype), v))
 
 
-def nothing_attended(q: Queries) -> Piece:
+def nothing_attended(q: Queries) -> AttentionPiece:
     """Return the attention of queries to no key."""
     zeros = jnp.zeros((*q.shape[:-1], 1), jnp.float32)
-    return Piece(zeros + _LOWEST, zeros, jnp.zeros(q.shape, jnp.float32))
+    return AttentionPiece(zeros + _LOWEST, zeros, jnp.zeros(q.shape, jnp.float32))
 
 
 class Differentiated(NamedTuple):
@@ -175,7 +175,7 @@ def by_head(
     """Return the sequence of each head; queries in a group for each key that several share."""
     batch, seq, q_heads, width = q.shape
     heads = k.shape[2]
-    q, k, v = (each.transpose(0, 2, 1, 3) for each in (q, k, v))
+    q, k, v = (array.transpose(0, 2, 1, 3) for array in (q, k, v))
     if heads < q_heads:
         q = q.reshape(batch, heads, q_heads // heads, seq, width)
     return q, k, v

@@ -68,10 +68,10 @@ def sorted_by_expert(
     """
     batch, seq, k = routed.experts.shape
     rows = x.reshape(-1, x.shape[-1])
-    chosen = routed.experts.reshape(-1)
+    expert_numbers = routed.experts.reshape(-1)
     # Stable: the order of the rows must not depend on the backend.
-    order = jnp.argsort(chosen, stable=True)
-    sizes = jnp.bincount(chosen, length=routed.probabilities.shape[-1]).astype(jnp.int32)
+    order = jnp.argsort(expert_numbers, stable=True)
+    sizes = jnp.bincount(expert_numbers, length=routed.probabilities.shape[-1]).astype(jnp.int32)
     outputs = experts(rows[order // k], sizes)
     # Gathered back, not added up: the sum of a token's outputs keeps the order of its choices.
     outputs = outputs[jnp.argsort(order)].reshape(batch, seq, k, -1)

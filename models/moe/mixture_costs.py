@@ -73,15 +73,15 @@ def mixture_residual_bytes(config: GptConfig, *, batch: int, sequence: int) -> i
     batch, sequence = routing.grouped(batch, sequence)
     num_bytes, rows = DTYPE_BYTES[config.compute_dtype], _rows(routing, sequence)
     choices = sequence * routing.experts_per_token
-    kept = 2 * rows * (config.dim + config.hidden) * num_bytes
-    kept += 4 * sequence * routing.experts if routing.z_loss else 0
+    residuals = 2 * rows * (config.dim + config.hidden) * num_bytes
+    residuals += 4 * sequence * routing.experts if routing.z_loss else 0
     if _is_sorted(routing):
         # Two index arrays, the gates, and once the sizes of the groups; the balance loss counts the
         # choices before they are sorted.
-        kept += 4 * choices if routing.balance_loss else 0
-        total = batch * (kept + choices * (8 + num_bytes)) + 4 * routing.experts
+        residuals += 4 * choices if routing.balance_loss else 0
+        total = batch * (residuals + choices * (8 + num_bytes)) + 4 * routing.experts
     else:
-        total = batch * (kept + 4 * choices + 2 * sequence * rows * num_bytes)
+        total = batch * (residuals + 4 * choices + 2 * sequence * rows * num_bytes)
     return total + (4 if routing.has_loss else 0)  # the loss itself
 
 

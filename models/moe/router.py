@@ -70,12 +70,12 @@ def slots(experts: Int[Array, "batch seq k"], *, num_experts: int) -> Int[Array,
     [[0, 1, 0, 2]]
     """
     batch, seq, k = experts.shape
-    chosen = jax.nn.one_hot(experts, num_experts, dtype=jnp.int32)
+    one_hot = jax.nn.one_hot(experts, num_experts, dtype=jnp.int32)
     # All first choices, then all second ones: a first choice never gives way to a second.
-    ordered = chosen.swapaxes(1, 2).reshape(batch, k * seq, num_experts)
+    ordered = one_hot.swapaxes(1, 2).reshape(batch, k * seq, num_experts)
     earlier = jnp.cumsum(ordered, axis=1) - ordered
-    own = (earlier * ordered).sum(axis=-1)
-    return own.reshape(batch, k, seq).swapaxes(1, 2)
+    position = (earlier * ordered).sum(axis=-1)
+    return position.reshape(batch, k, seq).swapaxes(1, 2)
 
 
 @partial(jax.checkpoint, static_argnums=1)

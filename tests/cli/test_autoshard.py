@@ -232,7 +232,7 @@ def test_what_the_duplex_search_found_runs(
     ("options", "words"),
     [
         ("--batch 6", "`--batch` must be a multiple of 4"),
-        ("--layers 2", "a strategy is for one model: the file names"),
+        ("--layers 2", "`--model` and `--layers` must be those of the search"),
         ("--microbatches 4", "`--microbatches` and `--partitioner` must be left out"),
         ("--steps -1", "`--steps` must be at least 1, not -1"),
     ],

@@ -33,13 +33,13 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
             "`train.steps`: it must be a whole number, not text; it is 'ten'",
         ),
         ("train", {"steps": 0}, "`train.steps` must be from 1 to 2147483647, not 0"),
-        ("train", {"batch": 2**40}, "at most 8,192 microbatches: `train.batch` = 1099511627776"),
-        ("train", {"batch": 2**63}, "an integer must fit into 64 bits"),
+        ("train", {"batch": 2**40}, "`train.batch` (1099511627776) makes"),
+        ("train", {"batch": 2**63}, "must fit into 64 bits"),
         ("data", {"folder": "x" * 256}, "255 bytes between slashes"),
         ("model", {"preset": 3}, "`model.preset` must be a name, is 3"),
         ("plan", {"schedule": "2f2b"}, "`plan.schedule`: Invalid enum value '2f2b'"),
         ("plan", {"cluster": "laptp"}, "`plan.cluster`: no cluster 'laptp': did you mean 'laptop'"),
-        ("plan", {"stages": 4}, "`plan.stages` is 4 but the model has 3 layers"),
+        ("plan", {"stages": 4}, "`plan.stages` (4) must be at most 3"),
         ("plan", {"cut": [1, 1]}, "[1, 1] adds up to 2, the model has 3 layers"),
         ("mesh", {"tensor": 3}, "`mesh.tensor` (3) must divide `model.num_heads` (2)"),
         ("mesh", {"data": 2}, "`mesh.data` (2) must divide `plan.microbatch` (1)"),
@@ -52,8 +52,12 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("mesh", {"sequence_parallel": True}, "over the axis `tensor`, which is 1; raise it"),
         ("plan", {"replicas": 9}, "= 2 x 9 = 18 ranks need as many devices, but cluster"),
         ("train", {"batch": 7}, "= 2 x 1 = 2: it is 7; use 6 or 8"),
-        ("train", {"sequence": 17}, "`train.sequence` is 17, `model.sequence` 16"),
-        ("model", {"vocabulary": 100}, "`model.vocabulary` is 100, the dataset"),
+        ("train", {"sequence": 17}, "`train.sequence` (17) must be at most `model.sequence` (16)"),
+        (
+            "model",
+            {"vocabulary": 100},
+            "`model.vocabulary` (100) must be at least that of the dataset",
+        ),
         ("train", {"eval_batches": 10_000}, "`train.eval_batches` is 10000, but"),
         ("model", {"preset": "tyni"}, "`model.preset`"),
         ("model", {"num_heads": 3}, "`model.dim` must be a multiple of `num_heads`"),
@@ -86,7 +90,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
             {"islands": 3, "every": 2},
             "`outer.islands` (3) must divide the replicas of the p",
         ),
-        ("outer", {"every": 2}, "in [outer]: an outer loop needs islands: `every` is 2, and"),
+        ("outer", {"every": 2}, "`outer.every` (2) needs islands, and"),
         ("outer", {"island": 2}, "unknown key `outer.island`; did you mean `outer.islands`?"),
         ("outer", {"codec": "int3"}, "`outer.codec`: Invalid enum value 'int3'; choose from none"),
     ],
@@ -157,7 +161,7 @@ def test_a_missing_or_broken_file_is_refused(
     missing.write_text("[run")
     assert "is not TOML" in refusal(capsys, "show", str(missing))
     missing.write_text("")
-    assert "the section `run` is missing" in refusal(capsys, "show", str(missing))
+    assert "`run` is missing; add the section [run]" in refusal(capsys, "show", str(missing))
 
 
 def test_a_codec_of_gradients_needs_shares(

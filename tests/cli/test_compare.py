@@ -75,7 +75,9 @@ def test_ranks_are_not_started_twice(
 ) -> None:
     path = str(write_config(**TWO))
     assert main(["compare", path, "--rank-of", "ddp"]) == 2
-    assert "leave out `--rank-of`" in capsys.readouterr().err
+    assert (
+        "`--rank-of` is for ranks that an MPI has started; leave it out" in capsys.readouterr().err
+    )
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     assert main(["compare", path]) == 2
@@ -133,7 +135,7 @@ def test_ranks_that_fail_say_why_and_their_launcher_does_not(
     )
     assert done.returncode == 1, done.stderr
     assert "abacus" in done.stderr
-    assert "the ranks of pipeline ended with exit code 1; their output is above" in done.stderr
+    assert "pipeline: its ranks ended with exit code 1; their output is above" in done.stderr
     assert "MPI_ABORT" not in done.stderr
     assert "prterun" not in done.stderr
 

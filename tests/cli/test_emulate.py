@@ -213,4 +213,4 @@ def test_who_is_not_root_is_told_so(
 ):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert main(["emulate", "laptop", "--", "true"]) == 2
-    assert "namespaces need root, and this is user 1000" in capsys.readouterr().err
+    assert "user 1000 is not root, which namespaces need" in capsys.readouterr().err

@@ -6,7 +6,7 @@ from importlib import metadata
 
 import pytest
 
-from jaxpipe.cli.commands import COMMANDS, TOPICS, Command, single_commands
+from jaxpipe.cli.command_table import COMMANDS, TOPICS, Command, single_commands
 from jaxpipe.cli.main import main, overview
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.cli.main import main
-from jaxpipe.pictures.pareto_picture import Point, draw_front
+from jaxpipe.pictures.pareto_picture import ParetoPoint, draw_front
 from tests.propose.test_worth import CLUSTER
 
 
@@ -24,7 +24,7 @@ def test_the_front_of_a_search_is_drawn(tmp_path: Path):
 
 
 def test_the_same_front_is_the_same_file(tmp_path: Path):
-    front = [Point(1.0, 3.0, "4 devices"), Point(2.0, 1.0, "2 devices")]
+    front = [ParetoPoint(1.0, 3.0, "4 devices"), ParetoPoint(2.0, 1.0, "2 devices")]
     for name in ("a.svg", "b.svg"):
         draw_front(front, front[1], tmp_path / name, title="tiny")
     draw_front(front[:1], front[0], tmp_path / "c.svg", title="tiny")
@@ -37,7 +37,7 @@ def test_the_same_front_is_the_same_file(tmp_path: Path):
     [
         (
             ("--pareto", "p.svg"),
-            "a front is of seconds and dollars, or energy: `--pareto` is p.svg",
+            "`--pareto` (p.svg) draws seconds against dollars or energy",
         ),
         (("--objective", "dollars", "--pareto", "p.txt"), "`--pareto` must end in the format"),
     ],

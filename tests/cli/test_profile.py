@@ -53,7 +53,7 @@ def test_float32_is_measured_in_the_precision_that_is_asked_for(
     ("arguments", "words"),
     [
         (["--model", "tyni"], "`--model`: "),
-        (["--model", "tiny", "--sequence", "4", "-o", "x.json"], "`--sequence` is 4"),
+        (["--model", "tiny", "--sequence", "4", "-o", "x.json"], "`--sequence` (4)"),
         (
             ["--model", "tiny", "--layers", "9"],
             "4 together, not 9",

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jaxpipe.cli.commands import single_commands
+from jaxpipe.cli.command_table import single_commands
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
 from tests.cli.conftest import WriteConfig
 from tests.helpers import mpi_command, mpi_environment

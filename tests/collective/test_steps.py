@@ -18,7 +18,7 @@ from jaxpipe.collective import (
     broadcast_steps,
     reduce_scatter_steps,
 )
-from jaxpipe.collective.shards import Part, share_groups
+from jaxpipe.collective.shards import ElementRange, share_groups
 from jaxpipe.collective.sync_tree import SyncTree, ranks
 from tests.collective.strategies import sync_trees
 
@@ -31,7 +31,7 @@ Bag = Counter[int]
 
 
 class Message(NamedTuple):
-    reads: Part | None
+    reads: ElementRange | None
     content: list[Bag]
 
 
@@ -48,8 +48,8 @@ def test_every_message_is_expected_in_the_order_in_which_it_is_sent(
     drawn: tuple[AllReduceKind, SyncTree, int, int],
 ):
     algorithm, tree, size, message_size = drawn
-    sent: defaultdict[tuple[int, int], list[tuple[Part, bool]]] = defaultdict(list)
-    expected: defaultdict[tuple[int, int], list[tuple[Part, bool]]] = defaultdict(list)
+    sent: defaultdict[tuple[int, int], list[tuple[ElementRange, bool]]] = defaultdict(list)
+    expected: defaultdict[tuple[int, int], list[tuple[ElementRange, bool]]] = defaultdict(list)
     for rank, steps in programs(algorithm, tree, size=size, message_size=message_size).items():
         for step in steps:
             assert 0 <= step.part.start < step.part.stop <= size
@@ -166,7 +166,7 @@ class Lockstep:
             self.arrived[rank] = self.under_way[step.peer, rank].popleft().content
         return rank in self.arrived
 
-    def is_being_sent(self, rank: int, part: Part) -> bool:
+    def is_being_sent(self, rank: int, part: ElementRange) -> bool:
         return any(
             message.reads.start < part.stop and part.start < message.reads.stop
             for (source, _), messages in self.under_way.items()
@@ -217,7 +217,7 @@ def test_every_member_of_an_island_sends_a_share_to_the_other_one(tree: tuple[Sy
 
 
 def test_uneven_islands_exchange_the_intersections_of_their_shares():
-    groups = share_groups(((0, 1, 2), (3, 4)), Part(0, 6))
+    groups = share_groups(((0, 1, 2), (3, 4)), ElementRange(0, 6))
     assert [(tuple(part), members) for part, members in groups] == [
         ((0, 2), (0, 3)),
         ((2, 3), (1, 3)),

@@ -23,7 +23,7 @@ from jaxpipe.collective import (
     reduce_transfers,
     transfers,
 )
-from jaxpipe.collective.shards import Part
+from jaxpipe.collective.shards import ElementRange
 from jaxpipe.collective.transfers import in_sequence, side_by_side
 from jaxpipe.comm import CountingTransport, Transport, WireFormat, all_reduce, run_ranks
 from tests.collective.strategies import sync_trees
@@ -116,7 +116,7 @@ def test_the_second_of_a_sequence_waits_at_each_rank_for_the_first():
 
 
 def test_steps_that_wait_for_ever_or_for_nothing_are_mistakes():
-    part = Part(0, 1)
+    part = ElementRange(0, 1)
     with pytest.raises(AssertionError, match=r"ranks \[0\] wait for messages that no step sends"):
         transfers({0: [Step(Act.TAKE, part, 1)], 1: []})
     with pytest.raises(AssertionError, match="messages are sent that no step receives"):

@@ -10,8 +10,8 @@ import pytest
 from jaxpipe.collective.codec.aligned import ALIGNMENT_BYTES
 from jaxpipe.comm.clock_sync import clock_offset
 from jaxpipe.comm.collective.gather_broadcast import barrier, broadcast_bytes, gather_bytes
+from jaxpipe.comm.message_timing import timing_of
 from jaxpipe.comm.tags import BARRIER_TAG, BROADCAST_TAG, GATHER_TAG, MAX_TAG
-from jaxpipe.comm.timing import timing_of
 from jaxpipe.comm.transport import HostOrDeviceArray, Transport
 from jaxpipe.errors import DeadlineError, TransportError
 

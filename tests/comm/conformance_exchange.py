@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpipe.collective import SyncTree, leader
-from jaxpipe.collective.shards import Part
+from jaxpipe.collective.shards import ElementRange
 from jaxpipe.comm import all_gather, all_to_all, broadcast, reduce_scatter
 from jaxpipe.comm.tags import ALL_REDUCE_TAG
 from jaxpipe.comm.transport import Transport
@@ -37,7 +37,7 @@ def a_reduce_scatter_gives_each_rank_its_part_of_the_sum(transport: Transport) -
                 chunk_bytes=CHUNK_BYTES,
             )
             expected = np.sum([brought_by(rank, size) for rank in order], axis=0)
-            own = Part(0, size).cut(len(order))[order.index(transport.rank)]
+            own = ElementRange(0, size).cut(len(order))[order.index(transport.rank)]
             np.testing.assert_array_equal(part, expected[own.start : own.stop], strict=True)
 
 
@@ -45,7 +45,7 @@ def an_all_gather_gives_every_rank_all_parts(transport: Transport) -> None:
     for order in orders_of(transport):
         for size in SIZES:
             whole = np.random.default_rng(size).normal(size=size)
-            own = Part(0, size).cut(len(order))[order.index(transport.rank)]
+            own = ElementRange(0, size).cut(len(order))[order.index(transport.rank)]
             gathered = all_gather(
                 transport,
                 whole[own.start : own.stop],

@@ -94,7 +94,7 @@ def test_an_array_that_cannot_be_read_is_an_error_of_wait():
         deleted = jnp.ones(3)
         deleted.delete()
         sending = coded.send(deleted, to=0, tag=4)
-        with pytest.raises(TransportError, match="could not encode 12 bytes to rank 0 with tag 4"):
+        with pytest.raises(TransportError, match="cannot encode 12 bytes to rank 0 with tag 4"):
             sending.wait(timeout_s=10.0)
         coded.close()
 

@@ -28,7 +28,9 @@ def test_the_first_error_ends_every_wait_and_is_raised():
     with pytest.raises(ValueError, match="stage 1 is too big"):
         run_ranks(3, work)
     assert time.monotonic() - start_s < 5.0
-    assert told == ["the run was ended by rank 1: ValueError: stage 1 is too big"] * 2
+    assert (
+        told == ["cannot continue: the run was ended by rank 1: ValueError: stage 1 is too big"] * 2
+    )
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("rank ")]
 
 

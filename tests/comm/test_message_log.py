@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxpipe.comm import LocalWorld, LoggedTransport, MessageLog
-from jaxpipe.comm.timing import Times
+from jaxpipe.comm.message_timing import Times
 
 
 def like(num_bytes: int) -> jax.ShapeDtypeStruct:

@@ -128,9 +128,12 @@ def test_data_may_be_a_mixture():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({}, "`folder` is missing, `sources` has 0 tables; give either"),
-        ({"folder": "a", "sources": [{"folder": "b"}]}, "`sources` has 1 tables; give either"),
-        ({"sources": [{"folder": "b"}, {"folder": "b"}]}, "may be a source once: .* b, b;"),
+        ({}, "`data.folder` .missing. and `sources` .0 tables. exclude"),
+        ({"folder": "a", "sources": [{"folder": "b"}]}, "`sources` .1 tables. exclude each other"),
+        (
+            {"sources": [{"folder": "b"}, {"folder": "b"}]},
+            "`data.sources` has a folder twice .b, b.;",
+        ),
         ({"sources": [{"folder": "b", "weight": 0}]}, "`weight` must be above 0, not 0"),
         ({"sources": [{"folder": ""}]}, "`folder` must be a path of 1"),
         (

@@ -26,7 +26,7 @@ def tree_of(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
     [
         (
             {"train": {"frozen": ["blocks.0.*"]}, "optimizer": {"sharded": True}},
-            r"`train.frozen` is blocks\.0\.\*, which has some layers of attention.project.bias, ",
+            r"`train.frozen` .blocks\.0\.\*. matches some layers of attention.project.bias ",
         ),
         ({"lora": {"rank": -1}}, "`lora.rank` must be from 0 to 65536, not -1"),
         ({"lora": {"ranks": 1}}, "unknown key `lora.ranks`; did you mean `lora.rank`"),
@@ -44,12 +44,18 @@ def test_a_run_continues_with_what_it_trains() -> None:
     )
     saved = Checkpoint(folder=NOWHERE, step=2, metadata=describe(lora), tensors={})
     check_same_tuning(lora, saved)
-    with pytest.raises(CheckpointError, match=r"`lora.rank` is 0, the checkpoint nowhere has 2"):
+    with pytest.raises(
+        CheckpointError, match=r"`lora.rank` .0. must be as in the checkpoint nowhere, 2"
+    ):
         check_same_tuning(plain, saved)
     other = replace(saved, metadata=describe(plain))
     check_same_tuning(plain, other)
-    with pytest.raises(CheckpointError, match=r"`lora.rank` is 2, the checkpoint nowhere has 0"):
+    with pytest.raises(
+        CheckpointError, match=r"`lora.rank` .2. must be as in the checkpoint nowhere, 0"
+    ):
         check_same_tuning(lora, other)
-    with pytest.raises(CheckpointError, match=r"`train.frozen` is \('embed\.\*',\), the check"):
+    with pytest.raises(
+        CheckpointError, match=r"`train.frozen` .*embed\.\*.* must be as in the check"
+    ):
         check_same_tuning(frozen, other)
     check_same_tuning(lora, replace(other, step=0))  # an import

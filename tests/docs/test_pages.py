@@ -15,7 +15,7 @@ from docs.tools.fields import forms_of
 from docs.tools.floors import draw_floors, layers, without_accelerator
 from docs.tools.record import FOLDER, output, recorded
 from jaxpipe import topo
-from jaxpipe.cli.commands import COMMANDS, Group
+from jaxpipe.cli.command_table import COMMANDS, CommandGroup
 from jaxpipe.config import Config
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ def test_every_command_that_a_page_shows_exists_with_its_options(page: Path):
     shown = re.findall(r"^\s*(?:\$ |    )(?:\S*/|mpirun .*)?jaxpipe (.*)$", page.read_text(), re.M)
     for line in shown:
         words = shlex.split(line.partition(" > ")[0].partition(" -- ")[0])
-        name = " ".join(words[:2]) if isinstance(COMMANDS.get(words[0]), Group) else words[0]
+        name = " ".join(words[:2]) if isinstance(COMMANDS.get(words[0]), CommandGroup) else words[0]
         assert name in commands(), line
         known = {
             flag

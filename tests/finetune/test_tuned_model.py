@@ -149,13 +149,13 @@ def test_fresh_adapters_are_those_of_any_cut() -> None:
 
 
 def test_patterns_that_match_nothing_are_refused() -> None:
-    words = "`lora.targets` has 'q_proj', which matches none; choose from attention.key, "
+    words = "`lora.targets` has 'q_proj', which matches no product of the layers; choose from a"
     with pytest.raises(ConfigError, match=words):
         tuned(MODELS["llama"], lora=LoraConfig(rank=1, targets=("q_proj",)), frozen=())
-    words = r"`train.frozen` has 'blocks\.3\..', which matches none"
+    words = r"`train.frozen` has 'blocks\.3\..', which matches no parameter"
     with pytest.raises(ConfigError, match=words):
         tuned(MODELS["llama"], lora=LoraConfig(), frozen=("embed.*", "blocks.3.*"))
-    with pytest.raises(ConfigError, match="which matches all parameters"):
+    with pytest.raises(ConfigError, match="matches every parameter"):
         tuned(MODELS["llama"], lora=LoraConfig(), frozen=("embed.*", "blocks.*", "head.*"))
 
 

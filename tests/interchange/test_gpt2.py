@@ -184,7 +184,9 @@ def test_tensors_of_another_model_are_refused():
         tensors_of_gpt2(gone, CONFIG)
     with pytest.raises(CheckpointError, match=r"also has h\.0\.extra"):
         tensors_of_gpt2(theirs | {"h.0.extra": np.zeros(1)}, CONFIG)
-    with pytest.raises(CheckpointError, match=r"`wpe\.weight` is \[2, 3\], not \[9, 12\]"):
+    with pytest.raises(
+        CheckpointError, match=r"`wpe\.weight` has shape \[2, 3\], and must have \[9, 12\]"
+    ):
         tensors_of_gpt2(theirs | {"transformer.wpe.weight": np.zeros((2, 3))}, CONFIG)
 
 
@@ -244,18 +246,26 @@ def test_weights_that_are_no_numbers_are_named(tmp_path: Path, value: float):
     tensors = {name: each.astype(np.float64) for name, each in their_tensors().items()}
     tensors["transformer.h.1.mlp.c_fc.bias"][3] = value
     write_model(tmp_path, {}, tensors)
-    with pytest.raises(CheckpointError, match=r"1 of the 48 in `h\.1\.mlp\.c_fc\.bias` are NaN"):
+    with pytest.raises(
+        CheckpointError, match=r"`h\.1\.mlp\.c_fc\.bias` has 1 weights of 48 that are NaN"
+    ):
         read_gpt2(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"n_layer": 10**9}, "`n_layer` is 1,000,000,000, and there are 28 tensors"),
-        ({"n_layer": True}, "`n_layer` is True"),
-        ({"vocab_size": 10**12}, r"`wte\.weight` is \[17, 12\], not \[1000000000000, 12\]"),
-        ({"n_embd": "x" * 10**6}, "`n_embd` is 'x"),
-        ({"tie_word_embeddings": "\x1b[2J"}, "`tie_word_embeddings` is '"),
+        (
+            {"n_layer": 10**9},
+            "`n_layer` .1,000,000,000. needs 12 tensors in each layer, and there are 28 tensors",
+        ),
+        ({"n_layer": True}, "`n_layer` .* must be a whole number, not True"),
+        (
+            {"vocab_size": 10**12},
+            r"`wte\.weight` has shape \[17, 12\], and must have \[1000000000000, 12\]",
+        ),
+        ({"n_embd": "x" * 10**6}, "`n_embd` .* must be a whole number, not 'x"),
+        ({"tie_word_embeddings": "\x1b[2J"}, "`tie_word_embeddings` in `config.json` is '"),
     ],
 )
 def test_sizes_claim_neither_time_nor_memory(tmp_path: Path, change: dict[str, Any], words: str):

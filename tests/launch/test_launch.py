@@ -39,7 +39,7 @@ def test_ranks_of_several_gpus_get_as_many():
 
 def test_workers_with_unlike_numbers_of_ranks_are_refused():
     launch = launch_on("homogeneous:hosts=2,devices=2", stages=3, replicas=1)
-    with pytest.raises(PlanError, match=r"here-0 2, here-1 1 ranks"):
+    with pytest.raises(PlanError, match=r"for each worker of an MPIJob, not here-0 2, here-1 1"):
         mpijob_manifest(launch, image="jaxpipe:1", claim="shared")
 
 
@@ -73,8 +73,8 @@ def test_how_slurm_starts_ranks_can_be_chosen(
     ("words", "wrong"),
     [
         (["--set", "run.survive=shrink", "--mpi", "pmix"], "`run.survive` is shrink"),
-        (["--set", "run.compute=paced"], "`run.compute` is paced"),
-        (["--notice", "5"], "`--notice` is 5 s"),
+        (["--set", "run.compute=paced"], "`run.compute` (paced)"),
+        (["--notice", "5"], "`--notice` (5"),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -159,7 +159,7 @@ def test_names_that_yaml_could_misread_are_quoted(image: str, claim: str):
 
 @pytest.mark.parametrize("image", ["a\nb", "a b", "", "-a", "a:", "{a}", "a #b"])
 def test_other_images_are_refused(image: str):
-    with pytest.raises(ConfigError, match="`--image` is"):
+    with pytest.raises(ConfigError, match="`--image` must be"):
         mpijob_manifest(plain(), image=image, claim="shared")
 
 

@@ -91,12 +91,12 @@ def test_ranks_that_survive_others_are_started_by_mpirun(tmp_path: Path):
     assert said.startswith("rank 0=ohio-0 slot=0\n")
     assert "<--with-ft><ulfm><--mca><mpi_ft_detector_thread><true><--map-by>" in said
     launch = launch_on("two-region", stages=2, replicas=2, survives=True)
-    with pytest.raises(ConfigError, match=r"`run\.survive` is shrink, `--mpi` pmix"):
+    with pytest.raises(ConfigError, match=r"`run\.survive` is shrink, and srun .`--mpi` pmix"):
         slurm_script(launch, time_limit="1:00", mpi=SlurmMpi.PMIX)
 
 
 @pytest.mark.parametrize("notice_s", [0, 30])
 def test_a_notice_without_time_to_save_is_refused(notice_s: int):
     launch = launch_on("two-region", stages=2, replicas=2)
-    with pytest.raises(ConfigError, match=f"`--notice` is {notice_s} s"):
+    with pytest.raises(ConfigError, match=f"`--notice` .{notice_s} s"):
         slurm_script(launch, time_limit="1:00", notice_s=notice_s)

@@ -59,7 +59,7 @@ def test_patches_are_projected_row_by_row() -> None:
 
 def test_pictures_of_another_shape_are_refused() -> None:
     gpt = Gpt(PICTURES)
-    with pytest.raises(ValueError, match=r"give, \(6, 6, 2\), not \(6, 6, 3\)"):
+    with pytest.raises(ValueError, match=r"give pictures of shape \(6, 6, 2\), not \(6, 6, 3\)"):
         gpt.embed(uncut.init(gpt), jnp.zeros((1, 6, 6, 3), jnp.uint8), None)
 
 

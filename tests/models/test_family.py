@@ -27,7 +27,7 @@ TRAIN = """
 import json, sys
 from jaxpipe.config import config_from
 from jaxpipe.errors import ConfigError
-from jaxpipe.interchange.folder import exchange_of
+from jaxpipe.interchange.model_folder import exchange_of
 from jaxpipe.models import num_parameters
 from jaxpipe.propose.gpt_profile import gpt_profile
 from jaxpipe.run.rank.threads import train

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from jaxpipe.errors import ConfigError, UserError
 from jaxpipe.pictures import check_format, new_figure, plain_number, save, unit_for
+from jaxpipe.pictures.axis_units import BANDWIDTHS, BYTES, SECONDS
 from jaxpipe.pictures.loss_picture import LossCurve, draw_losses
-from jaxpipe.pictures.units import BANDWIDTHS, BYTES, SECONDS
 
 MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF", ".PNG": b"\x89PNG"}
 

@@ -107,7 +107,7 @@ def test_a_plan_needs_positive_numbers(field: str):
             "= 4 ranks need .* `plan.devices` names 1",
         ),
         (decided(devices=("here-0:99",)), r"'here-0:99' is not one of its 16: did you mean"),
-        (decided(devices=("here-0:1",) * 2), r"names 'here-0:1' 2 times; name it once"),
+        (decided(devices=("here-0:1",) * 2), r"names 'here-0:1' 2 times, and .* name it once"),
         (decided(cut=(3,)), r"`plan.cut` has one number for each stage: it has 1"),
         (decided(replicas=4, microbatch=3), r"4 x 3 = 12: it is 16; use 12 or 24"),
         (decided(replicas=4, microbatch=8), r"4 x 8 = 32: it is 16; use 32"),
@@ -119,7 +119,7 @@ def test_a_plan_needs_positive_numbers(field: str):
         (decided(chunks=2), r"`num_chunks` must be 1 for the schedule 1f1b"),
         (
             decided(stages=6, chunks=2, schedule=ScheduleKind.INTERLEAVED),
-            r"`num_microbatches` is 4 for 3 ranks; make it a multiple",
+            r"`num_microbatches` \(4\) must be a multiple of the 3 ranks",
         ),
     ],
 )

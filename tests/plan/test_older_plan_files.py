@@ -58,7 +58,7 @@ def test_a_file_without_names_is_read(tmp_path: Path) -> None:
         (1, "placement = [", "places = [", "`placement` must be an array, is None"),
         (2, "num_microbatches = [3, 1]", "num_microbatches = [3]", "all 2 replicas of `placement`"),
         (2, "    [5],", "    5,", r"`cut` is \[\[3, 2\], 5\]; give one for all 2 replicas"),
-        (2, "    [5],", "    [4],", r"every replica holds all layers, .* of \[5, 4\] layers"),
+        (2, "    [5],", "    [4],", r"`cut` .* same layers in every replica, \[5, 4\] of them"),
         (3, "[[0, 1], 2]", "[[], 2]", "`placement` has a rank without a device"),
     ],
 )

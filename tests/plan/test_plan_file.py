@@ -41,7 +41,7 @@ def test_a_schedule_of_its_own_is_kept(tmp_path: Path):
     assert read_plan(tmp_path / "plan.toml", cluster) == own
     wrong = own.of_each(num_microbatches=4)
     write_plan(wrong, cluster, tmp_path / "plan.toml")
-    with pytest.raises(PlanError, match=r"2 rows and 3 microbatches, the plan 2 and 4"):
+    with pytest.raises(PlanError, match=r"2 rows and 3 microbatches, .* 2 ranks and 4"):
         read_plan(tmp_path / "plan.toml", cluster)
 
 
@@ -54,7 +54,7 @@ def test_a_schedule_comes_from_a_file(tmp_path: Path):
     assert (
         plan.train_schedule() == replace(plan, schedule=ScheduleKind.ONE_F_ONE_B).train_schedule()
     )
-    with pytest.raises(PlanError, match=r"2 rows and 4 microbatches, the plan 2 and 8"):
+    with pytest.raises(PlanError, match=r"2 rows and 4 microbatches, .* 2 ranks and 8"):
         default_plan(config, cluster, num_layers=2, batch=8, tied=False)
 
 
@@ -89,7 +89,7 @@ def test_a_file_gives_back_chunks(tmp_path: Path):
     write_plan(plan, cluster, path)
     assert read_plan(path, cluster) == plan
     path.write_text(path.read_text().replace("num_chunks = 2", "num_chunks = 3"))
-    with pytest.raises(PlanError, match="`num_stages` is 4 and `num_chunks` is 3"):
+    with pytest.raises(PlanError, match=r"`num_stages` .4. must be a multiple of `num_chunks` .3."):
         read_plan(path, cluster)
 
 
@@ -143,7 +143,10 @@ def test_wrong_codecs_are_refused(tmp_path: Path, old: str, new: str, words: str
 def test_several_stages_per_rank_have_one_codec():
     config = decided(stages=4, chunks=2, schedule=ScheduleKind.INTERLEAVED)
     plan = default_plan(config, topo.load("two-region"), num_layers=5, batch=16, tied=True)
-    with pytest.raises(PlanError, match=r"`num_chunks` 2; set `comm.boundary` instead"):
+    with pytest.raises(
+        PlanError,
+        match=r"`codecs` .int8, int8, int8. .* .`num_chunks` 2.; set `comm.boundary` instead",
+    ):
         check_plan(plan.of_each(codecs=(CodecKind.INT8,) * 3), num_devices=4)
 
 
@@ -170,19 +173,19 @@ def test_a_file_reads_well():
         ("cut = [3, 2]\n", "", "`cut` is missing; state it at the top for all replicas, or in"),
         ("= [2, 3]\n", "= [2, []]\n", "`placement` has a rank without a device: name one"),
         ('"two-region"', '"laptop"', "`cluster` 'laptop', the configuration 'two-region'"),
-        ("= [2, 3]\n", "= [2]\n", r"have \[2, 1\] devices, `cut` has 2 stages"),
-        ("= [2, 3]\n", "= [2, 4]\n", r"for 4 devices; name each at most once"),
-        ("= [2, 3]\n", "= [2, 0]\n", r"for 4 devices; name each at most once"),
-        ("    [0, 2],", "    [0, 1],", r"`sync` has \[\(0, 1\), \(1, 3\)\], the stages"),
-        ("sync_all = [[", "sync_all = [[true, ", "made of ranks: it has True"),
+        ("= [2, 3]\n", "= [2]\n", r"rows of \[2, 1\] devices, `cut` has 2 stages"),
+        ("= [2, 3]\n", "= [2, 4]\n", r"each of the 4 devices at most once"),
+        ("= [2, 3]\n", "= [2, 0]\n", r"each of the 4 devices at most once"),
+        ("    [0, 2],", "    [0, 1],", r"`sync` \[\(0, 1\), \(1, 3\)\] must name each rank"),
+        ("sync_all = [[", "sync_all = [[true, ", "made of ranks, and has True"),
         ("sync_all = [[0, 1], [2, 3]]", "sync_all = [0, 1, 2]", r"all 4 ranks.*\[0, 1, 2\]"),
         (
             '["ohio-0:0"',
             '["ohio-9:0"',
             "'ohio-9:0' in `devices` for rank 0, .* has 'ohio-0:0' there",
         ),
-        ("num_microbatches = 8", "num_microbatches = 0", "needs a microbatch"),
-        ("num_microbatches = 8", "num_microbatches = 100000000", "at most 8,192 microbatches"),
+        ("num_microbatches = 8", "num_microbatches = 0", "must be at least 1"),
+        ("num_microbatches = 8", "num_microbatches = 100000000", "must be at most 8,192"),
         ('"two-region"', '"two\\nregion"', "`cluster` must be letters, digits"),
         ('["ohio-0:0"', '["\\u001b[2J"', "`devices` must be the names of devices"),
     ],
@@ -213,7 +216,9 @@ def test_a_file_without_names_is_read_for_its_cluster(tmp_path: Path):
     path.write_text("\n".join(row for row in text.splitlines() if "devices" not in row))
     cluster = topo.load("two-region")
     assert read_plan(path, cluster) == parse_resolved_plan(text, source="text").plan
-    with pytest.raises(PlanError, match=r"4 ranks and 0 names in `devices`; set `plan.file` to it"):
+    with pytest.raises(
+        PlanError, match=r"4 ranks and 0 names in `devices`: .*; set `plan.file` to it"
+    ):
         read_resolved_plan(path)
 
 

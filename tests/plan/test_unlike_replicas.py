@@ -163,7 +163,7 @@ def test_what_is_one_for_all_replicas_is_refused_by_name():
     ("config", "words"),
     [
         (decided(cuts=((3, 2), (4,))), r"`plan.cuts` covers the layers: \[4\] adds up to 4"),
-        (decided(cuts=((3, 2), ())), r"at least one layer: `plan.cuts` is \[\]"),
+        (decided(cuts=((3, 2), ())), r"`plan.cuts` \[\] must have at least one layer"),
         (decided(cuts=((5,),), cut=(5,)), "`plan.cut` and `plan.cuts` are both set: .*remove"),
         (
             decided(cuts=((5,),) * 17),
@@ -194,9 +194,9 @@ def test_wrong_replicas_are_refused(config: PlanConfig, words: str):
     ("old", "new", "words"),
     [
         ("num_microbatches = 3", "num_microbatches = [3]", "is not a plan: Expected `int"),
-        ("cut = [5]", "cut = [4]", r"every replica holds all layers, .* of \[5, 4\] layers"),
+        ("cut = [5]", "cut = [4]", r"`cut` .* same layers in every replica, \[5, 4\] of them"),
         ("cut = [5]", "", "`cut` is missing; state it at the top for all replicas, or in each"),
-        ("    [1, 2],\n]", "    [0, 2],\n]", r"`sync` has .* the stages, or parts of them"),
+        ("    [1, 2],\n]", "    [0, 2],\n]", r"`sync` .* must name each rank once"),
         ("sync_shared = [0, 1, 2]", "sync_shared = [0, 1]", r"`sync_shared` \[0, 1, 2\]: they"),
     ],
 )

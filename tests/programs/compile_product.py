@@ -9,10 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxpipe.baselines.autoshard.hlo import Target, compile_step, count_collectives, target_devices
+from jaxpipe.baselines.autoshard.hlo import (
+    CompileTarget,
+    compile_step,
+    count_collectives,
+    target_devices,
+)
 
 
-def _compiled(target: Target) -> dict[str, Any]:
+def _compiled(target: CompileTarget) -> dict[str, Any]:
     mesh = Mesh(np.array(target_devices(target, num_devices=4), dtype=object), ("op",))
 
     def abstract(shape: tuple[int, int], spec: PartitionSpec) -> jax.ShapeDtypeStruct:
@@ -29,4 +34,4 @@ def _compiled(target: Target) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps([_compiled(Target(each)) for each in json.loads(sys.stdin.read())]))  # noqa: T201
+    print(json.dumps([_compiled(CompileTarget(each)) for each in json.loads(sys.stdin.read())]))  # noqa: T201

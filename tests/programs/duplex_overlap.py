@@ -9,7 +9,12 @@ import jax.numpy as jnp
 import optax
 
 from jaxpipe.baselines.autoshard.graph import trace_step
-from jaxpipe.baselines.autoshard.hlo import Target, async_collectives, collectives, target_devices
+from jaxpipe.baselines.autoshard.hlo import (
+    CompileTarget,
+    async_collectives,
+    collectives,
+    target_devices,
+)
 from jaxpipe.baselines.autoshard.intra_op import Machine, find_strategy
 from jaxpipe.baselines.autoshard.spmd import (
     NamedStep,
@@ -78,7 +83,7 @@ def compiled_for(target: str, *, duplex: bool, layers: int = 1) -> dict[str, Any
         Machine(flops_per_s=1e11),
         pins=_expert_parallelism(),
     ).priced.strategy
-    devices = target_devices(Target(target), num_devices=NUM_DEVICES)
+    devices = target_devices(CompileTarget(target), num_devices=NUM_DEVICES)
     shardings = placed(arguments, strategy.arguments, jax_mesh(mesh, devices), names=step.names)
     jitted = sharded_step(step, arguments, strategy, devices=devices)
     traced = jitted.trace(*abstract_arrays(arguments, shardings))  # type: ignore[attr-defined]

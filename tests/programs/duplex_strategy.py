@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from jaxpipe.baselines.autoshard.duplex import CollectiveProfile, CostModel, Device, search
+from jaxpipe.baselines.autoshard.duplex import CollectiveProfile, CostModel, DeviceSpeed, search
 from jaxpipe.baselines.autoshard.duplex.describe import count_step_collectives
 from jaxpipe.baselines.autoshard.duplex_step import realized
 from jaxpipe.baselines.autoshard.hlo import collectives
@@ -45,7 +45,7 @@ def _run(
     graph = duplex_graph(gpt.config, batch=BATCH, dtype="float32")
     costs = CostModel(
         graph=graph,
-        device=Device(flops_per_s=flops_per_s),
+        device=DeviceSpeed(flops_per_s=flops_per_s),
         profile=CollectiveProfile(devices=devices, **profile),  # type: ignore[arg-type]
     )
     found = search(costs)

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from jaxpipe.baselines.autoshard.duplex.systems import strategy_of
+from jaxpipe.baselines.autoshard.duplex.duplex_systems import strategy_of
 from jaxpipe.baselines.autoshard.duplex_step import realized
 from jaxpipe.baselines.autoshard.spmd import (
     HostProgram,

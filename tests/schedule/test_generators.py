@@ -105,7 +105,7 @@ def test_the_other_schedules_are_warmups(num_stages: int, num_microbatches: int)
 @pytest.mark.parametrize("kind", ScheduleKind)
 @pytest.mark.parametrize(
     ("num_stages", "num_microbatches", "field"),
-    [(0, 1, "`num_stages` is 0"), (1, 0, "`num_microbatches` is 0"), (-2, 3, "is -2; make it at")],
+    [(0, 1, "`num_stages` .0."), (1, 0, "`num_microbatches` .0."), (-2, 3, ".-2. must be at")],
 )
 def test_a_schedule_needs_stages_and_microbatches(
     kind: ScheduleKind, num_stages: int, num_microbatches: int, field: str
@@ -117,10 +117,10 @@ def test_a_schedule_needs_stages_and_microbatches(
 @pytest.mark.parametrize(
     ("warmup", "words"),
     [
-        ((2, 1), r"`warmup` \(2, 1\) has 2 numbers for 3 stages; give one to each"),
-        ((2, 1, 0), r"`warmup` is \(2, 1, 0\); keep each between 1 and `num_microbatches`, 4"),
-        ((5, 1, 1), r"`warmup` is \(5, 1, 1\); keep each between 1 and `num_microbatches`, 4"),
-        ((1, 2, 1), r"`warmup` is \(1, 2, 1\); let it not increase"),
+        ((2, 1), r"`warmup` \(2, 1\) has 2 numbers for 3 stages; give one for each"),
+        ((2, 1, 0), r"`warmup` \(2, 1, 0\) must be between 1 and `num_microbatches` \(4\)"),
+        ((5, 1, 1), r"`warmup` \(5, 1, 1\) must be between 1 and `num_microbatches` \(4\)"),
+        ((1, 2, 1), r"`warmup` \(1, 2, 1\) must not increase"),
     ],
 )
 def test_an_illegal_warmup_is_refused(warmup: tuple[int, ...], words: str):

@@ -180,11 +180,11 @@ def test_an_evaluation_ends_with_its_scalars():
 
 def test_lowering_twice_is_refused():
     once = lower(gpipe(num_stages=2, num_microbatches=1), tied=False, num_replicas=1)
-    words = "stage 0, position 1 of `compute` is `send 0 to stage 1`; lower a schedule once"
+    words = "stage 0 has `send 0 to stage 1` at position 1 of `compute`"
     with pytest.raises(PlanError, match=words):
         lower(once, tied=False, num_replicas=1)
 
 
 def test_a_model_without_replicas_is_refused():
-    with pytest.raises(PlanError, match="`num_replicas` is 0; make it at least 1"):
+    with pytest.raises(PlanError, match=r"`num_replicas` .0. must be at least 1"):
         lower(gpipe(num_stages=1, num_microbatches=1), tied=False, num_replicas=0)

@@ -28,10 +28,10 @@ def test_messages_take_no_slot():
 
 
 def test_a_drawing_without_room_is_refused():
-    with pytest.raises(ConfigError, match="`num_columns` is 10; make it at least 11"):
+    with pytest.raises(ConfigError, match=r"`num_columns` .10. must be at least 11"):
         render(gpipe(num_stages=2, num_microbatches=2), num_columns=10)
 
 
 def test_a_drawing_of_nothing_is_refused():
-    with pytest.raises(PlanError, match="`num_stages` is 0"):
+    with pytest.raises(PlanError, match=r"`num_stages` .0."):
         render(())

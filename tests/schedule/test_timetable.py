@@ -113,9 +113,12 @@ def test_communication_takes_no_time():
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"backward_weight_s": (2.0,)}, r"`backward_weight_s` is \(2.0,\), `backward_s` \(2.0,\)"),
-        ({"backward_weight_s": (1.0, 1.0)}, "`backward_weight_s` has 2 for 1 stages"),
-        ({"message_s": -1.0}, "`message_s` is -1.0; give finite seconds"),
+        (
+            {"backward_weight_s": (2.0,)},
+            r"`backward_weight_s` \(2.0,\) must be below `backward_s` \(2.0,\)",
+        ),
+        ({"backward_weight_s": (1.0, 1.0)}, "`backward_weight_s` has 2 durations for 1 stages"),
+        ({"message_s": -1.0}, "`message_s` .-1.0. must be finite seconds"),
     ],
 )
 def test_impossible_parts_and_messages_are_refused(more: dict[str, Any], words: str):
@@ -127,10 +130,14 @@ def test_impossible_parts_and_messages_are_refused(more: dict[str, Any], words: 
 @pytest.mark.parametrize(
     ("forward_s", "backward_s", "words"),
     [
-        ((1.0,), (1.0, 1.0), "`forward_s` has 1 for 2 stages; give one to each"),
-        ((1.0, 1.0), (1.0, 1.0, 1.0), "`backward_s` has 3 for 2 stages; give one to each"),
-        ((1.0, 0.0), (1.0, 1.0), r"`forward_s` is \(1.0, 0.0\); give finite seconds above zero"),
-        ((1.0, 1.0), (1.0, float("nan")), "`backward_s` is .1.0, nan.; give finite seconds"),
+        ((1.0,), (1.0, 1.0), "`forward_s` has 1 durations for 2 stages; give one for each"),
+        (
+            (1.0, 1.0),
+            (1.0, 1.0, 1.0),
+            "`backward_s` has 3 durations for 2 stages; give one for each",
+        ),
+        ((1.0, 0.0), (1.0, 1.0), r"`forward_s` \(1.0, 0.0\) must be finite seconds above zero"),
+        ((1.0, 1.0), (1.0, float("nan")), "`backward_s` .1.0, nan. must be finite seconds"),
     ],
 )
 def test_durations_are_one_positive_number_to_a_stage(
@@ -148,5 +155,5 @@ def test_programs_that_wait_for_each_other_are_refused():
 
 
 def test_a_timetable_of_nothing_is_refused():
-    with pytest.raises(PlanError, match="`num_stages` is 0"):
+    with pytest.raises(PlanError, match=r"`num_stages` .0."):
         timetable((), forward_s=(), backward_s=())

@@ -22,7 +22,9 @@ def test_peaks_and_memory(name: str, precision: Precision, tflops: float, memory
 
 
 def test_a_precision_that_the_gpu_lacks_is_refused():
-    with pytest.raises(ValueError, match=r"does not support `bf16`: choose from fp32, fp16"):
+    with pytest.raises(
+        ValueError, match=r"`bf16` is not supported by a V100-SXM2: choose from fp32, fp16"
+    ):
         gpu("V100-SXM2").peak_flops_per_s(Precision.BF16)
 
 

@@ -39,7 +39,7 @@ def test_both_kinds_are_read(text: str, expected: dict[str, int]):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "a hostfile must have a line for each host"),
+        ("", "cannot parse the hostfile: it must have a line for each host"),
         ("n1 slots=0", "line 1 of a hostfile must be .* something else"),
         ("n1\nn2:many", "line 2 of a hostfile must be"),
         (":4", "line 1 of a hostfile must be"),

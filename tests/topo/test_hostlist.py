@@ -33,12 +33,12 @@ def test_a_range_has_all_its_numbers(first: int, count: int, width: int):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("n[a-b]", "nodes must have ranges such as"),
+        ("n[a-b]", "brackets must have ranges such as"),
         ("n[]", "must have ranges"),
-        ("n[3-1]", "runs forwards: 3-1 does not"),
-        (f"n[1-{'9' * 5000}]", "nodes must have ranges such as"),
-        ("n[1-999999999]", "a list of nodes has at most"),
-        ("n[1-999][1-999]", "a list of nodes has at most"),
+        ("n[3-1]", "range 3-1 of nodes must run forwards"),
+        (f"n[1-{'9' * 5000}]", "brackets must have ranges such as"),
+        ("n[1-999999999]", "it can have at most"),
+        ("n[1-999][1-999]", "it can have at most"),
     ],
 )
 def test_wrong_lists_are_refused(text: str, words: str):

@@ -114,7 +114,7 @@ def test_a_cluster_file_has_no_other_names(tmp_path: Path, bad: str, lines: str,
     ["hosts=2\n", "hosts= 2", "gpu=a b", "gpu=\x1b[2J", "regions=a;b", "x=" + "y" * 2000],
 )
 def test_settings_become_part_of_the_name(settings: str):
-    with pytest.raises(ValueError, match="settings of a cluster must be letters"):
+    with pytest.raises(ValueError, match=r"must be letters, digits and .* settings of a cluster"):
         topo.load(f"aws:{settings}")
 
 
@@ -170,7 +170,7 @@ def test_errors_keep_the_content_of_matrices(tmp_path: Path, suffix: str, conten
     pairs = f'[pairs]\nlatency_s = "m.{suffix}"\nbandwidth_bytes_per_s = "m.{suffix}"'
     path = tmp_path / "cluster.toml"
     path.write_text(f'name = "c"\n[[hosts]]\n{pairs}')
-    with pytest.raises(ValueError, match="the file is not") as raised:
+    with pytest.raises(ValueError, match="cannot parse as") as raised:
         load(str(path))
     assert "salty" not in str(raised.value)
 
@@ -192,14 +192,14 @@ def test_the_header_of_a_matrix_claims_no_memory(tmp_path: Path):
     pairs = '[pairs]\nlatency_s = "m.npy"\nbandwidth_bytes_per_s = "m.npy"'
     path = tmp_path / "cluster.toml"
     path.write_text(f'name = "c"\n[[hosts]]\n{pairs}')
-    with pytest.raises(ValueError, match="35,184,372,088,832 bytes, and has 0"):
+    with pytest.raises(ValueError, match="35,184,372,088,832 bytes, and the file has 0"):
         load(str(path))
 
 
 @pytest.mark.parametrize("content", ["n1 slots=999999999\n", "n1 slots=99999999999999\n"])
 def test_slots_are_counted_before_devices_are_made(tmp_path: Path, content: str):
     (tmp_path / "hosts").write_text(content)
-    with pytest.raises(ValueError, match=r"at most 16,384 devices|N at least 1"):
+    with pytest.raises(ValueError, match=r"at most 16,384|N at least 1"):
         load(cluster_file(tmp_path, 'name = "c"\n[[hosts]]\nhostfile = "hosts"'))
 
 

@@ -26,8 +26,8 @@ def test_nodes_hang_on_leaves():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "no line of the topology has `Nodes`"),
-        ("SwitchName=top Switches=leaf0", "no line of the topology has `Nodes`"),
+        ("", "no line has `Nodes`"),
+        ("SwitchName=top Switches=leaf0", "no line has `Nodes`"),
         ("Nodes=gpu01", "line 1 of the topology must be"),
         ("\nSwitchName=leaf0", "line 2 of the topology must be"),
         (

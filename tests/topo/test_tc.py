@@ -86,7 +86,11 @@ def test_wrong_addresses_are_refused(text: str, words: str):
 @pytest.mark.parametrize(
     ("text", "device", "words"),
     [
-        ("here-0 10.0.0.1", "eth0", r"'here-1' has none \(1 without\); add a line such as"),
+        (
+            "here-0 10.0.0.1",
+            "eth0",
+            r"'here-1' has no address \(1 hosts have none\); add a line such as",
+        ),
         ("here-0 10.0.0.1\nhere-1 10.0.0.1", "eth0", "is the address of 'here-0' and of 'here-1'"),
         ("here-0 10.0.0.1\nhere-1 10.0.0.2\nb 10.0.0.3", "eth0", "has no host 'b': it has"),
         (

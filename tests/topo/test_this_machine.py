@@ -45,7 +45,7 @@ def test_a_number_of_devices_shares_the_memory():
     [
         ("devices=0", "`devices` must be at least 1"),
         ("devices=many", "`devices` must be a number like"),
-        ("devices=999999999", "at most 16,384 devices"),
+        ("devices=999999999", "at most 16,384"),
         ("memory_gib=0", "`memory_gib` must be"),
         ("cores=2", "no parameter `cores`: choose from devices, memory_gib"),
     ],

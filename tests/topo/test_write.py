@@ -62,7 +62,7 @@ def test_described_devices_round_trip(name: str):
 def test_hosts_out_of_order_cannot_be_said():
     cluster = load("two-region")
     swapped = replace(cluster, devices=cluster.devices[::-1])
-    with pytest.raises(ValueError, match="lists devices host by host; these stand in another"):
+    with pytest.raises(ValueError, match="lists devices host by host, and these stand in another"):
         cluster_toml(swapped)
 
 
@@ -70,5 +70,5 @@ def test_unlike_devices_of_a_host_cannot_be_said():
     cluster = load("homogeneous:hosts=1,devices=2")
     plain = Device(name="here-0:1", host="here-0", region="here")
     mixed = replace(cluster, devices=(cluster.devices[0], plain))
-    with pytest.raises(ValueError, match="'here-0' differs"):
+    with pytest.raises(ValueError, match="host 'here-0' has unlike devices"):
         cluster_toml(mixed)

@@ -74,7 +74,7 @@ def test_ranks_are_chosen(ranks: str | None, stages: str | None, chosen: tuple[i
         ("4-9", None, r"`--ranks` must be of the trace, not 6, 7, 8, 9; choose from 0 to 5"),
         ("0-999999", None, r"not 6, 7, 8, 9, 10, 11, 12, 13 \.\.\.; choose"),
         (None, "3", r"`--stages` must be of the trace, not 3; choose from 0 to 2"),
-        ("0", "1", r"in `--ranks` and hold one of `--stages`, and none does: they are '0' and '1'"),
+        ("0", "1", r"`--ranks` \('0'\) and `--stages` \('1'\) have no rank in common"),
     ],
 )
 def test_what_the_trace_lacks_is_refused(ranks: str | None, stages: str | None, words: str) -> None:

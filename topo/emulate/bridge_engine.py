@@ -68,16 +68,16 @@ class BridgeEngine:
         for source in range(len(self._spec.hosts)):
             words = ("tc", "-s", "class", "show", "dev", addresses.DEVICE)
             text = run("ip", "netns", "exec", self._owner.namespace(source), *words)
-            counted = {found[1]: found for found in _CLASS.finditer(text)}
+            counted = {match[1]: match for match in _CLASS.finditer(text)}
             peers = [link.destination for link in self._spec.links if link.source == source]
             # tc prints minor numbers in hexadecimal.
             for minor, destination in enumerate(peers, start=FIRST_PEER):
-                found = counted[f"{minor:x}"]
+                match = counted[f"{minor:x}"]
                 yield LinkCount(
                     source=source,
                     destination=destination,
-                    num_bytes=int(found[2]),
-                    dropped_packets=int(found[3]),
+                    num_bytes=int(match[2]),
+                    dropped_packets=int(match[3]),
                 )
 
 

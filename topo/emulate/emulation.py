@@ -21,14 +21,21 @@ from jaxpipe.topo.cluster import Cluster
 from jaxpipe.topo.emulate import addresses
 from jaxpipe.topo.emulate.bridge_engine import BridgeEngine
 from jaxpipe.topo.emulate.commands import run
-from jaxpipe.topo.emulate.engine import Choice, Engine, EngineKind, LinkCount, check_machine, choose
+from jaxpipe.topo.emulate.engine import (
+    ChosenEngine,
+    Engine,
+    EngineKind,
+    LinkCount,
+    check_machine,
+    choose,
+)
 from jaxpipe.topo.emulate.mpi import available_cores, mpi_settings
 from jaxpipe.topo.emulate.namespaces import check_sysctls, locked, make, remove, sweep
 from jaxpipe.topo.emulate.network_spec import NetworkSpec, Tcp, network_spec
 from jaxpipe.topo.emulate.own_disks import MOUNTS, give_disks
 from jaxpipe.topo.emulate.owner import Owner, this_process
+from jaxpipe.topo.emulate.rank_watch import RankWatch
 from jaxpipe.topo.emulate.relay_engine import RelayEngine
-from jaxpipe.topo.emulate.watch import RankWatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +48,7 @@ class HostCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class NetworkTraffic:
     """The traffic of a network: by host, and by link if the engine counts links."""
 
     hosts: tuple[HostCount, ...]
@@ -63,7 +70,7 @@ class Emulation:
 
     owner: Owner
     cluster: Cluster
-    choice: Choice
+    choice: ChosenEngine
     engine: Engine
     settings: Mapping[str, str]
     devices: tuple[int, ...]
@@ -74,7 +81,7 @@ class Emulation:
         Raises:
             ValueError: there is no such host.
         """
-        names = [each.name for each in self.cluster.hosts]
+        names = [host.name for host in self.cluster.hosts]
         if host not in names:
             raise ValueError(f"cluster {self.cluster.name!r} has no host {host!r}: it has {names}")
         number = names.index(host)
@@ -96,19 +103,36 @@ class Emulation:
             self.owner, len(self.cluster.hosts), [hosts[device] for device in self.devices]
         )
 
-    def traffic(self) -> Traffic:
+    def traffic(self) -> NetworkTraffic:
         """Return the traffic so far.
 
         Raises:
             EmulationError: the engine has ended.
         """
-        return Traffic(
+        return NetworkTraffic(
             hosts=tuple(
                 _count(host.name, self.owner.namespace(number))
                 for number, host in enumerate(self.cluster.hosts)
             ),
             links=self.engine.passed(),
         )
+
+
+def _check_num_hosts(num_hosts: int) -> None:
+    if num_hosts > addresses.MAX_HOSTS:
+        raise ValueError(
+            f"`hosts` are {num_hosts}, and at most {addresses.MAX_HOSTS} can be emulated"
+        )
+
+
+def _new_owner() -> Owner:
+    """Return the owner of the emulation of this process, which must be its only one."""
+    owner = this_process()
+    if owner.folder.exists():
+        raise ValueError(
+            f"process {owner.pid} already has an emulation, and can have one; end it first"
+        )
+    return owner
 
 
 @contextmanager
@@ -135,14 +159,9 @@ def emulated(
     check_machine()
     check_sysctls(sysctls)
     spec = network_spec(cluster, jitter_s=jitter_s, loss=loss, tcp=tcp)
-    if len(spec.hosts) > addresses.MAX_HOSTS:
-        raise ValueError(f"at most {addresses.MAX_HOSTS} hosts; the cluster has {len(spec.hosts)}")
+    _check_num_hosts(len(spec.hosts))
     choice = choose(kind)
-    owner = this_process()
-    if owner.folder.exists():
-        raise ValueError(
-            f"a process can have one emulation: process {owner.pid} already has one; end it first"
-        )
+    owner = _new_owner()
     placed = tuple(range(len(cluster)) if devices is None else devices)
     engine = None
     try:

@@ -52,7 +52,7 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class ChosenEngine:
     """An engine, and why it was chosen: the engines tried before it, and their errors."""
 
     kind: EngineKind
@@ -67,8 +67,8 @@ def check_machine() -> None:
     """
     if os.geteuid():
         raise ValueError(
-            f"namespaces need root, and this is user {os.geteuid()}: use sudo, or emulate inside "
-            f"the transport, without root, with `--set run.transport=shaped`"
+            f"user {os.geteuid()} is not root, which namespaces need: use sudo, or emulate inside "
+            "the transport, without root, with `--set run.transport=shaped`"
         )
     packages = {
         "ip": "iproute2",
@@ -78,10 +78,12 @@ def check_machine() -> None:
     }
     for program, package in packages.items():
         if shutil.which(program) is None:
-            raise ValueError(f"namespaces need the program `{program}`: apt-get install {package}")
+            raise ValueError(
+                f"`{program}` is missing, which namespaces need: apt-get install {package}"
+            )
 
 
-def choose(asked: EngineKind) -> Choice:
+def choose(asked: EngineKind) -> ChosenEngine:
     """Return the requested engine, or the best one of this machine; each is tried first.
 
     Raises:
@@ -91,14 +93,14 @@ def choose(asked: EngineKind) -> Choice:
         missing = _missing(asked)
         if missing:
             raise ValueError(f"`--engine {asked.value}` cannot run on this machine: {missing}")
-        return Choice(kind=asked, why="requested")
+        return ChosenEngine(kind=asked, why="requested")
     tried: list[str] = []
     for kind in (EngineKind.NETEM, EngineKind.RELAY, EngineKind.HTB):
         missing = _missing(kind)
         if not missing:
-            return Choice(kind=kind, why="; ".join(tried) or "the kernel shapes and delays")
+            return ChosenEngine(kind=kind, why="; ".join(tried) or "the kernel shapes and delays")
         tried.append(f"no {kind.value}: {missing}")
-    raise ValueError(f"no engine can run on this machine: {'; '.join(tried)}")
+    raise ValueError(f"cannot emulate: no engine can run on this machine: {'; '.join(tried)}")
 
 
 def _missing(kind: EngineKind) -> str:

@@ -12,6 +12,7 @@ UCX and libfabric, "environment variables".
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from jaxpipe.topo.cluster import Cluster
 from jaxpipe.topo.emulate import addresses
@@ -59,8 +60,8 @@ def mpi_settings(
     table, agent = folder / "hosts", folder / "agent"
     table.write_text(
         "".join(
-            f"{host.name} {number} {','.join(map(str, chosen))}\n"
-            for number, (host, chosen) in enumerate(
+            f"{host.name} {number} {','.join(map(str, cpus))}\n"
+            for number, (host, cpus) in enumerate(
                 zip(
                     cluster.hosts,
                     divided(cores, [h.name for h in cluster.hosts], names),
@@ -75,6 +76,12 @@ def mpi_settings(
     agent.chmod(0o755)
     (folder / "mpich.hosts").write_text(mpich)
     (folder / "openmpi.hosts").write_text("".join(f"{name}\n" for name in names))
+    return _environment(owner, agent=agent, control=control)
+
+
+def _environment(owner: Owner, *, agent: Path, control: int) -> dict[str, str]:
+    """Return the settings of Open MPI, MPICH, UCX and libfabric."""
+    folder = owner.folder
     return {
         MARK: owner.name,
         "PRTE_MCA_plm_ssh_agent": str(agent),
@@ -120,9 +127,9 @@ def divided(
     [[0, 1], [0]]
     """
     # In the order of the hosts: ranks of one host get neighbouring cores.
-    each = max(1, len(cores) // len(hosts_of_ranks))
-    chosen: dict[str, set[int]] = {}
+    num_cores = max(1, len(cores) // len(hosts_of_ranks))
+    cores_of: dict[str, set[int]] = {}
     for rank, host in enumerate(sorted(hosts_of_ranks, key=list(hosts).index)):
-        mine = [cores[(rank * each + i) % len(cores)] for i in range(each)]
-        chosen.setdefault(host, set()).update(mine)
-    return [sorted(chosen.get(host, cores)) for host in hosts]
+        mine = [cores[(rank * num_cores + i) % len(cores)] for i in range(num_cores)]
+        cores_of.setdefault(host, set()).update(mine)
+    return [sorted(cores_of.get(host, cores)) for host in hosts]

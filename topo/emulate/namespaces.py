@@ -192,8 +192,8 @@ def remove(owner: Owner) -> None:
 def _kill_all(namespaces: Sequence[str]) -> None:
     deadline_s = time.monotonic() + _SECONDS_TO_DIE
     # Again and again: between a look and the kill, a process may fork.
-    while (found := processes_in(namespaces)) and time.monotonic() < deadline_s:
-        for pid in found:
+    while (processes := processes_in(namespaces)) and time.monotonic() < deadline_s:
+        for pid in processes:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
@@ -206,10 +206,10 @@ def processes_in(namespaces: Sequence[str]) -> dict[int, int]:
         # A namespace is identified by its inode, which /proc/PID/ns/net states as well.
         with suppress(OSError):
             known[(NAMESPACES / namespace).stat().st_ino] = index
-    found: dict[int, int] = {}
+    processes: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # processes end while we look
             inode = int(os.readlink(path / "ns/net").removeprefix("net:[").removesuffix("]"))
             if inode in known:
-                found[int(path.name)] = known[inode]
-    return found
+                processes[int(path.name)] = known[inode]
+    return processes

@@ -77,14 +77,14 @@ def parse_owner(name: str) -> Owner | None:
 
 def owned() -> dict[Owner, list[str]]:
     """Return the namespaces of each owner on this machine, dead ones among them."""
-    found: dict[Owner, list[str]] = {}
+    names_of: dict[Owner, list[str]] = {}
     for folder in (NAMESPACES, Path("/run")):
         for path in folder.glob("jaxpipe-*"):
             owner = parse_owner(path.name)
             if owner is not None:
-                names = found.setdefault(owner, [])
+                names = names_of.setdefault(owner, [])
                 names += [path.name] if folder == NAMESPACES else []
-    return found
+    return names_of
 
 
 def _started(pid: int) -> int | None:

@@ -71,7 +71,7 @@ class PacketLink:
 
 
 @dataclass(slots=True, kw_only=True)
-class Network:
+class PacketNetwork:
     """All paths between hosts, and their NICs; times are seconds of any monotonic clock."""
 
     wires: Mapping[Pair, PacketLink]
@@ -118,13 +118,13 @@ class Network:
         return nic.send(num_bytes=num_bytes, now_s=began_s, after_s=now_s)
 
 
-def network_of(spec: NetworkSpec) -> Network:
+def network_of(spec: NetworkSpec) -> PacketNetwork:
     """Return the idle network of a description."""
     wires = {
         (link.source, link.destination): PacketLink(server=_server(link), latency_s=link.latency_s)
         for link in spec.links
     }
-    return Network(
+    return PacketNetwork(
         wires=wires,
         egress=[_nic(host.egress_bytes_per_s) for host in spec.hosts],
         ingress=[_nic(host.ingress_bytes_per_s) for host in spec.hosts],

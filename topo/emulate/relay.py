@@ -25,7 +25,7 @@ from pathlib import Path
 
 from jaxpipe.topo.emulate.addresses import DEVICE, host_of_packet
 from jaxpipe.topo.emulate.network_spec import NetworkSpec, from_json
-from jaxpipe.topo.emulate.packet_model import Network, Pair, network_of
+from jaxpipe.topo.emulate.packet_model import PacketNetwork, Pair, network_of
 
 # Numbers of <linux/if_tun.h> and <linux/sched.h>, which Python has no names for.
 _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
@@ -43,7 +43,7 @@ _PRIORITY = 10
 class Relay:
     """The TUN devices of all hosts, and the packets between them."""
 
-    def __init__(self, network: Network, devices: list[int]) -> None:
+    def __init__(self, network: PacketNetwork, devices: list[int]) -> None:
         self.network = network
         self._devices = devices
         self._host = {device: index for index, device in enumerate(devices)}

@@ -130,6 +130,6 @@ def _route(link: LinkSpec, tcp: Tcp) -> str:
     if tcp is Tcp.KERNEL:
         return route
     # Both ways: the window covers the round trip.
-    held = 2 * link.latency_s * link.bytes_per_s / tcp.mtu
-    window = max(_FEWEST_PACKETS, ceil(held))
+    buffer_bytes = 2 * link.latency_s * link.bytes_per_s / tcp.mtu
+    window = max(_FEWEST_PACKETS, ceil(buffer_bytes))
     return f"{route} initcwnd {window} initrwnd {window}"

@@ -99,10 +99,10 @@ class _Probe:
     def _hosts(self) -> tuple[str, ...]:
         return self._texts(MPI.Get_processor_name())
 
-    def _texts(self, own: str) -> tuple[str, ...]:
+    def _texts(self, mine: str) -> tuple[str, ...]:
         """Return the short texts of all ranks."""
         text = np.zeros(_TEXT_BYTES, np.uint8)
-        letters = own.encode()[:_TEXT_BYTES]
+        letters = mine.encode()[:_TEXT_BYTES]
         text[: len(letters)] = np.frombuffer(letters, np.uint8)
         texts = np.zeros((self._comm.Get_size(), _TEXT_BYTES), np.uint8)
         self._comm.Allgather(text, texts)

@@ -100,8 +100,8 @@ def cluster_of(measurements: Measurements, *, name: str) -> Cluster:
 
 
 def _restarts(measurements: Measurements) -> bool:
-    settings = [each for each in measurements.tcp if each is not None]
-    return len(set(measurements.hosts)) > 1 and any(each.restarts for each in settings)
+    settings = [setting for setting in measurements.tcp if setting is not None]
+    return len(set(measurements.hosts)) > 1 and any(setting.restarts for setting in settings)
 
 
 def by_host(hosts: tuple[str, ...]) -> list[int]:

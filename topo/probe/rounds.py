@@ -52,14 +52,14 @@ def nic_rounds(host_of: Sequence[int]) -> tuple[tuple[int, Round], ...]:
     ranks: dict[int, list[int]] = {}
     for rank, host in enumerate(host_of):
         ranks.setdefault(host, []).append(rank)
-    chosen: list[tuple[int, Round]] = []
+    rounds: list[tuple[int, Round]] = []
     for host, members in ranks.items():
         columns = zip_longest(*(others for other, others in ranks.items() if other != host))
         elsewhere = [rank for column in columns for rank in column if rank is not None]
         pairs = tuple(zip(members, elsewhere, strict=False))
         if len(pairs) > 1:
-            chosen.append((host, pairs))
-    return tuple(chosen)
+            rounds.append((host, pairs))
+    return tuple(rounds)
 
 
 def _tournament(players: list[int]) -> Iterator[list[Pair]]:

@@ -67,19 +67,19 @@ def measure_collectives(
     latency_s = mean(smallest.values())
     speeds: dict[CollectiveKind, float] = {}
     for kind in _CALLS:
-        found: list[float] = []
+        medians: list[float] = []
         left_s, last_s = settings.budget_s, 0.0
         for size in settings.sizes_bytes:
             # The next size takes in proportion, and is called once more than it counts.
             expected_s = last_s * 4 * (settings.repeats + 1)
-            if found and expected_s > left_s:
+            if medians and expected_s > left_s:
                 break
             last_s = measuring.median_s(kind, size, settings.repeats)
             left_s -= last_s * (settings.repeats + 1)
             # Where other work disturbed the calls, a large array may seem faster than a small one.
             is_slower = last_s > latency_s + _LEAST_S
-            found.append(size / (last_s - latency_s if is_slower else max(last_s, _LEAST_S)))
-        speeds[kind] = mean(found)
+            medians.append(size / (last_s - latency_s if is_slower else max(last_s, _LEAST_S)))
+        speeds[kind] = mean(medians)
     return CollectiveProfile(
         devices=transport.num_ranks,
         latency_s=latency_s,
@@ -99,12 +99,12 @@ class _Measuring:
     def median_s(self, kind: CollectiveKind, num_bytes: int, repeats: int) -> float:
         """Return the median of the mean seconds of all ranks; the first call is not counted."""
         order = tuple(range(self.transport.num_ranks))
-        own = np.zeros(_own_elements(kind, num_bytes, len(order)), np.float32)
+        elements = np.zeros(_own_elements(kind, num_bytes, len(order)), np.float32)
         call, taken_s = _CALLS[kind], []
         for _ in range(repeats + 1):
             barrier(self.transport, tag=BARRIER_TAG, timeout_s=_TIMEOUT_S)
             start_s = self.clock()
-            call(self.transport, own, order)
+            call(self.transport, elements, order)
             taken_s.append(self.clock() - start_s)
         # The same bits on all ranks, so that all take the same decisions.
         total = all_reduce(
@@ -123,15 +123,15 @@ def _own_elements(kind: CollectiveKind, num_bytes: int, num_ranks: int) -> int:
     return max(num_ranks, num_bytes // 4 // (num_ranks if of_part else 1))
 
 
-def _gather(transport: Transport, own: np.ndarray, order: Sequence[int]) -> None:
-    size = own.size * len(order)
-    all_gather(transport, own, order, size=size, tag=ALL_REDUCE_TAG, timeout_s=_TIMEOUT_S)
+def _gather(transport: Transport, elements: np.ndarray, order: Sequence[int]) -> None:
+    size = elements.size * len(order)
+    all_gather(transport, elements, order, size=size, tag=ALL_REDUCE_TAG, timeout_s=_TIMEOUT_S)
 
 
-def _reduce(transport: Transport, own: np.ndarray, order: Sequence[int]) -> None:
+def _reduce(transport: Transport, elements: np.ndarray, order: Sequence[int]) -> None:
     all_reduce(
         transport,
-        own,
+        elements,
         tuple(order),
         tag=ALL_REDUCE_TAG,
         timeout_s=_TIMEOUT_S,
@@ -139,12 +139,12 @@ def _reduce(transport: Transport, own: np.ndarray, order: Sequence[int]) -> None
     )
 
 
-def _scatter(transport: Transport, own: np.ndarray, order: Sequence[int]) -> None:
-    reduce_scatter(transport, own, order, tag=ALL_REDUCE_TAG, timeout_s=_TIMEOUT_S)
+def _scatter(transport: Transport, elements: np.ndarray, order: Sequence[int]) -> None:
+    reduce_scatter(transport, elements, order, tag=ALL_REDUCE_TAG, timeout_s=_TIMEOUT_S)
 
 
-def _exchange(transport: Transport, own: np.ndarray, order: Sequence[int]) -> None:
-    all_to_all(transport, own, order, tag=ALL_REDUCE_TAG, timeout_s=_TIMEOUT_S)
+def _exchange(transport: Transport, elements: np.ndarray, order: Sequence[int]) -> None:
+    all_to_all(transport, elements, order, tag=ALL_REDUCE_TAG, timeout_s=_TIMEOUT_S)
 
 
 _CALLS: Mapping[CollectiveKind, Callable[[Transport, np.ndarray, Sequence[int]], None]] = {

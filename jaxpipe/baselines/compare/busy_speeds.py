@@ -145,15 +145,15 @@ def _all_reduce(
     mesh: MeshShape, axis: Axis, devices: Sequence[Any], *, num_floats: int
 ) -> tuple[Callable[[], Any], int]:
     """Return a call that all-reduces that many floats of each rank along an axis, and how often."""
-    grid, spec = jax_mesh(mesh, devices), PartitionSpec(tuple(each.label for each in Axis))
+    grid, spec = jax_mesh(mesh, devices), PartitionSpec(tuple(axis.label for axis in Axis))
     sharding = NamedSharding(grid, spec)
-    whole = placed_pieces(np.ones((mesh.num_devices, num_floats), np.float32), sharding)
+    pieces = placed_pieces(np.ones((mesh.num_devices, num_floats), np.float32), sharding)
 
     def all_reduced(piece: jax.Array) -> jax.Array:
         return jax.lax.psum(piece, axis.label)
 
     mapped = jax.shard_map(all_reduced, mesh=grid, in_specs=spec, out_specs=spec, check_vma=False)
-    return partial(jax.jit(mapped).lower(whole).compile(), whole), _REDUCTIONS
+    return partial(jax.jit(mapped).lower(pieces).compile(), pieces), _REDUCTIONS
 
 
 def _slowest(
@@ -175,7 +175,7 @@ def _slowest(
     slowest = None
     if payloads is not None:
         slowest = msgspec.json.encode(
-            max(msgspec.json.decode(each, type=float) for each in payloads)
+            max(msgspec.json.decode(text, type=float) for text in payloads)
         )
     received = broadcast_bytes(transport, slowest, root=0, tag=BROADCAST_TAG, timeout_s=timeout_s)
     return msgspec.json.decode(received, type=float)

@@ -40,8 +40,8 @@ def check_comparison(
     sharded = [system for system in systems if system is not System.PIPELINE]
     if sharded and plan.has_groups:
         raise ConfigError(
-            "SPMD systems have a rank for each device: ranks of the plan have several devices; "
-            "compare with a plan of single devices"
+            "`plan` must have ranks of one device to compare SPMD systems, which have a rank for "
+            "each device"
         )
     # The pipeline supports more configurations than the SPMD steps.
     if sharded:

@@ -7,7 +7,12 @@ import msgspec
 
 from jaxpipe.baselines.autoshard.spmd.distributed import join, leave
 from jaxpipe.baselines.autoshard.strategy import write_strategy
-from jaxpipe.baselines.compare.measured import Measured, RankPart, Step, write_measured
+from jaxpipe.baselines.compare.measured import (
+    MeasuredStep,
+    MeasuredSystem,
+    RankPart,
+    write_measured,
+)
 from jaxpipe.baselines.compare.pipeline_rank import run_pipeline
 from jaxpipe.baselines.compare.sharded_rank import Ranks, run_sharded
 from jaxpipe.baselines.compare.strategies import Chosen
@@ -27,7 +32,7 @@ def run_system(
     resolved: ResolvedPlan,
     *,
     folder: Path,
-    observe: Callable[[Step], None],
+    observe: Callable[[MeasuredStep], None],
     executor: Executor = Executor.SPMD,
 ) -> None:
     """Train as one of the ranks that MPI has started; rank 0 writes the measurements of all.
@@ -52,35 +57,35 @@ def _run(
     cluster: Cluster,
     *,
     folder: Path,
-    observe: Callable[[Step], None],
+    observe: Callable[[MeasuredStep], None],
     executor: Executor = Executor.SPMD,
 ) -> None:
     callback = observe if transport.rank == 0 else _ignore
-    chosen: Chosen | None = None
+    choice: Chosen | None = None
     if system is System.PIPELINE:
         steps, part = run_pipeline(job, transport, cluster=cluster, observe=callback)
     else:
         devices = join(transport, timeout_s=job.run.startup_timeout_s)
         ranks = Ranks(transport=transport, devices=devices, cluster=cluster)
-        chosen, steps, part = run_sharded(system, job, ranks, observe=callback, executor=executor)
+        choice, steps, part = run_sharded(system, job, ranks, observe=callback, executor=executor)
         # On all ranks together: JAX takes a process that just ends for a lost one.
         leave()
     parts = _gathered(transport, part, timeout_s=job.run.timeout_s)
     if parts is None:
         return
-    measured = Measured(
+    measured = MeasuredSystem(
         system=system,
-        strategy=_description(job.plan) if chosen is None else chosen.description,
+        strategy=_description(job.plan) if choice is None else choice.description,
         tokens_per_step=job.tokens_per_step,
         steps=steps,
         ranks=parts,
-        is_counted=chosen is not None and executor is Executor.SPMD,
-        search_s=None if chosen is None else chosen.search_s,
-        searched_for=None if chosen is None else chosen.searched_for,
+        is_counted=choice is not None and executor is Executor.SPMD,
+        search_s=None if choice is None else choice.search_s,
+        searched_for=None if choice is None else choice.searched_for,
     )
     write_measured(measured, folder)
-    if chosen is not None:
-        write_strategy(chosen.strategy, folder / f"{system}-strategy.json")
+    if choice is not None:
+        write_strategy(choice.strategy, folder / f"{system}-strategy.json")
 
 
 def _gathered(
@@ -90,14 +95,17 @@ def _gathered(
     payloads = gather_bytes(transport, payload, root=0, tag=GATHER_TAG, timeout_s=timeout_s)
     if payloads is None:
         return None
-    return tuple(msgspec.json.decode(each, type=RankPart) for each in payloads)
+    return tuple(msgspec.json.decode(text, type=RankPart) for text in payloads)
 
 
 def _description(plan: Plan) -> str:
     pipelines = plan.pipelines[:1] if plan.is_even else plan.pipelines
-    sizes = (f"{each.num_microbatches} microbatches of {each.microbatch}" for each in pipelines)
+    sizes = (
+        f"{pipeline.num_microbatches} microbatches of {pipeline.microbatch}"
+        for pipeline in pipelines
+    )
     return f"{plan.shape}, {plan.schedule_name}, {' + '.join(sizes)}"
 
 
-def _ignore(_step: Step) -> None:
+def _ignore(_step: MeasuredStep) -> None:
     """Callback of the ranks other than 0."""

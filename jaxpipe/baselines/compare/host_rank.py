@@ -28,8 +28,8 @@ from jaxpipe.baselines.autoshard.spmd import (
 )
 from jaxpipe.baselines.autoshard.spmd.host_program import HostProgram
 from jaxpipe.baselines.autoshard.strategy import Sharding, Strategy
-from jaxpipe.baselines.compare.measured import RankPart, Step, peak_bytes
-from jaxpipe.baselines.compare.slow_links import regions_of, sent_in_messages
+from jaxpipe.baselines.compare.measured import MeasuredStep, RankPart, peak_bytes
+from jaxpipe.baselines.compare.slow_link_bytes import regions_of, sent_in_messages
 from jaxpipe.baselines.compare.whole_step import optimizer_of, whole_batch
 from jaxpipe.comm import BARRIER_TAG, BROADCAST_TAG, CountingTransport, barrier, broadcast_bytes
 from jaxpipe.runtime.compile_count import counted_compiles
@@ -51,8 +51,8 @@ class HostRun:
     bucket_bytes: float = inf
 
     def train(
-        self, cluster: Cluster, *, observe: Callable[[Step], None]
-    ) -> tuple[tuple[Step, ...], RankPart]:
+        self, cluster: Cluster, *, observe: Callable[[MeasuredStep], None]
+    ) -> tuple[tuple[MeasuredStep, ...], RankPart]:
         """Train as one of the ranks; the losses are the same on all.
 
         Each rank draws the whole state before it keeps its pieces.
@@ -67,13 +67,13 @@ class HostRun:
         compile_s = time.perf_counter() - begin_s
         before = self.transport.num_bytes_to()
         num_state = len(jax.tree.leaves(self.arguments[0]))
-        steps: list[Step] = []
+        steps: list[MeasuredStep] = []
         for number in range(self.job.train.steps):
             begin_s = time.perf_counter()
             pieces[num_state:] = self._pieces(self._batch(number), shardings[num_state:])
             *pieces[:num_state], loss = host.run(pieces)
             seconds = time.perf_counter() - begin_s
-            steps.append(Step(step=number + 1, loss=float(loss), step_s=seconds))
+            steps.append(MeasuredStep(step=number + 1, loss=float(loss), step_s=seconds))
             observe(steps[-1])
         sent, slow = sent_in_messages(
             self.transport.num_bytes_to() - before,

@@ -16,7 +16,7 @@ _KIB = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class MeasuredStep:
     """One step: its number from 1, its mean loss in nats per token, and its seconds."""
 
     step: int
@@ -42,7 +42,7 @@ class RankPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredSystem:
     """The run of a system on all ranks.
 
     `strategy` describes how the model is sharded or partitioned. `is_counted` is true where bytes
@@ -53,7 +53,7 @@ class Measured:
     system: System
     strategy: str
     tokens_per_step: int
-    steps: tuple[Step, ...]
+    steps: tuple[MeasuredStep, ...]
     ranks: tuple[RankPart, ...]
     is_counted: bool
     search_s: float | None
@@ -119,13 +119,13 @@ def maxrss_bytes(maxrss: int, platform: str) -> int:
     return maxrss if platform == "darwin" else maxrss * _KIB
 
 
-def write_measured(measured: Measured, folder: Path) -> None:
+def write_measured(measured: MeasuredSystem, folder: Path) -> None:
     """Write the file of a system."""
     folder.mkdir(parents=True, exist_ok=True)
     _file(folder, measured.system).write_bytes(msgspec.json.encode(measured))
 
 
-def read_measured(folder: Path, system: System) -> Measured:
+def read_measured(folder: Path, system: System) -> MeasuredSystem:
     """Read the file of a system.
 
     Raises:
@@ -133,10 +133,8 @@ def read_measured(folder: Path, system: System) -> Measured:
     """
     path = _file(folder, system)
     if not path.exists():
-        raise RunError(
-            f"the ranks of {system} ended without writing {path}; see their output above"
-        )
-    return msgspec.json.decode(path.read_bytes(), type=Measured)
+        raise RunError(f"{system}: its ranks ended without writing {path}; see their output above")
+    return msgspec.json.decode(path.read_bytes(), type=MeasuredSystem)
 
 
 def _file(folder: Path, system: System) -> Path:

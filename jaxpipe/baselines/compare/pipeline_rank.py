@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
-from jaxpipe.baselines.compare.measured import RankPart, Step, peak_bytes
-from jaxpipe.baselines.compare.slow_links import regions_of, sent_in_messages
+from jaxpipe.baselines.compare.measured import MeasuredStep, RankPart, peak_bytes
+from jaxpipe.baselines.compare.slow_link_bytes import regions_of, sent_in_messages
 from jaxpipe.comm import Transport
 from jaxpipe.runtime.compile_count import counted_compiles
 from jaxpipe.runtime.job import Job
@@ -14,8 +14,8 @@ from jaxpipe.topo import Cluster
 
 
 def run_pipeline(
-    job: Job, transport: Transport, *, cluster: Cluster, observe: Callable[[Step], None]
-) -> tuple[tuple[Step, ...], RankPart]:
+    job: Job, transport: Transport, *, cluster: Cluster, observe: Callable[[MeasuredStep], None]
+) -> tuple[tuple[MeasuredStep, ...], RankPart]:
     """Train as one of the ranks; return its steps, which have the same losses on all ranks.
 
     Raises:
@@ -30,13 +30,13 @@ def run_pipeline(
     counted = worker.interpreter.transport
     # After the start: messages before the first step do not count.
     before = counted.num_bytes_to()
-    steps: list[Step] = []
+    steps: list[MeasuredStep] = []
     for number in range(job.train.steps):
         begin_s = time.perf_counter()
         state, totals = worker.train_step(state, step=number)
         step_s = time.perf_counter() - begin_s
         # `totals.loss` is the sum over the targets of all replicas.
-        done = Step(step=number + 1, loss=totals.mean_loss, step_s=step_s)
+        done = MeasuredStep(step=number + 1, loss=totals.mean_loss, step_s=step_s)
         steps.append(done)
         observe(done)
     worker.close()

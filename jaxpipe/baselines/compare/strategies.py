@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from jaxpipe.baselines.autoshard.duplex import CollectiveProfile, CostModel, Device, search
-from jaxpipe.baselines.autoshard.duplex.systems import bucket_bytes, strategy_of
+from jaxpipe.baselines.autoshard.duplex import CollectiveProfile, CostModel, DeviceSpeed, search
+from jaxpipe.baselines.autoshard.duplex.duplex_systems import bucket_bytes, strategy_of
 from jaxpipe.baselines.autoshard.duplex_step import realized
 from jaxpipe.baselines.autoshard.graph import trace_step
 from jaxpipe.baselines.autoshard.intra_op import Machine, find_strategy
@@ -103,10 +103,10 @@ def _duplex(job: Job, step: NamedStep, arguments: Sequence[Any], speeds: BusySpe
     begin_s = time.perf_counter()
     config, num_ranks = config_of(job), job.plan.num_ranks
     graph = duplex_graph(config, batch=job.train.batch, dtype=config.compute_dtype)
-    found = search(
+    result = search(
         CostModel(
             graph=graph,
-            device=Device(flops_per_s=speeds.flops_per_s),
+            device=DeviceSpeed(flops_per_s=speeds.flops_per_s),
             profile=ring_profile(speeds, num_devices=num_ranks),
         )
     )
@@ -114,11 +114,11 @@ def _duplex(job: Job, step: NamedStep, arguments: Sequence[Any], speeds: BusySpe
         step,
         arguments,
         graph=graph,
-        decisions=found.strategy,
+        decisions=result.strategy,
         names=model_names(config),
         num_devices=num_ranks,
     )
-    num_stages = sum(each.starts_stage for each in found.strategy)
+    num_stages = sum(decision.starts_stage for decision in result.strategy)
     return Chosen(
         strategy=strategy,
         description=f"found, two halves in {num_stages} stages over {num_ranks} devices",
@@ -160,7 +160,7 @@ def _found(step: NamedStep, arguments: Sequence[Any], speeds: BusySpeeds) -> Cho
     machine = Machine(flops_per_s=speeds.flops_per_s)
     # The search itself takes the mesh as given.
     all_found = [find_strategy(graph, mesh, machine) for mesh in speeds.meshes]
-    best = min(all_found, key=lambda found: found.priced.strategy.seconds or 0.0).priced
+    best = min(all_found, key=lambda searched: searched.priced.strategy.seconds or 0.0).priced
     mesh = best.strategy.mesh
     return Chosen(
         strategy=best.strategy,

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 
 from jaxpipe.baselines.compare.check_request import TABLE
-from jaxpipe.baselines.compare.measured import Measured
+from jaxpipe.baselines.compare.measured import MeasuredSystem
 from jaxpipe.baselines.compare.system import OVERLAPS
 from jaxpipe.trace import Truth
 
 _MIB = 2**20
 
 
-def row(measured: Measured, truth: Truth) -> dict[str, str]:
+def row(measured: MeasuredSystem, truth: Truth) -> dict[str, str]:
     """Return the row of a system; headings or cells say if a value was measured or counted.
 
     `truth` is that of the links, which steps depend on.
@@ -39,15 +39,15 @@ def row(measured: Measured, truth: Truth) -> dict[str, str]:
     }
 
 
-def markdown(all_measured: Sequence[Measured], truth: Truth) -> str:
+def markdown(all_measured: Sequence[MeasuredSystem], truth: Truth) -> str:
     """Return the rows as a table of markdown."""
     rows = [row(measured, truth) for measured in all_measured]
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(each.values()) for each in rows)]
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def write_table(
-    all_measured: Sequence[Measured],
+    all_measured: Sequence[MeasuredSystem],
     description: Mapping[str, Any],
     folder: Path,
     *,
@@ -58,7 +58,7 @@ def write_table(
     # The table last: `check_comparison` takes its presence for a finished comparison.
     paths = (folder / "compare.md", folder / "compare.jsonl", folder / TABLE)
     paths[0].write_text(f"{markdown(all_measured, truth)}\n\n{notes}\n")
-    lines = [{"run": description}, *(msgspec.to_builtins(each) for each in all_measured)]
+    lines = [{"run": description}, *(msgspec.to_builtins(measured) for measured in all_measured)]
     paths[1].write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     rows = [row(measured, truth) for measured in all_measured]
     with paths[2].open("w", newline="") as file:

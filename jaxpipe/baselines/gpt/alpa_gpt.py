@@ -165,7 +165,7 @@ class AlpaGpt:
         batch, seq, dim = x.shape
         heads = self.config.num_heads
         qkv = self._times(params["qkv"], x).reshape(batch, seq, heads, 3, dim // heads)
-        q, k, v = (qkv[:, :, :, place] for place in range(3))
+        q, k, v = (qkv[:, :, :, index] for index in range(3))
         # Queries are scaled first: in float16, unscaled scores may overflow.
         scores = jnp.einsum("bqhd,bkhd->bhqk", q * (1 / math.sqrt(dim // heads)), k)
         before = jnp.arange(seq)[:, None] >= jnp.arange(seq)

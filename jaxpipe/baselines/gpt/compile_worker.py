@@ -16,7 +16,7 @@ from jaxpipe.baselines.autoshard.duplex.found_file import decisions_for, read_fo
 from jaxpipe.baselines.autoshard.duplex_step import realized
 from jaxpipe.baselines.autoshard.hlo import (
     CompiledStep,
-    Target,
+    CompileTarget,
     bytes_by_kind,
     compile_step,
     count_collectives,
@@ -52,7 +52,7 @@ from jaxpipe.baselines.gpt.alpa_gpt import step_flops, step_memory_bytes
 from jaxpipe.baselines.gpt.execute_strategy import executed
 from jaxpipe.baselines.gpt.model_names import model_names
 from jaxpipe.baselines.gpt.model_sizes import duplex_graph
-from jaxpipe.baselines.gpt.sharding_problem import Problem, problem_of
+from jaxpipe.baselines.gpt.sharding_problem import ShardingProblem, problem_of
 from jaxpipe.errors import PlanError, UserError
 
 
@@ -70,7 +70,7 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     started = time.perf_counter()
     strategy, priced = _chosen(problem)
     solve_s = time.perf_counter() - started
-    compiled = _compiled(problem, strategy, Target(request["target"]))
+    compiled = _compiled(problem, strategy, CompileTarget(request["target"]))
     answer = _described(problem, strategy, compiled)
     if request["execute"]:
         answer |= executed(problem, strategy)
@@ -81,7 +81,7 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _chosen(problem: Problem) -> tuple[Strategy, Priced | None]:
+def _chosen(problem: ShardingProblem) -> tuple[Strategy, Priced | None]:
     """Return the strategy by hand, of a file, or the one that a search finds."""
     request = problem.request
     if request["dp"] is not None:
@@ -94,7 +94,7 @@ def _chosen(problem: Problem) -> tuple[Strategy, Priced | None]:
     return priced.strategy, priced
 
 
-def _by_hand(problem: Problem, *, split: Mapping[str, int]) -> Strategy:
+def _by_hand(problem: ShardingProblem, *, split: Mapping[str, int]) -> Strategy:
     """Return Megatron's strategy on the mesh of the request."""
     request = problem.request
     state, tokens, targets = problem.step.of_one_microbatch(problem.arguments)
@@ -103,23 +103,23 @@ def _by_hand(problem: Problem, *, split: Mapping[str, int]) -> Strategy:
     return baseline(state, tokens.shape, targets.shape, mesh=mesh, split=split, zero=zero)
 
 
-def _duplex(problem: Problem) -> Strategy:
+def _duplex(problem: ShardingProblem) -> Strategy:
     """Return what the duplex search has found, as a strategy of this step."""
     request = problem.request
-    found = read_found(Path(request["strategy"]))
+    searched = read_found(Path(request["strategy"]))
     graph = duplex_graph(problem.config, batch=request["batch"], dtype=request["dtype"])
     strategy = realized(
         problem.step,
         problem.arguments,
         graph=graph,
-        decisions=decisions_for(graph, found),
+        decisions=decisions_for(graph, searched),
         names=model_names(problem.config),
-        num_devices=found.devices,
+        num_devices=searched.devices,
     )
-    return replace(strategy, seconds=found.seconds)
+    return replace(strategy, seconds=searched.seconds)
 
 
-def _read(problem: Problem) -> tuple[Strategy, Priced | None]:
+def _read(problem: ShardingProblem) -> tuple[Strategy, Priced | None]:
     """Return the strategy of a file, priced on the links of the target if it names operators."""
     read = read_strategy(Path(problem.request["strategy"]))
     # With the links of this target, not of the one for which the file was written.
@@ -130,7 +130,7 @@ def _read(problem: Problem) -> tuple[Strategy, Priced | None]:
     return strategy, priced
 
 
-def _searched(problem: Problem) -> Priced:
+def _searched(problem: ShardingProblem) -> Priced:
     """Search every mesh of the requested number of devices; return the fastest, as predicted."""
     request, graph = problem.request, problem.graph()
     pins = None if request["pins"] is None else read_pins(Path(request["pins"]))
@@ -140,7 +140,7 @@ def _searched(problem: Problem) -> Priced:
         else GradientReduction.ALL_REDUCE
     )
     config = SearchConfig(force_batch_axis=True, gradient_reduction=reduction)
-    found: list[Priced] = []
+    candidates: list[Priced] = []
     refused: UserError | None = None
     for dp in range(1, request["mesh"] + 1):
         if request["mesh"] % dp or request["batch"] % dp:  # axes divide devices and batch
@@ -152,13 +152,13 @@ def _searched(problem: Problem) -> Priced:
         except PlanError as error:  # pins may suit only one of the meshes
             refused = error
             continue
-        found.append(best.priced)
-    if not found and refused is not None:
+        candidates.append(best.priced)
+    if not candidates and refused is not None:
         raise refused
-    return min(found, key=lambda each: each.strategy.seconds or 0.0)
+    return min(candidates, key=lambda priced: priced.strategy.seconds or 0.0)
 
 
-def _compiled(problem: Problem, strategy: Strategy, target: Target) -> CompiledStep:
+def _compiled(problem: ShardingProblem, strategy: Strategy, target: CompileTarget) -> CompiledStep:
     step, arguments = problem.step, problem.arguments
     devices = target_devices(target, num_devices=strategy.mesh.num_devices)
     shardings = placed(
@@ -179,7 +179,9 @@ def _drawing(strategy: Strategy, priced: Priced | None, machine: Machine) -> str
     return f"{draw_strategy(strategy)}\n\n{drawn}"
 
 
-def _described(problem: Problem, strategy: Strategy, compiled: CompiledStep) -> dict[str, Any]:
+def _described(
+    problem: ShardingProblem, strategy: Strategy, compiled: CompiledStep
+) -> dict[str, Any]:
     config, request, speeds = problem.config, problem.request, problem.speeds
     mesh, batch, remat = strategy.mesh, request["batch"], request["remat"]
     flops = step_flops(config, batch=batch, remat=remat)
@@ -210,7 +212,7 @@ def _described(problem: Problem, strategy: Strategy, compiled: CompiledStep) -> 
         "arguments_bytes": compiled.memory.arguments,
         "temporary_bytes": compiled.memory.temporaries,
         "peak_bytes": compiled.memory.peak,
-        "overlapped": sum(each.num_beside > 0 for each in compiled.asynchronous),
+        "overlapped": sum(collective.num_beside > 0 for collective in compiled.asynchronous),
         "compile_s": compiled.compile_s,
         "predicted_s": seconds,
         "predicted_tflops": flops / seconds / 1e12,

@@ -7,13 +7,13 @@ import numpy as np
 
 from jaxpipe.baselines.autoshard.spmd import run_hosts, run_one_device, run_program
 from jaxpipe.baselines.autoshard.strategy import Strategy
-from jaxpipe.baselines.gpt.sharding_problem import MOMENT_PART, Problem, drawn
+from jaxpipe.baselines.gpt.sharding_problem import MOMENT_PART, ShardingProblem, drawn
 from jaxpipe.errors import ConfigError
 
 _MOST_BYTES: Final = 8 * 2**30
 
 
-def executed(problem: Problem, strategy: Strategy) -> dict[str, Any]:
+def executed(problem: ShardingProblem, strategy: Strategy) -> dict[str, Any]:
     """Return seconds of a step, losses, and the largest difference of a gradient.
 
     Gradients are read from Adam's first moment after the first step.
@@ -27,10 +27,10 @@ def executed(problem: Problem, strategy: Strategy) -> dict[str, Any]:
     run = run_hosts if request["executor"] == "host" else run_program
     ran = run(problem.step, arguments, strategy, num_steps=num_steps)
     alone = run_one_device(problem.step, arguments, num_steps=num_steps)
-    moments = [each.states[0]["optimizer"][0].mu for each in (ran, alone)]
+    moments = [trained.states[0]["optimizer"][0].mu for trained in (ran, alone)]
     apart = jax.tree.map(lambda got, wanted: np.max(np.abs(got - wanted)), *moments)
     # The backward is dead code here, so that little is compiled.
-    loss = jax.jit(lambda *trees: problem.whole(*trees)[1])
+    loss = jax.jit(lambda *trees: problem.full_step(*trees)[1])
     return {
         "executed_steps": num_steps,
         "executor": request["executor"],
@@ -43,7 +43,7 @@ def executed(problem: Problem, strategy: Strategy) -> dict[str, Any]:
     }
 
 
-def _check_size(problem: Problem, strategy: Strategy) -> None:
+def _check_size(problem: ShardingProblem, strategy: Strategy) -> None:
     leaves = jax.tree.leaves(problem.arguments[0])
     num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     needed = num_bytes * (strategy.mesh.num_devices + 1)

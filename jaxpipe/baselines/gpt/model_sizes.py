@@ -2,7 +2,7 @@
 
 from jaxpipe.baselines.autoshard.duplex import (
     ExpertSizes,
-    Graph,
+    LabelledGraph,
     TransformerSizes,
     transformer_graph,
 )
@@ -10,7 +10,7 @@ from jaxpipe.models import GptConfig
 from jaxpipe.models.gpt_config import DTYPE_BYTES
 
 
-def duplex_graph(config: GptConfig, *, batch: int, dtype: str) -> Graph:
+def duplex_graph(config: GptConfig, *, batch: int, dtype: str) -> LabelledGraph:
     """Return the operators of a step of a model, in a format of computation."""
     return transformer_graph(
         transformer_sizes(config), batch=batch, bytes_per_element=DTYPE_BYTES[dtype]

@@ -33,13 +33,13 @@ class AlpaWorks:
         config, width = self.config, DTYPE_BYTES[self.config.compute_dtype]
         tokens = samples * config.sequence
         table = (config.vocabulary + num_positions(config)) * config.dim / op
-        kept = tokens * config.dim * width
+        hidden = tokens * config.dim * width
         working = self._activations(tokens, op)
         return ModelWork(
             layer=PartWork(
                 seconds=self._layer_s(op, samples) + layer_s,
                 parameters=(12 * config.dim + 13) * config.dim / op,
-                kept_bytes=kept if self.remat else working,
+                kept_bytes=hidden if self.remat else working,
                 working_bytes=working if self.remat else 0.0,
             ),
             # The search does not say which of both ends communicates: half each.

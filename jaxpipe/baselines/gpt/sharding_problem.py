@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxpipe.baselines.autoshard.graph import Graph, trace_step
-from jaxpipe.baselines.autoshard.hlo import Target, TargetSpeeds, target_speeds
+from jaxpipe.baselines.autoshard.hlo import CompileTarget, TargetSpeeds, target_speeds
 from jaxpipe.baselines.autoshard.intra_op import Machine
 from jaxpipe.baselines.autoshard.spmd import NamedStep, initial_state, train_step
 from jaxpipe.baselines.autoshard.strategy import AxisLink, MeshShape
@@ -24,16 +24,16 @@ MOMENT_PART = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class ShardingProblem:
     """The step to shard, and what the request says of it.
 
-    `step` returns only the state, as Alpa's; `whole` the mean loss as well.
+    `step` returns only the state, as Alpa's; `full_step` the mean loss as well.
     """
 
     config: GptConfig
     model: Gpt | AlpaGpt
     step: NamedStep
-    whole: Callable[..., Any]
+    full_step: Callable[..., Any]
     arguments: tuple[Any, ...]
     request: Mapping[str, Any]
     speeds: TargetSpeeds
@@ -58,7 +58,7 @@ class Problem:
         return MeshShape(dp=dp, op=op, dp_link=link(dp), op_link=link(op))
 
 
-def problem_of(request: Mapping[str, Any]) -> Problem:
+def problem_of(request: Mapping[str, Any]) -> ShardingProblem:
     """Return the step of a request; its arguments are shapes.
 
     Raises:
@@ -69,21 +69,21 @@ def problem_of(request: Mapping[str, Any]) -> Problem:
     # Shapes alone: billions of parameters would not fit here, and are never computed.
     state = jax.eval_shape(lambda key: _fresh(model, key, config), jax.random.key(0))
     batch = tuple(jax.ShapeDtypeStruct(shape, jnp.int32) for shape in batch_shapes(config, request))
-    whole = train_step(
+    full_step = train_step(
         model, OPTIMIZER, remat=request["remat"], microbatches=request["microbatches"]
     )
     step = NamedStep(
-        run=lambda *trees: whole(*trees)[0],
+        run=lambda *trees: full_step(*trees)[0],
         names=("state", "tokens", "targets"),
         result_names=("state",),
         microbatches=request["microbatches"],
         duplex=request["duplex"],
     )
-    return Problem(
+    return ShardingProblem(
         config=config,
         model=model,
         step=step,
-        whole=whole,
+        full_step=full_step,
         arguments=(state, *batch),
         request=request,
         speeds=speeds,
@@ -96,7 +96,7 @@ def config_and_speeds(request: Mapping[str, Any]) -> tuple[GptConfig, TargetSpee
     Raises:
         ConfigError: the speed of the target in this format is not known.
     """
-    speeds = target_speeds(Target(request["target"]))
+    speeds = target_speeds(CompileTarget(request["target"]))
     if request["dtype"] not in speeds.products:
         raise ConfigError(
             f"`--dtype` must be a format whose speed on the target is known: "
@@ -117,7 +117,7 @@ def batch_shapes(
     return inputs, (num,) if config.classes else (num, config.sequence)
 
 
-def drawn(problem: Problem) -> tuple[Any, ...]:
+def drawn(problem: ShardingProblem) -> tuple[Any, ...]:
     """Return a fresh state and a random batch, instead of shapes."""
     config, keys = problem.config, jax.random.split(jax.random.key(problem.request["seed"]), 3)
     inputs, targets = batch_shapes(config, problem.request)

@@ -21,8 +21,10 @@ def cluster_of(num_devices: int, *, host_devices: int) -> Cluster:
     >>> cluster_of(12, host_devices=8).name, len(cluster_of(3, host_devices=8))
     ('homogeneous:hosts=2,devices=8', 3)
     """
-    each = min(num_devices, host_devices)
-    return topo.load(f"homogeneous:hosts={-(-num_devices // each)},devices={each}")
+    devices_of_host = min(num_devices, host_devices)
+    return topo.load(
+        f"homogeneous:hosts={-(-num_devices // devices_of_host)},devices={devices_of_host}"
+    )
 
 
 def staged_plan(

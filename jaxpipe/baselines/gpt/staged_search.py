@@ -71,20 +71,8 @@ def search_stages(
         PlanError: no stages fit into the devices.
     """
     started = time.perf_counter()
-    works = AlpaWorks(
-        config=config,
-        remat=remat,
-        speeds=speeds,
-        collectives=SearchedCollectives(
-            model=partial(_with_layers, config),
-            sequence=config.sequence,
-            dtype=config.compute_dtype,
-            remat=remat,
-            machine=Machine(flops_per_s=speeds.products[config.compute_dtype]),
-            ring_bytes_per_s=speeds.ring_bytes_per_s,
-        ),
-    )
-    found: list[tuple[StagedModel, ShardedCosts]] = []
+    works = _works(config, speeds, remat=remat)
+    candidates: list[tuple[StagedModel, ShardedCosts]] = []
     refused: PlanError | None = None
     for microbatch in _microbatches(batch):
         costs = _costs(config, speeds, works, microbatch=microbatch, batch=batch)
@@ -104,19 +92,36 @@ def search_stages(
         except PlanError as error:  # smaller microbatches may fit
             refused = error
             continue
-        found.append((staged, costs))
-    if not found:
+        candidates.append((staged, costs))
+    if not candidates:
         assert refused is not None
         raise refused
-    staged, costs = min(found, key=lambda each: each[0].step_s)
+    staged, costs = min(candidates, key=lambda candidate: candidate[0].step_s)
     flops = step_flops(config, batch=batch, remat=remat)
     return SearchedStages(
         staged=staged,
-        shapes=tuple(costs.shape(each.layers, each.devices) for each in staged.stages),
+        shapes=tuple(costs.shape(stage.layers, stage.devices) for stage in staged.stages),
         microbatch=costs.microbatch,
         peak_bytes=_peak_bytes(staged, num_microbatches=costs.num_microbatches),
         tflops=flops / staged.step_s / 1e12,
         search_s=time.perf_counter() - started,
+    )
+
+
+def _works(config: GptConfig, speeds: TargetSpeeds, *, remat: bool) -> AlpaWorks:
+    """Return the work of the layers, with the collectives that a search shards them by."""
+    return AlpaWorks(
+        config=config,
+        remat=remat,
+        speeds=speeds,
+        collectives=SearchedCollectives(
+            model=partial(_with_layers, config),
+            sequence=config.sequence,
+            dtype=config.compute_dtype,
+            remat=remat,
+            machine=Machine(flops_per_s=speeds.products[config.compute_dtype]),
+            ring_bytes_per_s=speeds.ring_bytes_per_s,
+        ),
     )
 
 
@@ -131,7 +136,9 @@ def _in_hosts(submeshes: Iterable[range], host_devices: int) -> tuple[range, ...
     (range(0, 2), range(2, 4))
     """
     return tuple(
-        each for each in submeshes if each.start // host_devices == (each.stop - 1) // host_devices
+        submesh
+        for submesh in submeshes
+        if submesh.start // host_devices == (submesh.stop - 1) // host_devices
     )
 
 
@@ -158,7 +165,7 @@ def _costs(
         ),
         # The parameter, the old one next to it, the gradient, Adam's moments; in 16 bits a copy in
         # float32. What the optimizer moves is that of `step_memory_bytes`.
-        each=BytesEach(held=18 if width == 2 else 20, gradient=width, update=28),
+        per_parameter=BytesEach(stored=18 if width == 2 else 20, gradient=width, update=28),
         num_layers=config.num_layers,
         microbatch=microbatch,
         num_microbatches=batch // microbatch,
@@ -197,17 +204,17 @@ def submesh_ranges(num_devices: int, *, host_devices: int) -> Iterator[range]:
         while size <= stop - first:
             yield from (range(start, start + size) for start in range(first, stop - size + 1))
             size *= 2
-    whole = num_devices // host_devices
-    for first in range(whole):
-        for last in range(first + 2, whole + 1):
+    num_hosts = num_devices // host_devices
+    for first in range(num_hosts):
+        for last in range(first + 2, num_hosts + 1):
             yield range(first * host_devices, last * host_devices)
 
 
 def _peak_bytes(staged: StagedModel, *, num_microbatches: int) -> float:
     count = len(staged.stages)
     return max(
-        each.cost.held_bytes + each.cost.live_bytes * min(count - place, num_microbatches)
-        for place, each in enumerate(staged.stages)
+        stage.cost.held_bytes + stage.cost.live_bytes * min(count - position, num_microbatches)
+        for position, stage in enumerate(staged.stages)
     )
 
 

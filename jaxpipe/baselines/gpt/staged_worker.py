@@ -23,7 +23,7 @@ def main() -> None:
 
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     config, speeds = config_and_speeds(request)
-    found = search_stages(
+    searched = search_stages(
         config,
         speeds,
         num_devices=request["mesh"],
@@ -33,35 +33,35 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     )
     stages = [
         {
-            "layers": [each.layers.start, each.layers.stop],
-            "devices": [each.devices.start, each.devices.stop],
+            "layers": [stage.layers.start, stage.layers.stop],
+            "devices": [stage.devices.start, stage.devices.stop],
             "dp": dp,
             "op": op,
-            "seconds": each.cost.seconds,
+            "seconds": stage.cost.seconds,
         }
-        for each, (dp, op) in zip(found.staged.stages, found.shapes, strict=True)
+        for stage, (dp, op) in zip(searched.staged.stages, searched.shapes, strict=True)
     ]
-    return _plan(found, request, host_devices=speeds.host_devices) | {
+    return _plan(searched, request, host_devices=speeds.host_devices) | {
         "stages": stages,
-        "microbatch": found.microbatch,
-        "predicted_s": found.staged.step_s,
-        "predicted_tflops": found.tflops,
-        "peak_bytes": found.peak_bytes,
-        "search_s": found.search_s,
+        "microbatch": searched.microbatch,
+        "predicted_s": searched.staged.step_s,
+        "predicted_tflops": searched.tflops,
+        "peak_bytes": searched.peak_bytes,
+        "search_s": searched.search_s,
     }
 
 
 def _plan(
-    found: SearchedStages, request: Mapping[str, Any], *, host_devices: int
+    searched: SearchedStages, request: Mapping[str, Any], *, host_devices: int
 ) -> dict[str, Any]:
     """Return the text of the plan file and its cluster, where they are asked for."""
     if request["plan"] is None:
         return {}
     cluster = cluster_of(request["mesh"], host_devices=host_devices)
     plan = staged_plan(
-        found.staged,
-        found.shapes,
-        microbatch=found.microbatch,
+        searched.staged,
+        searched.shapes,
+        microbatch=searched.microbatch,
         batch=request["batch"],
         cluster=cluster,
     )

@@ -41,7 +41,7 @@ def durations(
     )
     return Durations(
         forward_s=forward_s,
-        backward_s=tuple(workload.backward_forwards * each for each in forward_s),
+        backward_s=tuple(workload.backward_forwards * forward for forward in forward_s),
     )
 
 

@@ -136,7 +136,7 @@ def shuffled_in_regions(cluster: Cluster, rows: Placement, *, seed: int) -> Plac
         regions.setdefault(cluster.devices[device].region, []).append(position)
     for positions in regions.values():
         for position, device in zip(
-            positions, draw.permutation([order[each] for each in positions]), strict=True
+            positions, draw.permutation([order[index] for index in positions]), strict=True
         ):
             order[position] = int(device)
     size = len(rows[0])
@@ -209,7 +209,9 @@ def dtfm_phases(*, num_stages: int, num_replicas: int, num_microbatches: int) ->
 
 
 def _where(schedule: Schedule, holds: Callable[[Instruction], bool]) -> Schedule:
-    return tuple(tuple(each for each in program if holds(each)) for program in schedule)
+    return tuple(
+        tuple(instruction for instruction in program if holds(instruction)) for program in schedule
+    )
 
 
 def _is_end(instruction: Instruction) -> bool:

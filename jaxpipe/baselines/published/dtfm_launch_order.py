@@ -37,8 +37,8 @@ def launch_order(cluster: Cluster) -> tuple[int, ...]:
 
 
 def _share(hosts: list[list[int]], number: int, num_rounds: int) -> list[list[int]]:
-    each = len(hosts) // num_rounds
-    return hosts[number * each : (number + 1) * each]
+    hosts_per_round = len(hosts) // num_rounds
+    return hosts[number * hosts_per_round : (number + 1) * hosts_per_round]
 
 
 def shuffled(order: tuple[int, ...], *, seed: int) -> tuple[int, ...]:
@@ -68,8 +68,9 @@ def pipelines(
     rows = [order[i : i + num_stages] for i in range(0, len(order) - num_stages + 1, num_stages)]
     if not rows or batch < 1:
         raise PlanError(
-            f"a pipeline of {num_stages} stages needs as many devices, and a sample: cluster "
-            f"{cluster.name!r} has {len(cluster)}, `batch` is {batch}; take a larger one"
+            f"cluster {cluster.name!r} has {len(cluster)} devices for {num_stages} stages, and "
+            f"`batch` is {batch}: a pipeline needs a device for each stage, and a sample; take a "
+            "larger cluster or batch"
         )
     num_used = max(n for n in range(1, len(rows) + 1) if batch % n == 0)
     seen: Counter[str] = Counter()

@@ -69,10 +69,10 @@ def fastest_path(cost: np.ndarray) -> tuple[int, ...]:
                         continue
                     step = float(cost[last, after])
                     # Tuples compare from the left: worst step, then sum, then path.
-                    found = (max(worst, step), total + step, (*path, after))
+                    candidate = (max(worst, step), total + step, (*path, after))
                     key = (visited | 1 << after, after)
-                    if key not in best or found < best[key]:
-                        best[key] = found
+                    if key not in best or candidate < best[key]:
+                        best[key] = candidate
     full = (1 << n) - 1
     return min(best[full, last] for last in range(n))[2]
 
@@ -113,8 +113,8 @@ def jaxpipe_step(
     ]
     if not possible:
         raise PlanError(
-            f"a plan has a number of stages: none of `num_stages` {choices.num_stages} is within "
-            f"{len(cluster)} devices and {workload.num_layers} layers; allow fewer"
+            f"`num_stages` ({choices.num_stages}) must be within {len(cluster)} devices and "
+            f"{workload.num_layers} layers; allow fewer stages"
         )
     best, *others = possible
     if others:

@@ -71,7 +71,7 @@ def megatron_step(
     )
     cut = even_partition(num_layers=workload.num_layers, num_stages=split.stages)
     speeds = _speeds(cluster, groups, constants.speeds(workload.precision))
-    whole = durations(cluster, placement, cut, workload=workload, speeds=speeds)
+    times = durations(cluster, placement, cut, workload=workload, speeds=speeds)
     all_reduce_s = _all_reduce_s(cluster, groups, workload=workload, constants=constants)
     num_microbatches = workload.batch // (num_replicas * workload.microbatch)
     schedule = schedule_of(num_stages=split.stages, num_microbatches=num_microbatches)
@@ -84,9 +84,9 @@ def megatron_step(
         placement=placement,
         phases=(Phase(schedule=lower(schedule, tied=False, num_replicas=num_replicas)),),
         forward_s=_split(
-            whole.forward_s, cut, split=split, per_layer_s=_FORWARD_ALL_REDUCES * all_reduce_s
+            times.forward_s, cut, split=split, per_layer_s=_FORWARD_ALL_REDUCES * all_reduce_s
         ),
-        backward_s=_split(whole.backward_s, cut, split=split, per_layer_s=backward * all_reduce_s),
+        backward_s=_split(times.backward_s, cut, split=split, per_layer_s=backward * all_reduce_s),
         activation_bytes=workload.activation_bytes,
         collectives={Bucket.STAGE: collectives},
         messages=_scattered(constants.network.exchanges(), split.tensor),
@@ -152,10 +152,10 @@ def _groups(
     num_replicas, rest = divmod(len(order), size)
     if rest or not num_replicas or workload.batch % (num_replicas * workload.microbatch):
         raise PlanError(
-            f"replicas of {split.stages} stages x {split.tensor} devices share devices and batch "
-            f"evenly: there are {len(order)} devices, `batch` is {workload.batch} and `microbatch` "
-            f"{workload.microbatch}; take multiples of {size} devices, and a batch that "
-            "their replicas divide into microbatches"
+            f"`batch` ({workload.batch}), `microbatch` ({workload.microbatch}) and {len(order)} "
+            f"devices must be shared evenly by replicas of {split.stages} stages x {split.tensor} "
+            f"devices; take a multiple of {size} devices, and a batch that their replicas divide "
+            "into microbatches"
         )
     return [order[i : i + split.tensor] for i in range(0, len(order), split.tensor)]
 
@@ -168,6 +168,6 @@ def _split(
     per_layer_s: float,
 ) -> tuple[float, ...]:
     return tuple(
-        whole / split.tensor + cut[rank % split.stages] * per_layer_s
-        for rank, whole in enumerate(seconds)
+        total_s / split.tensor + cut[rank % split.stages] * per_layer_s
+        for rank, total_s in enumerate(seconds)
     )

@@ -64,7 +64,7 @@ def named_plan(system: System, task: Task, *, seed: int) -> Plan:
         plan = replace(plan, sharing=Sharing.ZERO3)
     if overfull(plan, task.profile, task.cluster, each=task.bytes_each):
         raise PlanError(
-            f"a stage of {system} does not fit into the memory of its device on cluster "
+            f"{system}: one of its stages does not fit into the memory of its device on cluster "
             f"{task.cluster.name!r}; use `--remat full`, or larger devices"
         )
     return plan
@@ -81,8 +81,8 @@ def check_heads(plan: Plan, num_heads: int) -> None:
     sizes = parts if divides_heads else set()
     if wrong := [size for size in sorted(sizes) if num_heads % size]:
         raise PlanError(
-            f"the devices of a rank have equal parts of {num_heads} heads: ranks have "
-            f"{wrong[0]} devices; choose a layout, or a model, in which the one divides the other"
+            f"`num_heads` ({num_heads}) must be a multiple of the devices of each rank, and a rank "
+            f"has {wrong[0]}; choose another layout or model"
         )
 
 
@@ -110,18 +110,18 @@ def _megatron(task: Task, *, num_stages: int, tensor: int) -> _Groups:
     if rest or not num_replicas or task.batch % num_replicas:
         size = num_stages * tensor
         raise PlanError(
-            f"replicas of {num_stages} stages share devices and batch evenly: the cluster has "
-            f"{len(order)} devices and `--batch` is {task.batch}; take a multiple of {size} "
-            "devices, and a batch that the replicas divide"
+            f"`--batch` ({task.batch}) and {len(order)} devices must be shared evenly by replicas "
+            f"of {num_stages} stages; take a multiple of {size} devices, and a batch that the "
+            "replicas divide"
         )
     groups = [order[first : first + tensor] for first in range(0, len(order), tensor)]
     hosts = task.cluster.host_of
     if apart := [group for group in groups if len({hosts[device] for device in group}) > 1]:
         names = ", ".join(task.cluster.devices[device].name for device in apart[0])
         raise PlanError(
-            f"a rank has devices of one host: the layout has ranks of {tensor} devices, and of "
-            f"cluster {task.cluster.name!r} {names} are on several hosts; take a cluster with "
-            f"hosts of {tensor} devices or a multiple, or `jaxpipe published simulate`"
+            f"cluster {task.cluster.name!r} has {names} on several hosts, and the layout needs "
+            f"ranks of {tensor} devices of one host; take a cluster with hosts of {tensor} devices "
+            "or a multiple, or `jaxpipe published simulate`"
         )
     return tuple(tuple(groups[replica::num_replicas]) for replica in range(num_replicas))
 
@@ -130,12 +130,12 @@ def _whole_hosts(task: Task) -> _Groups:
     """Return a replica for each host, of all its devices; hosts have equally many."""
     hosts = task.cluster.host_of
     order = sorted(range(len(task.cluster)), key=lambda device: hosts[device])
-    groups = [tuple(each) for _, each in groupby(order, key=lambda device: hosts[device])]
+    groups = [tuple(group) for _, group in groupby(order, key=lambda device: hosts[device])]
     sizes = {len(group) for group in groups}
     if len(sizes) > 1 or task.batch % len(order):
         raise PlanError(
-            f"devices share the batch evenly: {System.ZERO3} has hosts of "
-            f"{', '.join(map(str, sorted(sizes)))} devices, {len(order)} in all, and `--batch` is "
-            f"{task.batch}; take equal hosts, and a multiple of their devices"
+            f"`--batch` ({task.batch}) must be shared evenly by equal hosts for {System.ZERO3}: "
+            f"hosts have {', '.join(map(str, sorted(sizes)))} devices, {len(order)} in all; take "
+            "equal hosts, and a multiple of their devices"
         )
     return tuple((group,) for group in groups)

@@ -53,8 +53,8 @@ def zero3_step(
     size = len(order)
     if workload.batch % (size * SAMPLES):
         raise PlanError(
-            f"devices share the batch in passes of {SAMPLES} samples: `batch` is "
-            f"{workload.batch} for {size} devices; take a multiple of {size * SAMPLES}"
+            f"`batch` ({workload.batch}) must be a multiple of {size * SAMPLES}: {size} devices "
+            f"take {SAMPLES} samples in each pass"
         )
     placement = tuple((device,) for device in order)
     compute = durations(
@@ -72,8 +72,10 @@ def zero3_step(
         placement=placement,
         # One replica: the rings are part of the durations, and nothing else is reduced.
         phases=(Phase(schedule=lower(passes, tied=False, num_replicas=1)),),
-        forward_s=tuple(SAMPLES * each + gather_s for each in compute.forward_s),
-        backward_s=tuple(SAMPLES * each + gather_s + reduce_s for each in compute.backward_s),
+        forward_s=tuple(SAMPLES * compute_s + gather_s for compute_s in compute.forward_s),
+        backward_s=tuple(
+            SAMPLES * compute_s + gather_s + reduce_s for compute_s in compute.backward_s
+        ),
     )
 
 

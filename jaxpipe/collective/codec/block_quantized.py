@@ -122,8 +122,8 @@ class Int4Codec:
         # Shifts of signed integers repeat the sign bit.
         codes[:, 0], codes[:, 1] = (pairs << 4) >> 4, pairs >> 4
         unpacked = codes.reshape(-1)[:size].view(np.uint8)
-        whole = np.concatenate((encoded[:num_bytes], unpacked))
-        return _decode(whole, _from_int8, size=size, block=INT4_BLOCK)
+        message = np.concatenate((encoded[:num_bytes], unpacked))
+        return _decode(message, _from_int8, size=size, block=INT4_BLOCK)
 
 
 INT8 = CodecFacts(
@@ -188,10 +188,10 @@ def _decode(
     scales = np.frombuffer(encoded[: 4 * num_scales].tobytes(), np.float32)
     values = aligned_empty((size,), np.float32)
     from_codes(encoded[4 * num_scales :], values)
-    whole = size - size % block
-    blocks = values[:whole].reshape(-1, block)
+    num_whole = size - size % block
+    blocks = values[:num_whole].reshape(-1, block)
     np.multiply(blocks, scales[: len(blocks), None], out=blocks)
-    values[whole:] *= scales[-1] if whole < size else 1
+    values[num_whole:] *= scales[-1] if num_whole < size else 1
     return values
 
 

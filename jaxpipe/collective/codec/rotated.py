@@ -61,10 +61,10 @@ class RotatedCodec:
         for start, factors, planes in _pieces(encoded, values.size):
             piece = values[start : start + _PIECE]
             columns = np.zeros((BLOCK, factors.size), np.float32)
-            whole = piece.size // BLOCK
-            columns[:, :whole] = piece[: whole * BLOCK].reshape(whole, BLOCK).T
-            if whole < factors.size:
-                columns[: piece.size - whole * BLOCK, -1] = piece[whole * BLOCK :]
+            num_blocks = piece.size // BLOCK
+            columns[:, :num_blocks] = piece[: num_blocks * BLOCK].reshape(num_blocks, BLOCK).T
+            if num_blocks < factors.size:
+                columns[: piece.size - num_blocks * BLOCK, -1] = piece[num_blocks * BLOCK :]
             factors[...] = _encode_columns(columns, planes).view(np.uint16)
         return encoded
 

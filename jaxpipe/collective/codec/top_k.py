@@ -41,14 +41,14 @@ class TopKCodec:
     def encode(self, values: Float32[np.ndarray, " size"]) -> UInt8[np.ndarray, " num_bytes"]:
         """Return the bytes, in fresh memory."""
         assert values.size < 2**32, values.size
-        kept = self.num_kept(size=values.size)
+        num_kept = self.num_kept(size=values.size)
         # Also for an empty array, which `argpartition` refuses.
-        if kept == values.size:
-            indices = np.arange(kept, dtype=np.uint32)
+        if num_kept == values.size:
+            indices = np.arange(num_kept, dtype=np.uint32)
         else:
             # Without the sign bit, floats order like integers, with NaN and infinity on top.
             magnitudes = np.bitwise_and(values.view(np.uint32), np.uint32(0x7FFF_FFFF))
-            indices = np.argpartition(magnitudes, values.size - kept)[values.size - kept :]
+            indices = np.argpartition(magnitudes, values.size - num_kept)[values.size - num_kept :]
             indices = np.sort(indices).astype(np.uint32)
         return np.concatenate((indices.view(np.uint8), values[indices].view(np.uint8)))
 

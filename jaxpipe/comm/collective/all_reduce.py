@@ -130,12 +130,12 @@ def _execution(
     tag: int,
     timeout_s: float,
 ) -> Execution:
-    own = np.ascontiguousarray(np.asarray(array)).reshape(-1)
-    near = ValueFormat(wire.dtype_of(own.dtype))
+    vector = np.ascontiguousarray(np.asarray(array)).reshape(-1)
+    near = ValueFormat(wire.dtype_of(vector.dtype))
     # float64 carries losses and counters, which have to stay exact.
-    codec = wire.far if is_codable(own.dtype) else None
+    codec = wire.far if is_codable(vector.dtype) else None
     far = near if codec is None else CodecFormat(codec, errors)
-    return Execution(transport, own, Formats(near=near, far=far), tag=tag, timeout_s=timeout_s)
+    return Execution(transport, vector, Formats(near=near, far=far), tag=tag, timeout_s=timeout_s)
 
 
 def _steps(

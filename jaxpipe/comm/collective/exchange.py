@@ -27,7 +27,7 @@ from jaxpipe.collective.algorithms import (
     reduce_scatter_steps,
 )
 from jaxpipe.collective.codec.aligned import aligned_empty
-from jaxpipe.collective.shards import Part, consecutive
+from jaxpipe.collective.shards import ElementRange, consecutive
 from jaxpipe.collective.sync_tree import SyncTree, leader
 from jaxpipe.comm.collective.execute_steps import Execution, Formats
 from jaxpipe.comm.collective.wire_format import ValueFormat
@@ -38,7 +38,7 @@ _CHUNK_BYTES = 2**20
 
 def all_gather(
     transport: Transport,
-    own: HostOrDeviceArray,
+    piece: HostOrDeviceArray,
     order: Sequence[int],
     *,
     size: int,
@@ -57,15 +57,15 @@ def all_gather(
     >>> run_ranks(2, work)
     [array([0., 1., 2.]), array([0., 1., 2.])]
     """
-    share = Part(0, size).cut(len(order))[list(order).index(transport.rank)]
-    whole = aligned_empty((size,), own.dtype)
+    share = ElementRange(0, size).cut(len(order))[list(order).index(transport.rank)]
+    gathered = aligned_empty((size,), piece.dtype)
     # In place: the sends of a ring read the array that its receives complete.
-    whole[share.start : share.stop] = np.asarray(own)
+    gathered[share.start : share.stop] = np.asarray(piece)
     steps = all_gather_steps(
-        order, transport.rank, size=size, message_size=_message_size(whole, chunk_bytes)
+        order, transport.rank, size=size, message_size=_message_size(gathered, chunk_bytes)
     )
     execution = Execution(
-        transport, whole, _as_they_are(whole), tag=tag, timeout_s=timeout_s, total=whole
+        transport, gathered, _as_they_are(gathered), tag=tag, timeout_s=timeout_s, total=gathered
     )
     return execution.run(steps)
 
@@ -90,15 +90,15 @@ def reduce_scatter(
     >>> run_ranks(2, work)
     [array([2.]), array([4., 1.])]
     """
-    own = _flat(array)
-    share = Part(0, own.size).cut(len(order))[list(order).index(transport.rank)]
+    vector = _flat(array)
+    share = ElementRange(0, vector.size).cut(len(order))[list(order).index(transport.rank)]
     steps = reduce_scatter_steps(
-        order, transport.rank, size=own.size, message_size=_message_size(own, chunk_bytes)
+        order, transport.rank, size=vector.size, message_size=_message_size(vector, chunk_bytes)
     )
-    execution = Execution(transport, own, _as_they_are(own), tag=tag, timeout_s=timeout_s)
+    execution = Execution(transport, vector, _as_they_are(vector), tag=tag, timeout_s=timeout_s)
     total = execution.run(steps)[share.start : share.stop]
     # A copy: a view would keep the memory of the whole array.
-    part = aligned_empty((share.size,), own.dtype)
+    part = aligned_empty((share.size,), vector.dtype)
     part[...] = total
     return part
 
@@ -121,15 +121,15 @@ def broadcast(
     >>> run_ranks(2, work)
     [array([1, 1]), array([1, 1])]
     """
-    own = _flat(array)
+    vector = _flat(array)
     steps = broadcast_steps(
-        tree, transport.rank, size=own.size, message_size=_message_size(own, chunk_bytes)
+        tree, transport.rank, size=vector.size, message_size=_message_size(vector, chunk_bytes)
     )
-    total = aligned_empty(own.shape, own.dtype)
+    total = aligned_empty(vector.shape, vector.dtype)
     if transport.rank == leader(tree):
-        total[...] = own
+        total[...] = vector
     execution = Execution(
-        transport, own, _as_they_are(own), tag=tag, timeout_s=timeout_s, total=total
+        transport, vector, _as_they_are(vector), tag=tag, timeout_s=timeout_s, total=total
     )
     return execution.run(steps).reshape(array.shape)
 
@@ -156,18 +156,18 @@ def all_to_all(
     >>> run_ranks(2, work)
     [array([ 0, 10]), array([ 1,  2, 11, 12])]
     """
-    own, mine = _flat(array), list(order).index(transport.rank)
+    vector, mine = _flat(array), list(order).index(transport.rank)
     if sizes is None:
-        sizes = [[part.size for part in Part(0, own.size).cut(len(order))]] * len(order)
-    assert sum(sizes[mine]) == own.size, (sizes[mine], own.size)
+        sizes = [[part.size for part in ElementRange(0, vector.size).cut(len(order))]] * len(order)
+    assert sum(sizes[mine]) == vector.size, (sizes[mine], vector.size)
     leaving, arriving = consecutive(sizes[mine])[mine], consecutive([row[mine] for row in sizes])
-    total = aligned_empty((arriving[-1].stop,), own.dtype)
-    total[arriving[mine].start : arriving[mine].stop] = own[leaving.start : leaving.stop]
+    total = aligned_empty((arriving[-1].stop,), vector.dtype)
+    total[arriving[mine].start : arriving[mine].stop] = vector[leaving.start : leaving.stop]
     steps = all_to_all_steps(
-        order, transport.rank, sizes=sizes, message_size=_message_size(own, chunk_bytes)
+        order, transport.rank, sizes=sizes, message_size=_message_size(vector, chunk_bytes)
     )
     execution = Execution(
-        transport, own, _as_they_are(own), tag=tag, timeout_s=timeout_s, total=total
+        transport, vector, _as_they_are(vector), tag=tag, timeout_s=timeout_s, total=total
     )
     return execution.run(steps)
 

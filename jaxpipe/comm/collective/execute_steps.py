@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from jaxpipe.collective.codec.aligned import aligned_empty
-from jaxpipe.collective.shards import Part
+from jaxpipe.collective.shards import ElementRange
 from jaxpipe.collective.step import Act, Step
 from jaxpipe.comm.buffer import num_bytes_of
 from jaxpipe.comm.collective.wire_format import Format, sum_dtype
@@ -37,10 +37,10 @@ class Formats:
 
 
 class Execution:
-    """The steps of one rank on `own`, a flat array, which they only read.
+    """The steps of one rank on `vector`, a flat array, which they only read.
 
-    Results go to `total`, by default new memory like `own` in its `sum_dtype`; it may be `own` if
-    no step writes what another reads as brought. Each message may take `timeout_s`.
+    Results go to `total`, by default new memory like `vector` in its `sum_dtype`; it may be
+    `vector` if no step writes what another reads as brought. Each message may take `timeout_s`.
 
     Raises:
         DeadlineError: a message took longer than `timeout_s`.
@@ -50,7 +50,7 @@ class Execution:
     def __init__(
         self,
         transport: Transport,
-        own: np.ndarray,
+        vector: np.ndarray,
         formats: Formats,
         *,
         tag: int,
@@ -59,10 +59,12 @@ class Execution:
     ):
         self._transport, self._formats = transport, formats
         self._tag, self._timeout_s = tag, timeout_s
-        self._own = own
-        self._total = aligned_empty(own.shape, sum_dtype(own.dtype)) if total is None else total
+        self._own = vector
+        self._total = (
+            aligned_empty(vector.shape, sum_dtype(vector.dtype)) if total is None else total
+        )
         self._outgoing = _Outgoing()
-        self._settled: dict[Part, np.ndarray] = {}
+        self._settled: dict[ElementRange, np.ndarray] = {}
 
     def run(self, steps: Sequence[Step]) -> np.ndarray:
         """Execute the steps, in order, and return the total."""
@@ -174,24 +176,24 @@ def _posted(
 class _Outgoing:
     """The pending sends: those that read the total, and the others."""
 
-    from_total: list[tuple[Part, Sending]] = field(default_factory=list)
+    from_total: list[tuple[ElementRange, Sending]] = field(default_factory=list)
     others: list[Sending] = field(default_factory=list)
 
-    def add(self, sending: Sending, *, reads: Part | None) -> None:
+    def add(self, sending: Sending, *, reads: ElementRange | None) -> None:
         """Add a send that reads this part of the total, or none of it."""
         if reads is None:
             self.others.append(sending)
         else:
             self.from_total.append((reads, sending))
 
-    def finish(self, part: Part, *, timeout_s: float) -> None:
+    def finish(self, part: ElementRange, *, timeout_s: float) -> None:
         """Wait for the sends that read this part of the total."""
         if not any(_overlap(part, other) for other, _ in self.from_total):
             return
         for other, sending in self.from_total:
             if _overlap(part, other):
                 sending.wait(timeout_s=timeout_s)
-        self.from_total = [each for each in self.from_total if not _overlap(part, each[0])]
+        self.from_total = [waiting for waiting in self.from_total if not _overlap(part, waiting[0])]
 
     def finish_all(self, *, timeout_s: float) -> None:
         """Wait for all sends."""
@@ -199,5 +201,5 @@ class _Outgoing:
             sending.wait(timeout_s=timeout_s)
 
 
-def _overlap(one: Part, other: Part) -> bool:
+def _overlap(one: ElementRange, other: ElementRange) -> bool:
     return one.start < other.stop and other.start < one.stop

@@ -89,9 +89,13 @@ def begin_mpi() -> tuple[MPI.Intracomm, bool]:
         unlink_shared_memory()
         level, max_tag = MPI.Query_thread(), comm.Get_attr(MPI.TAG_UB)
     if level < MPI.THREAD_SERIALIZED:
-        raise TransportError("MPI must be initialised with MPI_THREAD_SERIALIZED or above")
+        raise TransportError(
+            "cannot use this MPI: it must be initialised with MPI_THREAD_SERIALIZED or above"
+        )
     if max_tag is None or max_tag < WARM_TAG:
-        raise TransportError(f"this MPI has tags up to {max_tag}, jaxpipe needs {WARM_TAG}")
+        raise TransportError(
+            f"cannot use this MPI: it has tags up to {max_tag}, jaxpipe needs {WARM_TAG}"
+        )
     return comm, ours
 
 
@@ -109,8 +113,8 @@ def ranks_of_host(comm: MPI.Intracomm) -> frozenset[int]:
         host = comm.Split_type(MPI.COMM_TYPE_SHARED)
         here, everyone = host.Get_group(), comm.Get_group()
         ranks = here.Translate_ranks(None, everyone)
-        for each in (here, everyone, host):
-            each.Free()
+        for communicator in (here, everyone, host):
+            communicator.Free()
     return frozenset(ranks)
 
 

@@ -18,7 +18,7 @@ from jaxpipe.comm.buffer import as_bytes, is_ready
 from jaxpipe.comm.envelope import Envelope
 from jaxpipe.comm.mpi.api import MPI, moving_error
 from jaxpipe.comm.mpi.native_all_reduce import MpiAllReduce
-from jaxpipe.comm.mpi.progress import Progress
+from jaxpipe.comm.mpi.progress_engine import ProgressEngine
 from jaxpipe.comm.transport import HostOrDeviceArray
 from jaxpipe.errors import DeadlineError, TransportError
 
@@ -28,7 +28,7 @@ Begin = Callable[[], list[MPI.Request] | None]
 
 
 class MpiMessage:
-    """The requests of one message, as an operation that `Progress` drives.
+    """The requests of one message, as an operation that `ProgressEngine` drives.
 
     `begin` returns the requests, or None while the array is still being computed.
     """
@@ -146,7 +146,7 @@ def begin_receive(comm: MPI.Intracomm, buffer: np.ndarray, envelope: Envelope) -
     return begin
 
 
-MpiProgress: TypeAlias = Progress[MpiMessage | MpiAllReduce]
+MpiProgress: TypeAlias = ProgressEngine[MpiMessage | MpiAllReduce]
 """The progress engine of one rank."""
 
 

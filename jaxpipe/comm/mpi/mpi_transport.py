@@ -39,7 +39,7 @@ from jaxpipe.comm.mpi.mpi_message import (
     begin_send,
 )
 from jaxpipe.comm.mpi.native_all_reduce import MpiAllReduce, MpiGroups
-from jaxpipe.comm.mpi.progress import Progress, longest_pause_s
+from jaxpipe.comm.mpi.progress_engine import ProgressEngine, longest_pause_s
 from jaxpipe.comm.mpi.ulfm import among, revoke, shrink
 from jaxpipe.comm.tags import CLOSE_TAG, GROUP_TAG
 from jaxpipe.comm.transport import HostOrDeviceArray
@@ -88,7 +88,7 @@ class MpiTransport:
             remote=frozenset(range(self._num_ranks)) - neighbours,
             sends=keep_warm and settings is not None and settings.restarts,
         )
-        self._progress: MpiProgress = Progress(
+        self._progress: MpiProgress = ProgressEngine(
             self._nudge,
             clock=time.monotonic,
             longest_pause_s=longest_pause_s(

@@ -1,7 +1,7 @@
 """Transport from GPU to GPU over NCCL. Tested with a fake NCCL only: not run on a GPU yet."""
 
-from jaxpipe.comm.nccl.available import find_binding, local_binding
 from jaxpipe.comm.nccl.binding import Done, NcclBinding, NcclChannel
+from jaxpipe.comm.nccl.nccl_available import find_binding, local_binding
 from jaxpipe.comm.nccl.nccl_transport import NcclTransport
 
 __all__ = [

@@ -59,7 +59,7 @@ def translated(doing: str) -> Iterator[None]:
     except RunError:
         raise
     except Exception as error:
-        raise TransportError(f"NCCL could not {doing}: {error}") from error
+        raise TransportError(f"cannot {doing} with NCCL: {error}") from error
 
 
 class Launcher:

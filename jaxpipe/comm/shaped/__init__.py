@@ -1,6 +1,6 @@
 """Shaped: a transport that delays real messages as the links of a cluster would."""
 
-from jaxpipe.comm.shaped.links import links_of_rank
+from jaxpipe.comm.shaped.shaped_links import links_of_rank
 from jaxpipe.comm.shaped.shaped_transport import ShapedTransport
 from jaxpipe.comm.shaped.timer import Timer
 

@@ -21,10 +21,10 @@ import numpy as np
 
 from jaxpipe.comm.buffer import is_ready, num_bytes_of
 from jaxpipe.comm.envelope import Envelope
-from jaxpipe.comm.shaped.links import links_of_rank
+from jaxpipe.comm.message_timing import MessageTiming, Times, timing_of
+from jaxpipe.comm.shaped.shaped_links import links_of_rank
 from jaxpipe.comm.shaped.timer import Timer
 from jaxpipe.comm.tags import MAX_TAG, TOKEN_TAG
-from jaxpipe.comm.timing import Times, Timing, timing_of
 from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transport
 from jaxpipe.errors import DeadlineError
 from jaxpipe.topo import Cluster
@@ -43,7 +43,7 @@ class ShapedTransport:
     Rank `r` runs on the device `devices[r]`; `scale` multiplies latencies and seconds per byte. A
     message occupies its link from the moment when its array is computed, which is noticed within a
     millisecond, in the order of the computation; `Sending.wait` returns once its last byte has left
-    the link. `jaxpipe.comm.shaped.links` says which sharing of NICs is exact. The native
+    the link. `jaxpipe.comm.shaped.shaped_links` says which sharing of NICs is exact. The native
     all-reduces of the inner transport would bypass the links, so they are not offered.
 
     An asymmetric link makes a clock offset that is measured over it (`clock_offset`) wrong by half
@@ -222,7 +222,7 @@ class _ShapedReceiving:
         self._array: HostOrDeviceArray | None = None
 
     @property
-    def timing(self) -> Timing | None:
+    def timing(self) -> MessageTiming | None:
         return timing_of(self._token)  # which arrives when the emulated link has delivered
 
     def wait(self, *, timeout_s: float) -> HostOrDeviceArray:

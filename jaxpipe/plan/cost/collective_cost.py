@@ -58,10 +58,10 @@ def transfers_s(links: Links, collective: Collective) -> float:
     >>> transfers_s(links, all_reduce_transfers(AllReduceKind.HIERARCHICAL, tree, num_bytes=8.0))
     15.0
     """
-    waiting = [len(each.after) for each in collective]
+    waiting = [len(transfer.after) for transfer in collective]
     users: defaultdict[int, list[int]] = defaultdict(list)
-    for position, each in enumerate(collective):
-        for need in each.after:
+    for position, transfer in enumerate(collective):
+        for need in transfer.after:
             users[need].append(position)
     events = [(0.0, _Event.READY, n) for n, count in enumerate(waiting) if not count]
     out_free_s: defaultdict[int, float] = defaultdict(float)
@@ -70,17 +70,17 @@ def transfers_s(links: Links, collective: Collective) -> float:
     while events:
         # Of equal times and events the lower position is first: results are the same in every run.
         now_s, event, position = heappop(events)
-        each = collective[position]
-        wire_s = links.wire_s(each.source, each.destination, num_bytes=each.num_bytes)
+        transfer = collective[position]
+        wire_s = links.wire_s(transfer.source, transfer.destination, num_bytes=transfer.num_bytes)
         if event is _Event.READY:
-            start_s = max(now_s, out_free_s[each.source])
-            out_free_s[each.source] = start_s + wire_s  # the latency does not occupy the port
-            latency_s = float(links.latency_s[each.source, each.destination])
+            start_s = max(now_s, out_free_s[transfer.source])
+            out_free_s[transfer.source] = start_s + wire_s  # the latency does not occupy the port
+            latency_s = float(links.latency_s[transfer.source, transfer.destination])
             heappush(events, (start_s + latency_s, _Event.FIRST_BYTE, position))
         elif event is _Event.FIRST_BYTE:
             # Cut-through: bytes enter as fast as they left, so the wire counts once for both ports.
-            end_s = max(now_s, in_free_s[each.destination]) + wire_s
-            in_free_s[each.destination] = end_s
+            end_s = max(now_s, in_free_s[transfer.destination]) + wire_s
+            in_free_s[transfer.destination] = end_s
             heappush(events, (end_s, _Event.LAST_BYTE, position))
         else:
             for user in users[position]:
@@ -181,23 +181,23 @@ def all_reduce_s(
 def _islands_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
     if isinstance(tree, int):
         return 0.0
-    islands = [ranks(each) for each in tree]
-    inside_s = max(_islands_s(links, each, num_bytes) for each in tree)
+    islands = [ranks(child) for child in tree]
+    inside_s = max(_islands_s(links, child, num_bytes) for child in tree)
     # A member of the smallest island has the largest share to exchange with the others.
     share = num_bytes / min(map(len, islands))
-    return inside_s + _shares_s(links, tuple(each[0] for each in islands), share)
+    return inside_s + _shares_s(links, tuple(island[0] for island in islands), share)
 
 
 def _shares_s(links: Links, members: Sequence[int], num_bytes: float) -> float:
     """Return the seconds in which each member reduces a share for all others and returns it."""
-    own, share = links.of(members), num_bytes / len(members)
+    links_of, share = links.of(members), num_bytes / len(members)
     apart = ~np.eye(len(members), dtype=bool)
     wire_s, each_s = (
         np.where(apart, matrix, 0.0) * share
-        for matrix in (own.seconds_per_byte, own.port_s_per_byte)
+        for matrix in (links_of.seconds_per_byte, links_of.port_s_per_byte)
     )
     port_s = max(each_s.sum(axis=0).max(), each_s.sum(axis=1).max())
-    return 2 * float(max(own.latency_s.max() + port_s, (own.latency_s + wire_s).max()))
+    return 2 * float(max(links_of.latency_s.max() + port_s, (links_of.latency_s + wire_s).max()))
 
 
 def _busiest_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
@@ -231,11 +231,11 @@ def _ascent_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
         first, start_s = members[0]
         arriving = [
             (
-                each.seconds + float(links.latency_s[each.leader, first]),
-                links.wire_s(each.leader, first, num_bytes=num_bytes),
-                links.port_s(each.leader, first, num_bytes=num_bytes),
+                member.seconds + float(links.latency_s[member.leader, first]),
+                links.wire_s(member.leader, first, num_bytes=num_bytes),
+                links.port_s(member.leader, first, num_bytes=num_bytes),
             )
-            for each in members[1:]
+            for member in members[1:]
         ]
         return _Timed(first, served_s(arriving, start_s=start_s))
 
@@ -248,11 +248,11 @@ def _descent_s(links: Links, tree: SyncTree, num_bytes: float) -> float:
     def at_island(members: list[_Timed]) -> _Timed:
         first, sent_s, end_s = members[0].leader, 0.0, 0.0
         # The last member first, as the executor sends.
-        for each in members[:0:-1]:
-            wire_s = links.wire_s(first, each.leader, num_bytes=num_bytes)
-            there_s = sent_s + wire_s + float(links.latency_s[first, each.leader])
-            end_s = max(end_s, there_s + each.seconds)
-            sent_s += links.port_s(first, each.leader, num_bytes=num_bytes)
+        for member in members[:0:-1]:
+            wire_s = links.wire_s(first, member.leader, num_bytes=num_bytes)
+            there_s = sent_s + wire_s + float(links.latency_s[first, member.leader])
+            end_s = max(end_s, there_s + member.seconds)
+            sent_s += links.port_s(first, member.leader, num_bytes=num_bytes)
         return _Timed(first, max(end_s, sent_s + members[0].seconds))
 
     return folded(tree, at_rank=_at_rank, at_island=at_island).seconds

@@ -64,7 +64,7 @@ def estimate(
     """
     lines = [_line(plan, replicas, cluster, profile, slow=slow) for replicas in _alike(plan)]
     # Of one replica: a long fill and a long steady state of two pipelines do not add up.
-    fill_s, steady_s, _ = max(lines, key=lambda each: each[0] + each[1])
+    fill_s, steady_s, _ = max(lines, key=lambda line: line[0] + line[1])
     segments = _segments_s(
         plan, cluster, profile, gradient_bytes=gradient_bytes, chunk_bytes=chunk_bytes
     )
@@ -74,7 +74,7 @@ def estimate(
         # A stage reduces its segments one after the other.
         sync_s=max(
             sum(segments[number] for number in plan.segments_of(replica=replica, stage=stage))
-            for replica in (each[0] for each in _alike(plan))
+            for replica in (group[0] for group in _alike(plan))
             for stage in range(plan.pipelines[replica].num_stages)
         ),
         update_s=max(update_s for _, _, update_s in lines),
@@ -83,10 +83,10 @@ def estimate(
 
 def _alike(plan: Plan) -> list[list[int]]:
     """Return the replicas that differ in their devices alone, together."""
-    found: dict[tuple[object, ...], list[int]] = {}
+    groups: dict[tuple[object, ...], list[int]] = {}
     for replica, pipeline in enumerate(plan.pipelines):
-        found.setdefault(pipeline.shape, []).append(replica)
-    return list(found.values())
+        groups.setdefault(pipeline.shape, []).append(replica)
+    return list(groups.values())
 
 
 def _line(

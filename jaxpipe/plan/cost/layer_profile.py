@@ -56,13 +56,13 @@ class Part:
             and not 0 <= self.backward_weight_s <= self.backward_s
         ):
             raise ValueError(
-                f"a part is no more than the whole: `backward_weight_s` is "
-                f"{self.backward_weight_s}, `backward_s` {self.backward_s}"
+                f"`backward_weight_s` ({self.backward_weight_s}) must be at most `backward_s` "
+                f"({self.backward_s}), of which it is a part"
             )
         if self.trained is not None and not 0 <= self.trained <= self.parameters:
             raise ValueError(
-                f"a part is no more than the whole: `trained` is {self.trained}, `parameters` "
-                f"{self.parameters}"
+                f"`trained` ({self.trained}) must be at most `parameters` ({self.parameters}), of "
+                "which it is a part"
             )
         for name in ("forward_s", "backward_s", "parameters", "kept_bytes", "update_s"):
             if not getattr(self, name) >= 0:  # refuses NaN too, as `< 0` would not
@@ -180,13 +180,12 @@ class Profile:
     def __post_init__(self) -> None:
         if not self.flops_per_s > 0 or self.microbatch < 1 or not self.layers:
             raise ValueError(
-                f"a profile has a speed, a microbatch and layers: `flops_per_s` is "
-                f"{self.flops_per_s}, `microbatch` {self.microbatch}, `layers` has "
-                f"{len(self.layers)}; give each"
+                f"`flops_per_s` ({self.flops_per_s}) must be positive, `microbatch` "
+                f"({self.microbatch}) at least 1, and `layers` not empty, has {len(self.layers)}"
             )
-        for codec, each in self.coding.items():
-            if not min(each.encode_s, each.decode_s) >= 0:
-                raise ValueError(f"the seconds of `coding.{codec}` must not be negative: {each}")
+        for codec, costs in self.coding.items():
+            if not min(costs.encode_s, costs.decode_s) >= 0:
+                raise ValueError(f"`coding.{codec}` must not have negative seconds: {costs}")
 
     def stage(self, cut: Cut, stage: int) -> Part:
         """Return a stage of a partition; the first holds the embedding, the last the head."""

@@ -92,7 +92,7 @@ class _Gradients:
         """Return the curve: layers with the fewest bytes for their work come first."""
         sizes = np.array(num_bytes, float)
         order = np.argsort(sizes / work_s, kind="stable")
-        points = [np.concatenate(([0.0], np.cumsum(each[order]))) for each in (work_s, sizes)]
+        points = [np.concatenate(([0.0], np.cumsum(row[order]))) for row in (work_s, sizes)]
         return cls(work_s=points[0], num_bytes=points[1])
 
     def least(self, work_s: float) -> float:
@@ -114,7 +114,9 @@ def _cut_s(
 ) -> float:
     """Return the bound of a cut, of which `side` says which devices are on the one side."""
     rate = min(_capacity(cluster, side), _capacity(cluster, ~side))
-    shared_s = (_shared_s(float(speeds[each].sum()), rate, gradients) for each in (side, ~side))
+    shared_s = (
+        _shared_s(float(speeds[members].sum()), rate, gradients) for members in (side, ~side)
+    )
     return min(activations / rate, *shared_s)
 
 
@@ -151,8 +153,8 @@ def _sides(cluster: Cluster) -> Iterator[np.ndarray]:
     regions = list(dict.fromkeys(names.tolist()))
     most = len(regions) // 2 if len(regions) <= _MOST_REGIONS else 1
     for num in range(1, most + 1):
-        for chosen in combinations(regions, num):
-            yield np.isin(names, chosen)
+        for combination in combinations(regions, num):
+            yield np.isin(names, combination)
     hosts = np.array([device.host for device in cluster.devices])
     if 1 < len(cluster.hosts) <= _MOST_HOSTS:
         yield from (mask for host in cluster.hosts if (mask := hosts == host.name).any())

@@ -60,15 +60,16 @@ def stage_memory(
     num_shards = plan.num_replicas if each.shards_optimizer else 1
     parameters = [part.parameters for part in parts]
     trained = [part.num_gradients for part in parts]
-    whole = [0] * pipeline.num_stages
+    replicated = [0] * pipeline.num_stages
     if plan.shares_embedding:
-        whole[0] = whole[-1] = profile.embed.num_gradients
+        replicated[0] = replicated[-1] = profile.embed.num_gradients
         if pipeline.num_stages > 1:
             # The last stage keeps a copy of a tied embedding.
             parameters[-1] += profile.embed.parameters
             trained[-1] += profile.embed.num_gradients
     updated = [
-        kept + -(-(held - kept) // num_shards) for held, kept in zip(trained, whole, strict=True)
+        whole_stage + -(-(total - whole_stage) // num_shards)
+        for total, whole_stage in zip(trained, replicated, strict=True)
     ]
 
     def of_rank(number: int, degree: int) -> StageMemory:
@@ -76,15 +77,15 @@ def stage_memory(
         # With data parallelism each device has everything but the residuals of others' samples.
         tensor = pipeline.tensor_parts[number]
         parts_of_model = 1 if plan.sharing is Sharing.DATA else tensor
-        own = -(-sum(parameters[stage] for stage in stages) // parts_of_model)
-        kept = max(parts[stage].kept_bytes for stage in stages)
+        num_parameters = -(-sum(parameters[stage] for stage in stages) // parts_of_model)
+        kept_bytes = max(parts[stage].kept_bytes for stage in stages)
         num_shares = degree // tensor if plan.sharing is Sharing.TENSOR else degree
         return StageMemory(
-            parameters=own * each.parameter,
+            parameters=num_parameters * each.parameter,
             gradients=-(-sum(trained[stage] for stage in stages) // parts_of_model) * each.gradient,
             optimizer=-(-sum(updated[stage] for stage in stages) // parts_of_model)
             * each.optimizer,
-            activations=live[number] * (-(-kept // num_shares) + profile.activation_bytes),
+            activations=live[number] * (-(-kept_bytes // num_shares) + profile.activation_bytes),
         )
 
     return tuple(of_rank(number, degree) for number, degree in enumerate(pipeline.degrees))
@@ -115,8 +116,8 @@ def live_limits(
     limits = []
     profile = profile.scaled(microbatch=plan.microbatch)
     for rank, memory in enumerate(stage_memory(plan, profile, each=each)):
-        kept = max(profile.stage(plan.cut, stage).kept_bytes for stage in plan.stages(rank))
-        one = kept + profile.activation_bytes
+        kept_bytes = max(profile.stage(plan.cut, stage).kept_bytes for stage in plan.stages(rank))
+        one = kept_bytes + profile.activation_bytes
         groups = [pipeline.groups[rank] for pipeline in plan.pipelines]
         sizes = [cluster.devices[device].memory_bytes for group in groups for device in group]
         rooms = [
@@ -140,8 +141,8 @@ def overfull(
     needs: dict[tuple[object, ...], list[int]] = {}
     for replica, pipeline in enumerate(plan.pipelines):
         if pipeline.shape not in needs:
-            whole = stage_memory(plan, profile, each=each, replica=replica)
-            needs[pipeline.shape] = [memory.total for memory in whole]
+            memories = stage_memory(plan, profile, each=each, replica=replica)
+            needs[pipeline.shape] = [memory.total for memory in memories]
     of_devices = (
         (device, need)
         for pipeline in plan.pipelines

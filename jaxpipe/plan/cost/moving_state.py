@@ -37,9 +37,15 @@ def moving_s(
     """
     if not is_complete(old, lost=lost):
         return inf
-    held = _layers_by_device(old)
+    layers_of = _layers_by_device(old)
     holders = [
-        np.array([d for d, own in sorted(held.items()) if layer in own and d not in lost])
+        np.array(
+            [
+                d
+                for d, layers_there in sorted(layers_of.items())
+                if layer in layers_there and d not in lost
+            ]
+        )
         for layer in range(old.num_layers)
     ]
     cut = (1,) * old.num_layers
@@ -47,8 +53,8 @@ def moving_s(
     out_s = np.zeros(len(cluster))
     into_s: defaultdict[int, float] = defaultdict(float)
     for device, layers in sorted(_layers_by_device(new).items()):
-        own = set() if device in lost else held.get(device, set())
-        for layer in sorted(layers - own):
+        present = set() if device in lost else layers_of.get(device, set())
+        for layer in sorted(layers - present):
             others = holders[layer]
             links = others, device
             message_s = (
@@ -64,22 +70,30 @@ def moving_s(
 
 def is_complete(plan: Plan, *, lost: Collection[int] = ()) -> bool:
     """Return whether every layer is on a device that is not lost."""
-    found = (own for device, own in _layers_by_device(plan).items() if device not in lost)
-    return len(set[int]().union(*found)) == plan.num_layers
+    layer_sets = (
+        layers_there
+        for device, layers_there in _layers_by_device(plan).items()
+        if device not in lost
+    )
+    return len(set[int]().union(*layer_sets)) == plan.num_layers
 
 
 def moved_fraction(old: Plan, new: Plan, *, lost: Collection[int] = ()) -> float:
     """Return the part of all layers of the new plan's devices that they have to fetch."""
-    held = {each: own for each, own in _layers_by_device(old).items() if each not in lost}
+    layers_of = {
+        device: layers_there
+        for device, layers_there in _layers_by_device(old).items()
+        if device not in lost
+    }
     needed = _layers_by_device(new)
-    lacking = sum(len(layers - held.get(each, set())) for each, layers in needed.items())
+    lacking = sum(len(layers - layers_of.get(device, set())) for device, layers in needed.items())
     return lacking / sum(map(len, needed.values()))
 
 
 def _layers_by_device(plan: Plan) -> dict[int, set[int]]:
-    found: dict[int, set[int]] = {}
+    layers_of: dict[int, set[int]] = {}
     for pipeline in plan.pipelines:
         for number, device in enumerate(pipeline.devices):
             stages = pipeline.stages(number)
-            found[device] = {layer for stage in stages for layer in pipeline.layers(stage)}
-    return found
+            layers_of[device] = {layer for stage in stages for layer in pipeline.layers(stage)}
+    return layers_of

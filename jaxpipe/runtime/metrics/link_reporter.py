@@ -15,8 +15,8 @@ from jaxpipe.comm.message_log import RECEIVED, SENT
 from jaxpipe.runtime.config import LinkDetail
 from jaxpipe.runtime.hooks import MeasuredPairs
 from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.metrics.matched_messages import Matcher, pair_uses
 from jaxpipe.runtime.metrics.step_result import StepEnd
-from jaxpipe.runtime.metrics.transfers import Matcher, pair_uses
 from jaxpipe.topo import with_slower_links
 from jaxpipe.trace import LinkReport, link_uses
 
@@ -54,7 +54,7 @@ class LinkReporter:
         logs = self._gathered()
         if logs is None:
             return None
-        sends, receives = (np.concatenate(each) for each in zip(*logs, strict=True))
+        sends, receives = (np.concatenate(column) for column in zip(*logs, strict=True))
         pairs = tuple(pair_uses(sends, self._matcher.match(sends, receives)))
         return MeasuredPairs(first_step=first_step, last_step=ended.step, pairs=pairs)
 

@@ -110,7 +110,7 @@ class MetricsFile:
         logged = (max(row.get("step", 0), row.get("told_step", 0)) for row in earlier)
         self.logged_step = max(logged, default=0)
         pairs = zip(lines, rows, strict=True)
-        kept = [line for line, row in pairs if row.get("step", 0) <= first_step]
+        lines_before = [line for line, row in pairs if row.get("step", 0) <= first_step]
         path.parent.mkdir(parents=True, exist_ok=True)
         # Replaced as a whole: a crash in between must not lose the lines of earlier steps.
         draft = path.with_suffix(".tmp")
@@ -120,7 +120,7 @@ class MetricsFile:
             "key": self.key,
             "told_step": self.logged_step,
         }
-        draft.write_text("".join(f"{line}\n" for line in (*kept, json.dumps(header))))
+        draft.write_text("".join(f"{line}\n" for line in (*lines_before, json.dumps(header))))
         draft.replace(path)
         self._path = path
         self._waiting = deque[str](maxlen=MAX_WAITING_LINES)

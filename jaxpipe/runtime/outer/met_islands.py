@@ -35,7 +35,7 @@ from jaxpipe.outer import (
     saved_outer,
     token_weights,
 )
-from jaxpipe.runtime.outer.tensor_names import (
+from jaxpipe.runtime.outer.outer_tensor_names import (
     COUNTERS,
     IN_FLIGHT,
     IN_SYNC,
@@ -68,8 +68,8 @@ def met(saved: Saved, outer: OuterConfig) -> Saved:
         in_flight = msgspec.convert(saved.metadata.get(IN_FLIGHT, []), tuple[int, ...])
     except msgspec.ValidationError as error:
         raise CheckpointError(
-            f"a checkpoint says what its islands are: `metadata` of step {saved.step} does not: "
-            f"{error}; resume from an older step"
+            f"`metadata` of step {saved.step} does not say what its islands are: {error}; resume "
+            "from an older step"
         ) from error
     optimizer = outer if outer.is_on else before
     return MetIslands(
@@ -138,12 +138,12 @@ class MetIslands:
         if fragment_of(name, num_fragments=self.before.fragments) in self.in_flight:
             state = outer_step(state, self._one(PENDING + name), self.optimizer)
             # With eager updates nothing of what an island has trained gives way to a sum.
-            kept = 1.0 if self.before.eager else self.before.local_fraction
-            local = [mixed(each, state.anchor, local_fraction=kept) for each in local]
+            fraction = 1.0 if self.before.eager else self.before.local_fraction
+            local = [mixed(tensors, state.anchor, local_fraction=fraction) for tensors in local]
         total = sum(
             (
-                outer_gradient(state.anchor, each, weight=share)
-                for each, share in zip(local, self.shares, strict=True)
+                outer_gradient(state.anchor, tensors, weight=share)
+                for tensors, share in zip(local, self.shares, strict=True)
             ),
             np.zeros_like(state.anchor),
         )
@@ -157,5 +157,5 @@ class MetIslands:
 
 
 def _mean(values: list[np.ndarray], weights: tuple[float, ...]) -> np.ndarray:
-    parts = (np.float32(weight) * each for each, weight in zip(values, weights, strict=True))
+    parts = (np.float32(weight) * value for value, weight in zip(values, weights, strict=True))
     return sum(parts, np.zeros_like(values[0]))

@@ -65,13 +65,13 @@ class BucketLayout:
         >>> BucketLayout(shapes={"a": (2, 1)}).unpack(np.float32([1, 2]))["a"].tolist()
         [[1.0], [2.0]]
         """
-        found: dict[str, np.ndarray] = {}
+        tensors: dict[str, np.ndarray] = {}
         start = 0
         for name, shape in self.shapes.items():
             stop = start + prod(shape)
-            found[name] = vector[start:stop].reshape(shape)
+            tensors[name] = vector[start:stop].reshape(shape)
             start = stop
-        return found
+        return tensors
 
 
 def bucket_layouts(
@@ -82,12 +82,12 @@ def bucket_layouts(
     `params` are the parameters of the stage, or their shapes; `has_tied` tells whether another
     stage has the same token embedding.
     """
-    found: dict[OuterBucket, dict[str, tuple[int, ...]]] = {}
+    shapes_of: dict[OuterBucket, dict[str, tuple[int, ...]]] = {}
     for name, shape in shapes(params, first_layer=first_layer).items():
         fragment = fragment_of(name, num_fragments=num_fragments)
         bucket = OuterBucket(stage, fragment, has_tied and name == _TIED_NAME)
-        found.setdefault(bucket, {})[name] = shape
-    return {bucket: BucketLayout(shapes=found[bucket]) for bucket in sorted(found)}
+        shapes_of.setdefault(bucket, {})[name] = shape
+    return {bucket: BucketLayout(shapes=shapes_of[bucket]) for bucket in sorted(shapes_of)}
 
 
 def of_fragment(buckets: Collection[OuterBucket], fragment: int) -> list[OuterBucket]:

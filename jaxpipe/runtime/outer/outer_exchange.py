@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from jaxpipe.collective import AllReduceKind, SyncTree, codec_of
-from jaxpipe.collective.shards import Part
+from jaxpipe.collective.shards import ElementRange
 from jaxpipe.collective.sync_tree import flat
 from jaxpipe.comm import (
     AllReduceHandle,
@@ -65,10 +65,10 @@ class OuterExchange:
         """The ranks, one of each other island, that this one waits for in an outer step."""
         return tuple(rank for rank in self.counterparts if rank != self.everyone.rank)
 
-    def slice_of(self, bucket: OuterBucket, *, size: int) -> Part:
+    def slice_of(self, bucket: OuterBucket, *, size: int) -> ElementRange:
         """Return the slice of a bucket's vector for which this rank takes the outer steps."""
         order = self._replicas(bucket)
-        return Part(0, size).cut(len(order))[order.index(self.inside.rank)]
+        return ElementRange(0, size).cut(len(order))[order.index(self.inside.rank)]
 
     def begin(
         self, bucket: OuterBucket, gradient: np.ndarray
@@ -97,11 +97,11 @@ class OuterExchange:
         """
         return begun if isinstance(begun, np.ndarray) else begun.wait(timeout_s=self.timeout_s)
 
-    def gather(self, bucket: OuterBucket, own: np.ndarray, *, size: int) -> np.ndarray:
+    def gather(self, bucket: OuterBucket, piece: np.ndarray, *, size: int) -> np.ndarray:
         """Return the whole vector from the slices of all replicas of this island."""
         return all_gather(
             self.inside,
-            own,
+            piece,
             self._replicas(bucket),
             size=size,
             tag=self.tag(bucket),
@@ -165,16 +165,16 @@ class OuterExchange:
 
 def outer_exchange(part: JobPart) -> OuterExchange:
     """Return the exchange of a rank, with the codec of the section `[outer]`."""
-    whole, between = part.whole, CountingTransport(part.everyone)
-    codec = codec_of(whole.outer.codec, top_k_fraction=whole.outer.top_k_fraction)
+    job, between = part.whole_job, CountingTransport(part.everyone)
+    codec = codec_of(job.outer.codec, top_k_fraction=job.outer.top_k_fraction)
     return OuterExchange(
         island=part.island,
         inside=part.transport,
         everyone=part.everyone,
         between=between,
-        reducer=AsyncAllReduce(between, feeds_back=whole.outer.feeds_back),
-        wire=WireFormat(far=codec, chunk_bytes=whole.comm.chunk_bytes),
-        sync_all=whole.plan.sync_all,
-        num_fragments=whole.outer.fragments,
-        timeout_s=whole.run.timeout_s,
+        reducer=AsyncAllReduce(between, feeds_back=job.outer.feeds_back),
+        wire=WireFormat(far=codec, chunk_bytes=job.comm.chunk_bytes),
+        sync_all=job.plan.sync_all,
+        num_fragments=job.outer.fragments,
+        timeout_s=job.run.timeout_s,
     )

@@ -102,7 +102,7 @@ class OuterLoop:
             return state, None
         tensors = {stage: self._tensors(state, stage) for stage in state.stages}
         has_ended, is_last = False, done == self.timetable.num_steps
-        kept = 0.0 if is_last else self.config.local_fraction
+        local_fraction = 0.0 if is_last else self.config.local_fraction
         for position, (action, fragment) in enumerate(events):
             if action is OuterAction.SEND:
                 # A fragment that is not due moves to the mean of what the islands are.
@@ -116,9 +116,11 @@ class OuterLoop:
                 # An island that is ahead continues from there, and at the end from the anchor.
                 ends = (OuterAction.SEND, fragment) not in events[position:]
                 if ends or not self.config.eager:
-                    self._continue(fragment, tensors, kept=kept)
+                    self._continue(fragment, tensors, local_fraction=local_fraction)
         if is_last and self.config.eager:
-            self.leads = {bucket: fresh_lead(each.anchor) for bucket, each in self.states.items()}
+            self.leads = {
+                bucket: fresh_lead(anchored.anchor) for bucket, anchored in self.states.items()
+            }
             self._starts = {bucket: self._start(bucket) for bucket in self.states}
         if not has_ended and not self.config.eager:
             return state, None
@@ -135,10 +137,10 @@ class OuterLoop:
 
     def eval_loss(self, state: TrainState, *, done: int) -> float:
         """Return the held-out loss of the anchor over all islands, the same on all ranks."""
-        own = self.worker.eval_sums(self.anchored(state, done=done))
+        island_sums = self.worker.eval_sums(self.anchored(state, done=done))
         # Of each island once: by its first rank.
         is_first = self.worker.transport.rank == 0
-        sums = self.exchange.sum_over_all(np.array(own if is_first else (0.0, 0.0)))
+        sums = self.exchange.sum_over_all(np.array(island_sums if is_first else (0.0, 0.0)))
         return float(sums[0] / max(sums[1], 1.0))
 
     def settled_sums(self) -> dict[OuterBucket, np.ndarray]:
@@ -149,7 +151,7 @@ class OuterLoop:
 
     def whole_anchor(self, bucket: OuterBucket) -> np.ndarray:
         """Return the anchor of a bucket from all replicas of the island, in fresh memory."""
-        slices = {each: state.anchor for each, state in self.states.items()}
+        slices = {bucket: state.anchor for bucket, state in self.states.items()}
         return self.exchange.whole(bucket, slices, size=self.layouts[bucket].size)
 
     def close(self, *, timeout_s: float) -> None:
@@ -165,8 +167,8 @@ class OuterLoop:
         weight = self.worker.part.island.share
         for bucket in of_fragment(self.states, fragment):
             layout, state = self.layouts[bucket], self.states[bucket]
-            own = self.exchange.slice_of(bucket, size=layout.size)
-            local = layout.pack(tensors[bucket.stage])[own.start : own.stop]
+            piece = self.exchange.slice_of(bucket, size=layout.size)
+            local = layout.pack(tensors[bucket.stage])[piece.start : piece.stop]
             start = state.anchor if from_anchor else self._starts[bucket]
             gradient = outer_gradient(start, local, weight=weight)
             self.sums[bucket] = self.exchange.begin(bucket, gradient)
@@ -187,13 +189,15 @@ class OuterLoop:
                 self._starts[bucket] = after.anchor
         self.in_flight.discard(fragment)
 
-    def _continue(self, fragment: int, tensors: Mapping[int, _Tensors], *, kept: float) -> None:
+    def _continue(
+        self, fragment: int, tensors: Mapping[int, _Tensors], *, local_fraction: float
+    ) -> None:
         """Mix the new anchor with the parameters of this island."""
         for bucket in of_fragment(self.layouts, fragment):
             layout, of_stage = self.layouts[bucket], tensors[bucket.stage]
             anchor = self.whole_anchor(bucket)
             local = layout.pack(of_stage)
-            of_stage.update(layout.unpack(mixed(local, anchor, local_fraction=kept)))
+            of_stage.update(layout.unpack(mixed(local, anchor, local_fraction=local_fraction)))
 
     def _lead(self, fragment: int, tensors: Mapping[int, _Tensors]) -> None:
         """Continue from where this island is ahead of the anchor."""
@@ -218,8 +222,8 @@ class OuterLoop:
         sent = self.exchange.between.num_bytes_sent
         since, self._num_bytes_before = sent - self._num_bytes_before, sent
         is_first = self.worker.transport.rank == 0
-        own = np.array([since, stops if is_first else 0.0])
-        num_bytes, all_stops = self.exchange.sum_over_all(own)
+        flags = np.array([since, stops if is_first else 0.0])
+        num_bytes, all_stops = self.exchange.sum_over_all(flags)
         return OuterEnd(num_bytes=int(num_bytes), stops=float(all_stops))
 
     def _tensors(self, state: TrainState, stage: int) -> _Tensors:
@@ -229,9 +233,9 @@ class OuterLoop:
         """Return the state with these tensors as the parameters of all its stages."""
         stages = {}
         for stage, trained in state.stages.items():
-            found = restore(trained.params, tensors[stage], first_layer=self._first_layer(stage))
+            restored = restore(trained.params, tensors[stage], first_layer=self._first_layer(stage))
             # Every leaf becomes an array of its own: the next step donates them.
-            params = self.worker.calls[stage].spec.layout.place(found)
+            params = self.worker.calls[stage].spec.layout.place(restored)
             stages[stage] = StageState(params=params, moments=trained.moments)
         return replace(state, stages=stages)
 

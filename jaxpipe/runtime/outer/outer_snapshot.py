@@ -31,7 +31,7 @@ from jaxpipe.runtime.outer.met_islands import MetIslands
 from jaxpipe.runtime.outer.outer_buckets import BucketLayout, OuterBucket, bucket_layouts
 from jaxpipe.runtime.outer.outer_exchange import OuterExchange, outer_exchange
 from jaxpipe.runtime.outer.outer_loop import OuterLoop, first_layer
-from jaxpipe.runtime.outer.tensor_names import (
+from jaxpipe.runtime.outer.outer_tensor_names import (
     COUNTERS,
     IN_FLIGHT,
     IN_SYNC,
@@ -77,9 +77,9 @@ def outer_snapshot(loop: OuterLoop, state: TrainState, *, step: int) -> Snapshot
                 shards.setdefault(f"stage-{bucket.stage}", {}).update(tensors)
     leads = _leads(loop)
     for stage in state.stages:
-        own = _own(loop, state, stage, step=step) | leads.get(stage, {})
+        stage_tensors = _own(loop, state, stage, step=step) | leads.get(stage, {})
         if is_first_replica:
-            shards[f"island-{island.number}-stage-{stage}"] = own
+            shards[f"island-{island.number}-stage-{stage}"] = stage_tensors
     rank = worker.everyone.rank
     if errors := _errors(loop):
         shards[f"island-{island.number}-rank-{rank}"] = errors
@@ -112,7 +112,9 @@ def start_outer(worker: Worker, saved: Saved | None) -> tuple[OuterLoop, TrainSt
     states = (
         _fresh_states(exchange, owned, _local(worker, state))
         if saved is None
-        else {bucket: _restored(exchange, bucket, each, saved) for bucket, each in owned.items()}
+        else {
+            bucket: _restored(exchange, bucket, layout, saved) for bucket, layout in owned.items()
+        }
     )
     # Islands that have met are ahead of nothing, and have sent nothing that others wait for.
     continued = None if isinstance(saved, MetIslands) else saved
@@ -150,7 +152,7 @@ def needed_outer_tensors(
     """
     island = island_of(job.plan, rank=rank, num_islands=max(1, job.outer.islands))
     inside = island.ranks.index(rank)
-    own = {*needed_tensors(replace(job, plan=island.plan), rank=inside), COUNTERS}
+    names = {*needed_tensors(replace(job, plan=island.plan), rank=inside), COUNTERS}
     errors = f"errors.{island.plan.replica(inside)}."
     stays = before.islands == job.outer.islands
 
@@ -158,7 +160,7 @@ def needed_outer_tensors(
         number, rest = split_island(name)
         if number is not None and number != island.number and stays:
             return False
-        return parameter_of(rest) in own or (
+        return parameter_of(rest) in names or (
             number is not None and rest.startswith(errors) and stays
         )
 
@@ -167,7 +169,7 @@ def needed_outer_tensors(
 
 def _shares(job: Job) -> list[float]:
     """Return the part of the batch of each island."""
-    return [each.share for each in islands_of(job.plan, num_islands=job.outer.islands)]
+    return [island.share for island in islands_of(job.plan, num_islands=job.outer.islands)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +200,8 @@ class IslandState:
         stored = {
             name: name if in_sync and not is_moment(name) else self._own(name) for name in names
         }
-        found = self.saved.read(stored.values())
-        return {name: found[in_file] for name, in_file in stored.items()}
+        tensors = self.saved.read(stored.values())
+        return {name: tensors[in_file] for name, in_file in stored.items()}
 
     def _own(self, name: str) -> str:
         return of_island(self.number, name)
@@ -207,17 +209,17 @@ class IslandState:
 
 def _layouts(worker: Worker, state: TrainState) -> dict[OuterBucket, BucketLayout]:
     """Return the buckets of all stages of this rank."""
-    found: dict[OuterBucket, BucketLayout] = {}
+    layouts: dict[OuterBucket, BucketLayout] = {}
     job, rank = worker.job, worker.transport.rank
     for stage, trained in state.stages.items():
-        found |= bucket_layouts(
+        layouts |= bucket_layouts(
             trained.params,
             stage=stage,
             first_layer=first_layer(worker, stage),
             num_fragments=worker.whole.outer.fragments,
             has_tied=job.functions(stage=stage, rank=rank).stage.has_tied_bucket,
         )
-    return found
+    return layouts
 
 
 def _fresh_states(
@@ -235,15 +237,15 @@ def _is_stepped(bucket: OuterBucket) -> bool:
 
 
 def _slice(exchange: OuterExchange, bucket: OuterBucket, vector: np.ndarray) -> np.ndarray:
-    own = exchange.slice_of(bucket, size=vector.size)
-    return vector[own.start : own.stop].copy()  # a view would keep the whole vector
+    piece = exchange.slice_of(bucket, size=vector.size)
+    return vector[piece.start : piece.stop].copy()  # a view would keep the whole vector
 
 
 def _local(worker: Worker, state: TrainState) -> _Tensors:
-    found: _Tensors = {}
+    tensors: _Tensors = {}
     for stage, trained in state.stages.items():
-        found |= flatten(trained.params, first_layer=first_layer(worker, stage))
-    return found
+        tensors |= flatten(trained.params, first_layer=first_layer(worker, stage))
+    return tensors
 
 
 def _shared(
@@ -255,10 +257,10 @@ def _shared(
     gather, state = loop.exchange.gather, loop.states[bucket]
     tensors = layout.unpack(gather(bucket, state.anchor, size=layout.size))
     momentum = layout.unpack(gather(bucket, state.momentum, size=layout.size))
-    tensors |= {MOMENTUM + name: each for name, each in momentum.items()}
+    tensors |= {MOMENTUM + name: vector for name, vector in momentum.items()}
     if total is not None:
         pending = layout.unpack(gather(bucket, total, size=layout.size))
-        tensors |= {PENDING + name: each for name, each in pending.items()}
+        tensors |= {PENDING + name: vector for name, vector in pending.items()}
     return tensors
 
 
@@ -271,20 +273,26 @@ def _own(loop: OuterLoop, state: TrainState, stage: int, *, step: int) -> _Tenso
         tensors |= flatten(tree, first_layer=layer, prefix=f"{moment}.")
     if not loop.is_in_sync(step):
         tensors |= flatten(trained.params, first_layer=layer)
-    return {of_island(number, name): np.array(each) for name, each in tensors.items()}
+    return {of_island(number, name): np.array(tensor) for name, tensor in tensors.items()}
 
 
 def _leads(loop: OuterLoop) -> dict[int, _Tensors]:
     """Return by stage what eager updates have of this island; its replicas gather their slices."""
-    found: dict[int, _Tensors] = {}
+    tensors_of: dict[int, _Tensors] = {}
     for bucket, lead in loop.leads.items():
         size, number = loop.layouts[bucket].size, loop.worker.part.island.number
-        of_stage = found.setdefault(bucket.stage, {})
-        for prefix, own in ((SENT, lead.sent), (LEAD, lead.lead), (LEAD_MOMENTUM, lead.momentum)):
-            whole = loop.exchange.gather(bucket, own, size=size)
-            tensors = loop.layouts[bucket].unpack(whole)
-            of_stage |= {of_island(number, prefix + name): each for name, each in tensors.items()}
-    return found
+        of_stage = tensors_of.setdefault(bucket.stage, {})
+        for prefix, pieces in (
+            (SENT, lead.sent),
+            (LEAD, lead.lead),
+            (LEAD_MOMENTUM, lead.momentum),
+        ):
+            vector = loop.exchange.gather(bucket, pieces, size=size)
+            tensors = loop.layouts[bucket].unpack(vector)
+            of_stage |= {
+                of_island(number, prefix + name): tensor for name, tensor in tensors.items()
+            }
+    return tensors_of
 
 
 def _restored_lead(
@@ -307,17 +315,17 @@ def _restored(
 
 
 def _read(saved: Saved, layout: BucketLayout, prefix: str) -> np.ndarray:
-    found = saved.read([prefix + name for name in layout.shapes])
-    return layout.pack({name: found[prefix + name] for name in layout.shapes})
+    tensors = saved.read([prefix + name for name in layout.shapes])
+    return layout.pack({name: tensors[prefix + name] for name in layout.shapes})
 
 
 def _errors(loop: OuterLoop) -> _Tensors:
     """Return copies of this rank's residuals; zeros for what it has not sent yet."""
     if not loop.config.feeds_back:
         return {}
-    found, exchange = loop.exchange.reducer.errors, loop.exchange
+    errors, exchange = loop.exchange.reducer.errors, loop.exchange
     return {
-        _errors_name(exchange, bucket): found.get(
+        _errors_name(exchange, bucket): errors.get(
             exchange.tag(bucket), np.zeros(state.anchor.size, np.float32)
         ).copy()
         for bucket, state in loop.states.items()
@@ -328,8 +336,8 @@ def _restored_errors(
     exchange: OuterExchange, owned: Iterable[OuterBucket], saved: Saved
 ) -> dict[int, np.ndarray]:
     names = {exchange.tag(bucket): _errors_name(exchange, bucket) for bucket in owned}
-    found = saved.read(names.values())
-    return {tag: np.array(found[name]) for tag, name in names.items()}  # they are written to
+    tensors = saved.read(names.values())
+    return {tag: np.array(tensors[name]) for tag, name in names.items()}  # they are written to
 
 
 def _errors_name(exchange: OuterExchange, bucket: OuterBucket) -> str:

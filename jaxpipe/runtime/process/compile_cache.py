@@ -131,9 +131,9 @@ def _open_view(store: Path) -> Path:
 
 def _take(store: Path, view: Path) -> None:
     """Let this process read what others have published."""
-    held = {entry.name for entry in view.glob(_ENTRIES)}
+    entries = {entry.name for entry in view.glob(_ENTRIES)}
     for entry in store.glob(_ENTRIES):
-        if entry.name not in held:
+        if entry.name not in entries:
             # Another process has pruned it, or a thread of this one has compiled the same.
             with suppress(FileNotFoundError, FileExistsError):
                 os.link(entry, view / entry.name)

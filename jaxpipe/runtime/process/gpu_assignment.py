@@ -35,13 +35,13 @@ def take_devices(
     states the local rank, nothing changes.
     """
     num_gpus = count_gpus(environment, Path("/dev"))
-    chosen = devices_of(environment, each=each, num_gpus=num_gpus, number=number)
-    if chosen is not None and len(group) > 1:
-        chosen = numbers_of(group, num_gpus=num_gpus) or chosen
-    if chosen is not None:
+    devices = devices_of(environment, per_rank=each, num_gpus=num_gpus, number=number)
+    if devices is not None and len(group) > 1:
+        devices = numbers_of(group, num_gpus=num_gpus) or devices
+    if devices is not None:
         import jax
 
-        jax.config.update("jax_cuda_visible_devices", ",".join(map(str, chosen)))
+        jax.config.update("jax_cuda_visible_devices", ",".join(map(str, devices)))
 
 
 def number_on_host(devices: Sequence[str], rank: int) -> int | None:
@@ -69,27 +69,27 @@ def numbers_of(group: Sequence[str], *, num_gpus: int) -> tuple[int, ...]:
 
 
 def devices_of(
-    environment: Mapping[str, str], *, each: int, num_gpus: int, number: int | None = None
+    environment: Mapping[str, str], *, per_rank: int, num_gpus: int, number: int | None = None
 ) -> range | None:
     """Return which of the `num_gpus` that CUDA shows to this rank belong to it.
 
     If there are too few GPUs, ranks share them in turn. None leaves all of them to the rank: if
-    there is only one, or fewer than `each`, or the local rank is unknown.
+    there is only one, or fewer than `per_rank`, or the local rank is unknown.
 
-    >>> devices_of({"SLURM_LOCALID": "3"}, each=1, num_gpus=4)
+    >>> devices_of({"SLURM_LOCALID": "3"}, per_rank=1, num_gpus=4)
     range(3, 4)
-    >>> devices_of({"MPI_LOCALRANKID": "1"}, each=2, num_gpus=4)
+    >>> devices_of({"MPI_LOCALRANKID": "1"}, per_rank=2, num_gpus=4)
     range(2, 4)
-    >>> devices_of({"SLURM_LOCALID": "1"}, each=1, num_gpus=4, number=2)
+    >>> devices_of({"SLURM_LOCALID": "1"}, per_rank=1, num_gpus=4, number=2)
     range(2, 3)
-    >>> devices_of({"MPI_LOCALRANKID": "1"}, each=1, num_gpus=1)
+    >>> devices_of({"MPI_LOCALRANKID": "1"}, per_rank=1, num_gpus=1)
     """
-    found = [environment[name] for name in _LOCAL_RANKS if name in environment]
-    if not found or "JAX_CUDA_VISIBLE_DEVICES" in environment or num_gpus < max(2, each):
+    numbers = [environment[name] for name in _LOCAL_RANKS if name in environment]
+    if not numbers or "JAX_CUDA_VISIBLE_DEVICES" in environment or num_gpus < max(2, per_rank):
         return None
-    place = int(found[0]) if number is None else number
-    first = place % (num_gpus // each) * each
-    return range(first, first + each)
+    local_rank = int(numbers[0]) if number is None else number
+    first = local_rank % (num_gpus // per_rank) * per_rank
+    return range(first, first + per_rank)
 
 
 def gpu_name(number: int | None, environment: Mapping[str, str]) -> str:

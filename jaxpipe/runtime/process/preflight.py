@@ -39,7 +39,7 @@ def check_same_everywhere(
     )
     verdict = None
     if gathered is not None:
-        everything = [msgspec.json.decode(each, type=dict[str, str]) for each in gathered]
+        everything = [msgspec.json.decode(text, type=dict[str, str]) for text in gathered]
         verdict = (difference(everything) or "").encode()
     message = broadcast_bytes(transport, verdict, root=0, tag=BROADCAST_TAG, timeout_s=timeout_s)
     if message:

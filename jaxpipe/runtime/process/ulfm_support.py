@@ -10,11 +10,11 @@ SURVIVAL_OPTIONS = ("--with-ft", "ulfm", "--mca", "mpi_ft_detector_thread", "tru
 _SET_BY_MPIRUN = "OMPI_MCA_mpi_ft_enable"
 
 
-def cannot_survive(found: str) -> ConfigError:
+def cannot_survive(mpi_name: str) -> ConfigError:
     """Return the error of a run that asks for survival where it is not supported."""
     return ConfigError(
         f"survival needs Open MPI, started with `{' '.join(SURVIVAL_OPTIONS)}`: "
-        f"`run.survive` is shrink, the launcher is {found}; use Open MPI with these options, or "
+        f"`run.survive` is shrink, the launcher is {mpi_name}; use Open MPI with these options, or "
         "set `run.survive` to restart, and start it with `jaxpipe run`"
     )
 

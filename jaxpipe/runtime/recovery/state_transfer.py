@@ -86,7 +86,7 @@ def transfer_state(
     if step is None:
         return None
     # Metadata are equal on all ranks that have this step: those of the first will do.
-    first = next(each for each in offers if each.step == step)
+    first = next(candidate for candidate in offers if candidate.step == step)
     return TransferredState(
         step=step,
         metadata=first.metadata,
@@ -123,7 +123,7 @@ def moves(offers: Sequence[Offer], *, step: int) -> tuple[Move, ...]:
     """
     holders = [offer.tensors if offer.step == step else {} for offer in offers]
     num_sent: Counter[int] = Counter()
-    found: list[Move] = []
+    needed_moves: list[Move] = []
     for to, offer in enumerate(offers):
         for name in offer.needs:
             if name in holders[to]:
@@ -132,15 +132,15 @@ def moves(offers: Sequence[Offer], *, step: int) -> tuple[Move, ...]:
             # The rank breaks ties: all ranks have to choose alike.
             source = min(sources, key=lambda rank: (num_sent[rank], rank))
             num_sent[source] += 1
-            found.append(Move(name=name, source=source, to=to))
-    return tuple(found)
+            needed_moves.append(Move(name=name, source=source, to=to))
+    return tuple(needed_moves)
 
 
 def _exchange(transport: Transport, offer: Offer, *, timeout_s: float) -> list[Offer]:
     offers = exchange_bytes(
         transport, msgspec.msgpack.encode(offer), tag=GATHER_TAG, timeout_s=timeout_s
     )
-    return [msgspec.msgpack.decode(each, type=Offer) for each in offers]
+    return [msgspec.msgpack.decode(text, type=Offer) for text in offers]
 
 
 def _move(

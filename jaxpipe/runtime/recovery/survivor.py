@@ -148,7 +148,7 @@ class Survivor:
         folder, timeout_s = Path(self._run.folder), self._run.timeout_s
         # A rank that ends the job on purpose looks like a lost one to the others.
         if (cause := read_cause(folder)) is not None:
-            raise RunError(f"the run has ended already: {cause}")
+            raise RunError(f"cannot continue: the run has ended already: {cause}")
         # Revoke first: it makes the waits of all other ranks fail, so that they get here too.
         self.transport.revoke(timeout_s=timeout_s)
         self._last_state.interrupt(timeout_s=timeout_s)
@@ -194,7 +194,9 @@ class Survivor:
         offer = Offer(
             step=None if tensors is None or trained is None else trained.step,
             metadata=metadata,
-            tensors={name: (str(each.dtype), each.shape) for name, each in (tensors or {}).items()},
+            tensors={
+                name: (str(tensor.dtype), tensor.shape) for name, tensor in (tensors or {}).items()
+            },
             needs=()
             if transport.rank >= job.plan.num_ranks
             else needed_tensors(job, rank=transport.rank),
@@ -237,7 +239,7 @@ def _from_disk(transport: Transport, job: Job, *, timeout_s: float) -> Saved | N
 
     Where the hosts share no folder, that of the disks that are left.
     """
-    folder, found = job.folder, None
+    folder, checkpoint = job.folder, None
     if job.disks is not None and job.has_own_checkpoints:
         try:
             available = newest_available(transport, job.disks, folder, timeout_s=timeout_s)
@@ -246,8 +248,8 @@ def _from_disk(transport: Transport, job: Job, *, timeout_s: float) -> Saved | N
         return resumed_state(job, transport, available, timeout_s=timeout_s)
     if transport.rank == 0:
         with suppress(CheckpointError):
-            found = newest_valid(job.checkpoints)
-    return resumed_state(job, transport, found, timeout_s=timeout_s)
+            checkpoint = newest_valid(job.checkpoints)
+    return resumed_state(job, transport, checkpoint, timeout_s=timeout_s)
 
 
 def _no_job(folder: Path, survivors: Survivors) -> RunError:

@@ -51,13 +51,13 @@ def _factored() -> optax.GradientTransformation:
         assert params is not None
         moved, states = {}, {}
         for part, leaves in updates.items():
-            own = optax.FactoredState(
+            factored = optax.FactoredState(
                 state.count, state.v_row[part], state.v_col[part], state.v[part]
             )
             call = _on(
                 part, leaves, inner.update, in_axes=(0, _LAYERWISE, 0), out_axes=(0, _LAYERWISE)
             )
-            moved[part], states[part] = call(leaves, own, params[part])
+            moved[part], states[part] = call(leaves, factored, params[part])
         return moved, _joined(state.count + 1, states)
 
     return optax.GradientTransformation(init, update)
@@ -66,9 +66,9 @@ def _factored() -> optax.GradientTransformation:
 def _joined(count: jax.Array, states: Mapping[str, optax.FactoredState]) -> optax.FactoredState:
     return optax.FactoredState(
         count=count,
-        v_row={part: each.v_row for part, each in states.items()},
-        v_col={part: each.v_col for part, each in states.items()},
-        v={part: each.v for part, each in states.items()},
+        v_row={part: state.v_row for part, state in states.items()},
+        v_col={part: state.v_col for part, state in states.items()},
+        v={part: state.v for part, state in states.items()},
     )
 
 

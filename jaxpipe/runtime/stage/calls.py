@@ -22,7 +22,7 @@ import optax
 
 from jaxpipe.comm import HostOrDeviceArray
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
-from jaxpipe.runtime.stage.mesh import Layout
+from jaxpipe.runtime.stage.mesh import StageLayout
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.placed import PackedTargets
 from jaxpipe.runtime.stage.split_backward import Carried
@@ -54,7 +54,7 @@ class StageSpec:
 
     is_first: bool
     is_last: bool
-    layout: Layout
+    layout: StageLayout
     activation: jax.ShapeDtypeStruct
     loss_cotangent: HostOrDeviceArray
     sharded: ShardedParameters | None = None

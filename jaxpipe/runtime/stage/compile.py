@@ -20,7 +20,7 @@ from jaxpipe.runtime.run_config import MatmulPrecision
 from jaxpipe.runtime.stage.calls import OutputArrays, Scalar, StageSpec, TargetArrays
 from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
-from jaxpipe.runtime.stage.mesh import Layout
+from jaxpipe.runtime.stage.mesh import StageLayout
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.placed import PackedTargets
 from jaxpipe.runtime.stage.split_backward import Carried, SplitBackward
@@ -129,7 +129,7 @@ class CompiledStage:
 class _Compiler:
     """Compiles functions for one layout, and keeps their executables by name."""
 
-    def __init__(self, layout: Layout, before_each: Callable[[], object]) -> None:
+    def __init__(self, layout: StageLayout, before_each: Callable[[], object]) -> None:
         self._layout = layout
         self._before_each = before_each
         self.executables: dict[str, Compiled] = {}
@@ -189,7 +189,7 @@ def _compile_stage(
     # Each function is compiled for the shapes, and on a mesh the shardings, that the one before it
     # returns: so no call of a step has to move an array.
     spec, layout = functions.spec, functions.stage.layout
-    whole = layout.whole
+    sharding = layout.whole
     add, of_result = compiler.add, layout.of_result
     data, position, scalar = _inputs(functions, spec)
 
@@ -200,14 +200,14 @@ def _compile_stage(
         del compiler.executables["cast"]
     gradients = add("zeros", functions.zeros, out=of_result(functions.zeros))
     forward = layout.entering(functions.forward, 1, 2)
-    output, residuals = add("forward", forward, compute, *data, position, out=(whole, None))
+    output, residuals = add("forward", forward, compute, *data, position, out=(sharding, None))
     evaluate = layout.entering(functions.evaluate, 1, 2)
-    add("evaluate", evaluate, compute, *data, out=whole)
+    add("evaluate", evaluate, compute, *data, out=sharding)
     split = _compile_backwards(
         compiler, functions, (compute, residuals, output), gradients, ops=ops, layout=layout
     )
-    buckets = add("pack", functions.pack, gradients, out=whole)
-    add("square_norm", functions.square_norm, buckets, out=whole)
+    buckets = add("pack", functions.pack, gradients, out=sharding)
+    add("square_norm", functions.square_norm, buckets, out=sharding)
     scalars = (scalar, scalar) if functions.scales_loss or functions.masked else (scalar,)
     _compile_update(compiler, functions, (params, moments, buckets, *scalars), layout=layout)
     return CompiledStage(spec=spec, executables=compiler.executables, split=split)
@@ -234,23 +234,23 @@ def _compile_backwards(
     gradients: Any,
     *,
     ops: Collection[Op],
-    layout: Layout,
+    layout: StageLayout,
 ) -> SplitBackward | None:
     """Compile the backwards among `ops`, `given` the shapes of compute, residuals, cotangent.
 
     Gradients are donated: a step accumulates all its microbatches in one set of arrays. Residuals
     are not, since no output has their shapes.
     """
-    whole, of_gradients = layout.whole, layout.of(gradients)
+    sharding, of_gradients = layout.whole, layout.of(gradients)
     if Op.BACKWARD in ops:
-        backward, out = layout.entering(functions.backward, 2), (whole, of_gradients)
+        backward, out = layout.entering(functions.backward, 2), (sharding, of_gradients)
         compiler.add("backward", backward, *given, gradients, donate=(3,), out=out)
     if Op.BACKWARD_INPUT not in ops:
         return None
     compute, residuals, cotangent = given
     split = functions.split_backward(*given)
     input_half = layout.entering(partial(functions.input_half, split), 2)
-    _, crossing = compiler.add("backward_input", input_half, *given, out=(whole, None))
+    _, crossing = compiler.add("backward_input", input_half, *given, out=(sharding, None))
     carried = split.carry(residuals, cotangent, crossing)
     weight_half = (functions.backward_weight, compute, carried, gradients)
     compiler.add("backward_weight", *weight_half, donate=(2,), out=of_gradients)
@@ -258,7 +258,7 @@ def _compile_backwards(
 
 
 def _compile_update(
-    compiler: _Compiler, functions: StageFunctions, given: tuple[Any, ...], *, layout: Layout
+    compiler: _Compiler, functions: StageFunctions, given: tuple[Any, ...], *, layout: StageLayout
 ) -> None:
     """Compile the update, and with a sharded optimizer what makes whole parameters of pieces."""
     params, moments, *_ = given

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
-from jaxpipe.runtime.stage.mesh import CONTEXT, Layout
+from jaxpipe.runtime.stage.mesh import CONTEXT, StageLayout
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.placed import Places, segment_positions
 
@@ -44,7 +44,7 @@ class Tokens:
 
 
 def in_parts(
-    layout: Layout,
+    layout: StageLayout,
     function: Callable[[Parameters, Tokens, Places], Array],
     params: Parameters,
     tokens: Tokens,
@@ -62,14 +62,14 @@ def in_parts(
         places = Places(
             positions=positions, segments=tokens.segments, axis=CONTEXT, num_parts=num_parts
         )
-        found = function(params, tokens, places)
-        return found if found.ndim else jax.lax.psum(found, CONTEXT)
+        result = function(params, tokens, places)
+        return result if result.ndim else jax.lax.psum(result, CONTEXT)
 
     split = jax.tree.map(lambda x: layout.in_parts(zigzag(x, num_parts)), (tokens, positions))
     is_activation = tokens.targets is None
     every_part = PartitionSpec(None, CONTEXT)
     # Unchecked, since the checks would make copies of the weights, which residuals would hold.
-    found = jax.shard_map(
+    mapped = jax.shard_map(
         of_device,
         mesh=layout.mesh,
         in_specs=(PartitionSpec(), every_part, every_part),
@@ -77,7 +77,7 @@ def in_parts(
         axis_names={CONTEXT},
         check_vma=False,
     )(params, *split)
-    return in_order(found, num_parts) if is_activation else found
+    return in_order(mapped, num_parts) if is_activation else mapped
 
 
 def zigzag(x: Array, num_parts: int) -> Array:

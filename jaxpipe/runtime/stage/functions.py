@@ -104,13 +104,13 @@ class StageFunctions:
         """How replicas shard the optimizer of the stage, if they do and there is what to shard."""
         if not self.shards:
             return None
-        found = ShardedParameters(
+        parameters = ShardedParameters(
             shards=self.shards,
             segments=self.stage.segments,
             shapes=self._shapes(),
             tied=self.stage.has_tied_bucket,
         )
-        return found if any(found.sizes) else None
+        return parameters if any(parameters.sizes) else None
 
     @property
     def merges(self) -> bool:
@@ -247,13 +247,13 @@ class StageFunctions:
     def square_norm(self, buckets: Buckets) -> Float[Array, ""]:
         """Return the contribution to the squared global norm; a tied embedding counts once."""
         # Both ends have the same reduced gradient of a tied embedding: the first stage counts it.
-        own = [
+        squares = [
             vector
             for name, vectors in buckets.items()
             if self.stage.is_first or name is Bucket.STAGE
             for vector in vectors
         ]
-        return jnp.stack([jnp.vdot(vector, vector) for vector in own]).sum()
+        return jnp.stack([jnp.vdot(vector, vector) for vector in squares]).sum()
 
     def update(
         self,
@@ -273,7 +273,9 @@ class StageFunctions:
         factor = clip_factor(self.optimizer, square_norm)
         # One multiplication for clipping and unscaling; `square_norm` is unscaled already.
         factor = factor if scale is None else factor / scale
-        clipped = jax.tree.map(lambda each: (each * factor).astype(each.dtype), gradients)
+        clipped = jax.tree.map(
+            lambda gradient: (gradient * factor).astype(gradient.dtype), gradients
+        )
         owned = self._owned(old)
         changes, moments = self._transformation().update(clipped, moments, owned)
         if self.sharded is not None:

@@ -113,7 +113,7 @@ def split_buckets(tree: Parameters, *, tied: bool) -> dict[Bucket, Parameters]:
         return {Bucket.STAGE: tree}
     # A frozen table has no gradient: its bucket is empty.
     embed = tree.get("embed", {})
-    own = {name: leaf for name, leaf in embed.items() if name == "tokens"}
+    tokens = {name: leaf for name, leaf in embed.items() if name == "tokens"}
     # The rest of "embed", such as learned positions, belongs to the first stage alone.
     rest = {name: leaf for name, leaf in embed.items() if name != "tokens"}
-    return {Bucket.STAGE: {**tree, "embed": rest}, Bucket.TIED: own}
+    return {Bucket.STAGE: {**tree, "embed": rest}, Bucket.TIED: tokens}

@@ -49,7 +49,7 @@ Axis: TypeAlias = str | tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class StageLayout:
     """The sharding of the arrays of a stage; without a mesh, they are on one device.
 
     `split` maps parameters, by their keys such as "blocks.mlp.up.kernel", to the dim that is split
@@ -182,13 +182,13 @@ def _add_data(axes: list[Axis], shape: Sequence[int], mesh: Mesh) -> None:
         axes[max(free, key=lambda d: shape[d])] = over
 
 
-ONE_DEVICE = Layout()
+ONE_DEVICE = StageLayout()
 """The layout of a stage without a mesh."""
 
 
 def layout_over(
     devices: Sequence[Device], config: MeshConfig, *, split: Mapping[str, int]
-) -> Layout:
+) -> StageLayout:
     """Return the layout over the first of a rank's devices.
 
     Raises:
@@ -198,14 +198,13 @@ def layout_over(
         return ONE_DEVICE
     if config.num_devices > len(devices):
         raise ConfigError(
-            f"a rank needs one device per element of its mesh: {config.words} = "
-            f"{config.num_devices}, but this rank sees {len(devices)}; lower one of them, or show "
-            "the rank more devices"
+            f"{config.words} = {config.num_devices} must be the devices that each rank sees, but "
+            f"this rank sees {len(devices)}; lower one of them, or show the rank more devices"
         )
     # `tensor` is the innermost axis: its devices, next to each other, exchange the most.
     shape = config.data, config.context, config.tensor
     mine = np.array(devices[: config.num_devices]).reshape(shape)
-    return Layout(
+    return StageLayout(
         mesh=Mesh(mine, (DATA, CONTEXT, TENSOR)),
         split=split,
         shards_data=config.sharded,

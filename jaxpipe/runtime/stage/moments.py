@@ -32,15 +32,15 @@ def moments_of(state: optax.OptState) -> dict[str, Parameters]:
     >>> sorted(moments_of(state)), moments_of(state)["mu"]["head"]["scale"].tolist()
     (['mu', 'nu'], [0.0, 0.0])
     """
-    found: dict[str, Parameters] = {}
+    moments: dict[str, Parameters] = {}
 
     def collect(name: str, value: Any) -> Any:
         if name != _COUNT:
-            found[name] = _merged(found.get(name, {}), _pruned(value))
+            moments[name] = _merged(moments.get(name, {}), _pruned(value))
         return value
 
     _visited(state, collect)
-    return found
+    return moments
 
 
 def with_moments(
@@ -63,9 +63,9 @@ def _visited(state: Any, visit: Callable[[str, Any], Any]) -> Any:
         fields = zip(names, state, strict=True)
         return type(state)(*(_field(name, value, visit) for name, value in fields))
     if type(state) is tuple:
-        return tuple(_visited(each, visit) for each in state)
+        return tuple(_visited(part, visit) for part in state)
     if isinstance(state, dict):
-        return {key: _visited(each, visit) for key, each in state.items()}
+        return {key: _visited(part, visit) for key, part in state.items()}
     return state
 
 
@@ -78,8 +78,12 @@ def _pruned(tree: Any) -> Any:
     """Return a tree without the leaves that another state has, and without empty parts."""
     if not isinstance(tree, dict):
         return tree
-    kept = {key: _pruned(each) for key, each in tree.items() if not _is_masked(each)}
-    return {key: each for key, each in kept.items() if not (isinstance(each, dict) and not each)}
+    remaining = {key: _pruned(subtree) for key, subtree in tree.items() if not _is_masked(subtree)}
+    return {
+        key: subtree
+        for key, subtree in remaining.items()
+        if not (isinstance(subtree, dict) and not subtree)
+    }
 
 
 def _merged(one: Parameters, other: Parameters) -> Parameters:
@@ -92,7 +96,7 @@ def _merged(one: Parameters, other: Parameters) -> Parameters:
 def _filled(like: Any, tree: Any) -> Any:
     if not isinstance(like, dict):
         return like if _is_masked(like) else tree
-    return {key: _filled(each, tree.get(key, {})) for key, each in like.items()}
+    return {key: _filled(subtree, tree.get(key, {})) for key, subtree in like.items()}
 
 
 def _is_masked(value: Any) -> bool:

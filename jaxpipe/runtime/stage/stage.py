@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.stage.context import Tokens, in_parts
-from jaxpipe.runtime.stage.mesh import ONE_DEVICE, Layout
+from jaxpipe.runtime.stage.mesh import ONE_DEVICE, StageLayout
 from jaxpipe.runtime.stage.model import Model, Parameters, WithLoss
 from jaxpipe.runtime.stage.placed import PackedTargets, Places, model_at, segment_positions
 from jaxpipe.schedule import Remat
@@ -55,7 +55,7 @@ class Stage:
     loop: Loop = Loop.UNROLLED
     segments: tuple[int, ...] = ()
     shares_embedding: bool = False
-    layout: Layout = ONE_DEVICE
+    layout: StageLayout = ONE_DEVICE
 
     @property
     def is_first(self) -> bool:
@@ -86,8 +86,10 @@ class Stage:
         """
         if self.loop is Loop.SCAN:
             return params
-        each = range(len(self.layers))
-        layers = tuple(jax.tree.map(lambda leaf, i=i: leaf[i], params["blocks"]) for i in each)
+        layer_numbers = range(len(self.layers))
+        layers = tuple(
+            jax.tree.map(lambda leaf, i=i: leaf[i], params["blocks"]) for i in layer_numbers
+        )
         return {**params, "blocks": layers}
 
     def stack(self, params: Parameters) -> Parameters:
@@ -210,8 +212,8 @@ def _tokens(x: Input, targets: Targets, offset: Array | None) -> Tokens:
     segments = None
     if isinstance(targets, PackedTargets):
         segments, targets = jnp.asarray(targets.segments), targets.targets
-    own = None if targets is None else jnp.asarray(targets)
-    return Tokens(x=jnp.asarray(x), targets=own, offset=offset, segments=segments)
+    labels = None if targets is None else jnp.asarray(targets)
+    return Tokens(x=jnp.asarray(x), targets=labels, offset=offset, segments=segments)
 
 
 def _fold(key: Array | None, number: Array | int) -> Array | None:

@@ -31,41 +31,39 @@ def select(tree: Any, keeps: Callable[[str], bool], path: tuple[str, ...] = ()) 
     {'blocks': ({'up': 1}, {'up': 3})}
     """
     if isinstance(tree, tuple):
-        return tuple(select(each, keeps, path) for each in tree)
-    chosen = {}
+        return tuple(select(subtree, keeps, path) for subtree in tree)
+    selected = {}
     for key, value in tree.items():
         name = (*path, key)
         if isinstance(value, dict | tuple):
-            chosen[key] = select(value, keeps, name)
+            selected[key] = select(value, keeps, name)
         elif keeps(".".join(name)):
-            chosen[key] = value
-    return chosen
+            selected[key] = value
+    return selected
 
 
-def overlay(whole: Any, part: Any) -> Any:
+def overlay(full: Any, part: Any) -> Any:
     """Return the whole tree with the leaves of a part in place of its own.
 
     >>> overlay({"a": {"x": 1, "y": 2}, "b": {"z": 3}}, {"a": {"y": 4}, "b": {}})
     {'a': {'x': 1, 'y': 4}, 'b': {'z': 3}}
     """
-    if isinstance(whole, tuple):
-        return tuple(overlay(*each) for each in zip(whole, part, strict=True))
-    if not isinstance(whole, dict):
+    if isinstance(full, tuple):
+        return tuple(overlay(*pair) for pair in zip(full, part, strict=True))
+    if not isinstance(full, dict):
         return part
-    return {
-        key: overlay(value, part[key]) if key in part else value for key, value in whole.items()
-    }
+    return {key: overlay(value, part[key]) if key in part else value for key, value in full.items()}
 
 
-def restrict(whole: Any, part: Any) -> Any:
+def restrict(full: Any, part: Any) -> Any:
     """Return the leaves of the whole tree at the places of those of a part.
 
     >>> restrict({"a": {"x": 1, "y": 2}, "b": {"z": 3}}, {"a": {"y": 4}, "b": {}})
     {'a': {'y': 2}, 'b': {}}
     """
     if not isinstance(part, dict):
-        return whole
-    return {key: restrict(whole[key], value) for key, value in part.items()}
+        return full
+    return {key: restrict(full[key], value) for key, value in part.items()}
 
 
 def trained(model: Model, tree: Any) -> Any:

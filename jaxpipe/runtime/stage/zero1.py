@@ -34,7 +34,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from jaxpipe.collective.shards import Part
+from jaxpipe.collective.shards import ElementRange
 from jaxpipe.runtime.stage.gradient_buckets import (
     by_segment,
     joined,
@@ -52,9 +52,9 @@ class OptimizerShard:
     index: int
     count: int
 
-    def part(self, *, size: int) -> Part:
+    def part(self, *, size: int) -> ElementRange:
         """Return the range of this shard among `size` numbers."""
-        return Part(0, size).cut(self.count)[self.index]
+        return ElementRange(0, size).cut(self.count)[self.index]
 
     def pieces(self, tree: Parameters) -> Parameters:
         """Return the piece of each leaf in this shard, flat; on the host without a copy.
@@ -67,15 +67,15 @@ class OptimizerShard:
         """
         leaves, structure = jax.tree.flatten(tree)
         ranges = self.ranges(leaves)
-        found = [leaf.reshape(-1)[a:b] for leaf, (a, b) in zip(leaves, ranges, strict=True)]
-        return jax.tree.unflatten(structure, found)
+        parts = [leaf.reshape(-1)[a:b] for leaf, (a, b) in zip(leaves, ranges, strict=True)]
+        return jax.tree.unflatten(structure, parts)
 
-    def ranges(self, leaves: Sequence[Any]) -> Iterator[Part]:
+    def ranges(self, leaves: Sequence[Any]) -> Iterator[ElementRange]:
         """Yield the range of this shard within each of the flat leaves; empty if outside of it."""
         mine, start = self.part(size=size_of(leaves)), 0
         for leaf in leaves:
             size = size_of(leaf)
-            yield Part(*(min(max(edge - start, 0), size) for edge in mine))
+            yield ElementRange(*(min(max(edge - start, 0), size) for edge in mine))
             start += size
 
 
@@ -113,7 +113,7 @@ class ShardedParameters:
         leaves, _ = jax.tree.flatten_with_path(self._sharded(owned))
         left = {path: np.asarray(leaf) for path, leaf in leaves}
         dtype = leaves[0][1].dtype
-        found = []
+        results = []
         for shard, part in zip(self.shards, self._parts(self.shapes), strict=True):
             shapes, _ = jax.tree.flatten_with_path(part)
             ranges = shard.ranges([shape for _, shape in shapes])
@@ -122,8 +122,8 @@ class ShardedParameters:
                 # A leaf of stacked layers has the pieces of all segments, in their order.
                 pieces.append(left[path][: piece.size])
                 left[path] = left[path][piece.size :]
-            found.append(np.concatenate(pieces))
-        return tuple(found)
+            results.append(np.concatenate(pieces))
+        return tuple(results)
 
     def join(self, vectors: Sequence[Array | np.ndarray], owned: Parameters) -> Parameters:
         """Return the whole tree, given each segment's vector of all replicas, and the owned."""

@@ -117,18 +117,18 @@ class GradientSync:
             DeadlineError: an all-reduce did not end in time.
             TransportError: a message of an all-reduce could not be moved.
         """
-        for each in self.pending:
-            total = each.handle.wait(timeout_s=self.timeout_s)
+        for pending in self.pending:
+            total = pending.handle.wait(timeout_s=self.timeout_s)
             # A waiting thread may wake before the done callback has run.
-            end_s = each.end.end_s or self.recorder.now()
+            end_s = pending.end.end_s or self.recorder.now()
             self.recorder.add(
                 Lane.REDUCE,
-                each.instruction,
-                start_s=each.start_s,
+                pending.instruction,
+                start_s=pending.start_s,
                 end_s=end_s,
-                num_bytes=each.num_bytes,
+                num_bytes=pending.num_bytes,
             )
-            yield each.instruction, total
+            yield pending.instruction, total
         self.pending.clear()
 
     def reduce_scalars(
@@ -144,7 +144,7 @@ class GradientSync:
             DeadlineError: a rank did not take part in time.
             TransportError: a message could not be moved.
         """
-        assert not self.pending, [each.instruction for each in self.pending]
+        assert not self.pending, [pending.instruction for pending in self.pending]
         with self.recorder.span(Lane.REDUCE, instruction, num_bytes=scalars.nbytes):
             return all_reduce(
                 transport,

@@ -23,7 +23,7 @@ from jaxpipe.runtime.stage.loss_scale import is_finite
 from jaxpipe.runtime.stage.placed import PackedTargets
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.gradient_sync import GradientSync
-from jaxpipe.runtime.step.mailbox import Content, Mailbox, Receive, Timeouts
+from jaxpipe.runtime.step.mailbox import Mailbox, MessageContent, Receive, Timeouts
 from jaxpipe.runtime.step.parameter_gather import ParameterGather
 from jaxpipe.runtime.step.span_recorder import SpanRecorder
 from jaxpipe.runtime.step.stage_run import StageRun
@@ -156,7 +156,7 @@ class Interpreter:
             recorder=self.recorder,
             rank_of=lambda stage: self.plan.rank(replica=self.replica, stage=stage),
             num_stages=self.plan.pipelines[self.replica].num_stages,
-            content=Content(
+            content=MessageContent(
                 like=spec.layout.shape(spec.activation.shape, spec.activation.dtype),
                 receive=self.receive,
             ),
@@ -304,7 +304,7 @@ class _Run:
         A rank that has both the first and the last stage contributes to the all-reduce once.
         """
         packed = [stage.pack() for stage in self.stages.values()]
-        first, *others = [each[Bucket.TIED][0] for each in packed if Bucket.TIED in each]
+        first, *others = [arrays[Bucket.TIED][0] for arrays in packed if Bucket.TIED in arrays]
         return sum(others, first)
 
     def _wait_for_communication(self) -> None:
@@ -353,8 +353,8 @@ class _Run:
         if reduction.segment is None:
             return 0
         interpreter = self.interpreter
-        own = interpreter.plan.segments_of(replica=interpreter.replica, stage=reduction.stage)
-        return own.index(reduction.segment)
+        segments = interpreter.plan.segments_of(replica=interpreter.replica, stage=reduction.stage)
+        return segments.index(reduction.segment)
 
     def _own_totals(self) -> StepTotals:
         """Return this rank's contribution to the totals.

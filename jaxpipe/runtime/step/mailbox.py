@@ -53,7 +53,7 @@ class Receive(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Content:
+class MessageContent:
     """The shape, dtype and sharding of every message; `receive` turns messages into arrays."""
 
     like: jax.ShapeDtypeStruct
@@ -75,7 +75,7 @@ class Mailbox:
         recorder: SpanRecorder,
         rank_of: Callable[[int], int],
         num_stages: int,
-        content: Content,
+        content: MessageContent,
         timeouts: Timeouts,
     ) -> None:
         self._transport = transport

@@ -41,11 +41,11 @@ class ParameterGather:
     chunk_bytes: int
 
     def all_gather(
-        self, own: Sequence[Sequence[np.ndarray]], *, stage: int, sizes: Sequence[int]
+        self, pieces: Sequence[Sequence[np.ndarray]], *, stage: int, sizes: Sequence[int]
     ) -> tuple[tuple[np.ndarray, ...], ...]:
-        """Return the vectors of a stage's segments, of `sizes`, for each group of them in `own`.
+        """Return the vectors of a stage's segments, of `sizes`, for each group of them in `pieces`.
 
-        Each replica contributes its `own` shards: of the parameters, or of several moments.
+        Each replica contributes its shards: of the parameters, or of several moments.
 
         Raises:
             DeadlineError: a shard did not arrive in time.
@@ -55,22 +55,22 @@ class ParameterGather:
         segments = self.plan.segments_of(replica=replica, stage=stage)
         # All that a segment has before the next segment: its holders may not share the stage.
         by_segment = [
-            [self._gathered(each, segment=segment, size=size) for each in vectors]
-            for segment, size, *vectors in zip(segments, sizes, *own, strict=True)
+            [self._gathered(vector, segment=segment, size=size) for vector in vectors]
+            for segment, size, *vectors in zip(segments, sizes, *pieces, strict=True)
         ]
         return tuple(zip(*by_segment, strict=True))
 
-    def _gathered(self, own: np.ndarray, *, segment: int, size: int) -> np.ndarray:
+    def _gathered(self, piece: np.ndarray, *, segment: int, size: int) -> np.ndarray:
         """Return the vector of a segment.
 
         It reuses the tag of the segment's all-reduce, which has ended: all holders run one after
         the other.
         """
         if not size:  # all that the segment has is frozen, on all holders
-            return own
+            return piece
         return all_gather(
             self.transport,
-            own,
+            piece,
             ranks(self.plan.sync[segment]),
             size=size,
             tag=reduction_tag(reduce(0, Bucket.STAGE, segment=segment)),

@@ -35,6 +35,7 @@ from jaxpipe.runtime.outer.job_part import JobPart, part_of
 from jaxpipe.runtime.stage.calls import StageCalls
 from jaxpipe.runtime.stage.compile import compile_stage, num_executables
 from jaxpipe.runtime.stage.loss_scale import LossScale, adjust, is_finite
+from jaxpipe.runtime.stage.mesh import StageLayout
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.batch import eval_step_batch, train_step_batch
 from jaxpipe.runtime.step.interpreter import Interpreter
@@ -69,7 +70,7 @@ class Worker:
     @property
     def whole(self) -> Job:
         """The job of all ranks."""
-        return self.part.whole
+        return self.part.whole_job
 
     @property
     def transport(self) -> Transport:
@@ -117,8 +118,8 @@ class Worker:
             eval_step_batch(self.whole, rank=self.everyone.rank, index=index)
             for index in range(num_batches)
         ]
-        found = [self.interpreter.evaluate(self.eval_program, state, batch) for batch in batches]
-        return sum(each.loss for each in found), sum(each.targets for each in found)
+        results = [self.interpreter.evaluate(self.eval_program, state, batch) for batch in batches]
+        return sum(result.loss for result in results), sum(result.targets for result in results)
 
     def _adjusted(self, state: TrainState, *, is_taken: bool) -> tuple[LossScale | None, float]:
         """Return the scale of the next step's loss, and its ratio to that of this step."""
@@ -156,39 +157,16 @@ def start(
     plan, rank = part.job.plan, part.transport.rank
     replica, number = plan.replica(rank), plan.number(rank)
     train_program = plan.train_schedule(replica=replica, sharded=job.optimizer.sharded)[number]
-    # The last steps: of a run that is stopped earlier, no spans are kept, and memory is bounded.
-    keep_from = max(0, job.train.steps - job.trace.steps)
     counted = CountingTransport(part.transport)
-
-    stages = plan.stages(rank)
-    functions = {
-        stage: part.job.functions(stage=stage, rank=rank, layout=layout) for stage in stages
-    }
-    ops = {stage: {i.op for i in train_program if i.stage == stage} for stage in stages}
-    total = sum(num_executables(functions[stage], ops=ops[stage]) for stage in stages)
-    numbers = count()
-
-    def compiled(stage: int) -> StageCalls:
-        return compile_stage(
-            functions[stage],
-            ops=ops[stage],
-            precision=job.run.matmul_precision,
-            before_each=lambda: hooks.before_compile(done=next(numbers), total=total),
-        )
 
     interpreter = Interpreter(
         plan=plan,
-        calls={stage: compiled(stage) for stage in stages},
+        calls=_compiled_stages(part, layout, train_program, hooks=hooks),
         transport=counted,
         messages=CompressedTransport(counted, boundary_codecs(job.comm, plan, rank=rank)),
         reducer=AsyncAllReduce(counted, feeds_back=job.comm.feeds_back),
         wire=gradient_wire(job.comm),
-        recorder=SpanRecorder(
-            rank=transport.rank,
-            clock=time.perf_counter,
-            keep=lambda step: step >= keep_from,
-            first_rank=part.island.ranks.start,
-        ),
+        recorder=_recorder(part, rank=transport.rank),
         timeouts=Timeouts(timeout_s=job.run.timeout_s),
         watch=watch or start_watchdog(job, rank=transport.rank),
         hooks=hooks,
@@ -210,6 +188,44 @@ def start(
             transport, rounds=_CLOCK_ROUNDS, timeout_s=job.run.timeout_s, clock=time.perf_counter
         ),
     )
+
+
+def _recorder(part: JobPart, *, rank: int) -> SpanRecorder:
+    """Return the recorder of the last steps.
+
+    Of a run that is stopped earlier, no spans are kept, and memory is bounded.
+    """
+    keep_from = max(0, part.whole_job.train.steps - part.whole_job.trace.steps)
+    return SpanRecorder(
+        rank=rank,
+        clock=time.perf_counter,
+        keep=lambda step: step >= keep_from,
+        first_rank=part.island.ranks.start,
+    )
+
+
+def _compiled_stages(
+    part: JobPart, layout: StageLayout, program: Program, *, hooks: Hooks
+) -> dict[int, StageCalls]:
+    """Compile the stages of this rank for the instructions of its program."""
+    plan, rank = part.job.plan, part.transport.rank
+    stages = plan.stages(rank)
+    functions = {
+        stage: part.job.functions(stage=stage, rank=rank, layout=layout) for stage in stages
+    }
+    ops = {stage: {i.op for i in program if i.stage == stage} for stage in stages}
+    total = sum(num_executables(functions[stage], ops=ops[stage]) for stage in stages)
+    numbers = count()
+
+    def compiled(stage: int) -> StageCalls:
+        return compile_stage(
+            functions[stage],
+            ops=ops[stage],
+            precision=part.job.run.matmul_precision,
+            before_each=lambda: hooks.before_compile(done=next(numbers), total=total),
+        )
+
+    return {stage: compiled(stage) for stage in stages}
 
 
 def boundary_codecs(comm: CommConfig, plan: Plan, *, rank: int) -> dict[int, Codec]:

@@ -37,9 +37,9 @@ def checksum_block(data: bytes | memoryview) -> int:
 def write_block_checksums(path: Path) -> str:
     """Write the checksums of the blocks of a file next to it, and return their own checksum."""
     with path.open("rb") as file:
-        found = [checksum_block(data) for data in iter(lambda: file.read(BLOCK_BYTES), b"")]
+        checksums = [checksum_block(data) for data in iter(lambda: file.read(BLOCK_BYTES), b"")]
     content = BytesIO()
-    np.save(content, np.array(found, np.uint64), allow_pickle=False)
+    np.save(content, np.array(checksums, np.uint64), allow_pickle=False)
     write_durably(path.with_name(blocks_file(path.name)), content.getvalue())
     return checksum_bytes(content.getvalue())
 
@@ -56,8 +56,11 @@ def read_block_checksums(content: bytes, *, checksum: str) -> UInt64[np.ndarray,
         ValueError: they do not match their own checksum, or are no such array.
     """
     if checksum_bytes(content) != checksum:
-        raise ValueError("its content does not match its checksum")
-    found = np.load(BytesIO(content), allow_pickle=False)
-    if found.dtype != np.uint64 or found.ndim != 1:
-        raise ValueError(f"it holds {found.dtype}{list(found.shape)}, not checksums of blocks")
-    return found
+        raise ValueError("`checksum` does not match the content")
+    checksums = np.load(BytesIO(content), allow_pickle=False)
+    if checksums.dtype != np.uint64 or checksums.ndim != 1:
+        raise ValueError(
+            f"`dtype` and `shape` are {checksums.dtype}{list(checksums.shape)}, not those "
+            "of checksums of blocks"
+        )
+    return checksums

@@ -70,22 +70,22 @@ def unseal(data: bytes, *, version: int) -> dict[str, Any]:
 
     >>> unseal(seal({"step": 3}, version=1).replace(b"3", b"7"), version=1)
     Traceback (most recent call last):
-    ValueError: its content does not match its checksum
+    ValueError: `checksum` does not match the content
     """
     try:
         body = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is not JSON ({error})") from None
+        raise ValueError(f"cannot parse as JSON ({error})") from None
     if not isinstance(body, dict) or "format" not in body:
-        raise ValueError("it has no `format`")
+        raise ValueError("`format` is missing")
     if body["format"] != version:
         raise ValueError(f"`format` must be {version}, not {body['format']!r}")
     expected = body.pop("checksum", None)
     if _checksum(body) != expected:
-        raise ValueError("its content does not match its checksum")
+        raise ValueError("`checksum` does not match the content")
     # The checksum is of the values; this compares the text, in which equal values may differ.
     if _text({"checksum": expected, **body}) != data:
-        raise ValueError("its text is not the sealed one")
+        raise ValueError("`checksum` matches the values, but not the text, which was changed")
     del body["format"]
     return body
 

@@ -68,10 +68,11 @@ class ObjectFolder:
         with _errors_of(self.url):
             root = self._path("")
             self._files.invalidate_cache()
-            found = self._files.find(root, detail=True)
-            assert isinstance(found, dict), found
+            entries = self._files.find(root, detail=True)
+            assert isinstance(entries, dict), entries
             return {
-                path.removeprefix(root): int(each["size"]) for path, each in sorted(found.items())
+                path.removeprefix(root): int(entry["size"])
+                for path, entry in sorted(entries.items())
             }
 
     def size(self, file: str) -> int:
@@ -82,10 +83,10 @@ class ObjectFolder:
         """
         with _errors_of(f"{self.url}/{file}"):
             self._files.invalidate_cache()
-            found = self._files.size(self._path(file))
-            if found is None:
+            num_bytes = self._files.size(self._path(file))
+            if num_bytes is None:
                 raise OSError("its size is unknown")
-            return found
+            return num_bytes
 
     def read(self, file: str) -> bytes:
         """Return a whole object.
@@ -107,13 +108,13 @@ class ObjectFolder:
         with _errors_of(f"{self.url}/{file}"):
             begins, ends = [begin for begin, _ in ranges], [end for _, end in ranges]
             # Concurrently, where the store allows it; on_error: not in place of the bytes.
-            found = self._files.cat_ranges(
+            blobs = self._files.cat_ranges(
                 [self._path(file)] * len(ranges), begins, ends, on_error="raise"
             )
-            for (begin, end), content in zip(ranges, found, strict=True):
+            for (begin, end), content in zip(ranges, blobs, strict=True):
                 if len(content) != end - begin:
                     raise OSError(f"it ends before byte {end:,}")
-            return found
+            return blobs
 
     def write(self, file: str, pieces: Iterable[bytes | memoryview]) -> None:
         """Write an object of these pieces: all of it, or nothing, and replace one of this name.
@@ -181,10 +182,10 @@ class ObjectFolder:
     def _try_out(self) -> None:
         name, content = f".try-{secrets.token_hex(8)}", secrets.token_bytes(8)
         self.put(name, content)
-        found = self.read(name)
+        read_back = self.read(name)
         listed = name in self.sizes()
         self.remove([name])
-        if found != content or not listed:
+        if read_back != content or not listed:
             raise OSError(errno.EIO, "an object does not read back as it was written", self.url)
 
     def _path(self, file: str) -> str:

@@ -85,8 +85,8 @@ class StoredArray:
             assert step == 1, rows
             return self._rows(start, max(start, stop))
         self.fetch((row, row + 1) for row in rows)
-        found = [self._rows(row, row + 1) for row in rows]
-        return np.concatenate(found) if found else self._rows(0, 0)
+        rows_read = [self._rows(row, row + 1) for row in rows]
+        return np.concatenate(rows_read) if rows_read else self._rows(0, 0)
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
         """Return the whole array, as `numpy.asarray` asks for it: for small ones."""
@@ -141,8 +141,8 @@ class StoredArray:
 
     def _keep(self, blocks: range, content: memoryview) -> None:
         self.num_bytes_read += len(content)
-        for place, block in enumerate(blocks):
-            data = content[place * BLOCK_BYTES : (place + 1) * BLOCK_BYTES]
+        for position, block in enumerate(blocks):
+            data = content[position * BLOCK_BYTES : (position + 1) * BLOCK_BYTES]
             if checksum_block(data) != int(self._checksums[block]):
                 raise self._broken(f"block {block} of 64 KiB does not match its checksum")
             self._blocks[block] = bytes(data)
@@ -192,10 +192,10 @@ def _runs(blocks: Sequence[int]) -> list[tuple[int, int]]:
     >>> _runs([2, 3, 4, 9])
     [(2, 5), (9, 10)]
     """
-    found: list[tuple[int, int]] = []
+    runs: list[tuple[int, int]] = []
     for block in blocks:
-        if found and found[-1][1] == block:
-            found[-1] = (found[-1][0], block + 1)
+        if runs and runs[-1][1] == block:
+            runs[-1] = (runs[-1][0], block + 1)
         else:
-            found.append((block, block + 1))
-    return found
+            runs.append((block, block + 1))
+    return runs

@@ -61,7 +61,7 @@ def find_culprit(
     return Verdict(rank=rank, kind=CauseKind.LINK, chain=(*chain, rank))
 
 
-def explain(found: Verdict, heartbeats: Mapping[int, Heartbeat], *, stale: Set[int]) -> str:
+def explain(verdict: Verdict, heartbeats: Mapping[int, Heartbeat], *, stale: Set[int]) -> str:
     """Return what is wrong with the rank, the host or the link of a verdict, and who waits for it.
 
     >>> beats = {
@@ -74,26 +74,26 @@ def explain(found: Verdict, heartbeats: Mapping[int, Heartbeat], *, stale: Set[i
     >>> explain(Verdict(rank=1, kind=CauseKind.STOPPED, chain=(0, 1)), beats, stale={1})
     'it sends no heartbeat; rank 0 waits for rank 1'
     """
-    if found.kind is CauseKind.LINK:
-        ends = " and ".join(f"rank {r} on {heartbeats[r].host}" for r in _ends(found, heartbeats))
+    if verdict.kind is CauseKind.LINK:
+        ends = " and ".join(f"rank {r} on {heartbeats[r].host}" for r in _ends(verdict, heartbeats))
         return f"messages do not arrive between {ends}"
-    host = heartbeats[found.rank].host
-    there = sorted(rank for rank, each in heartbeats.items() if each.host == host)
-    if found.kind is CauseKind.HANG:
+    host = heartbeats[verdict.rank].host
+    there = sorted(rank for rank, heartbeat in heartbeats.items() if heartbeat.host == host)
+    if verdict.kind is CauseKind.HANG:
         problem = "it has exceeded its deadline"
     elif len(there) > 1 and set(there) <= stale:
         ranks = ", ".join(map(str, there))
         problem = f"its host {host} is gone or cut off: none of its ranks {ranks} sends a heartbeat"
     else:
         problem = "it sends no heartbeat"
-    if len(found.chain) == 1:
+    if len(verdict.chain) == 1:
         return problem
-    return f"{problem}; {' waits for '.join(f'rank {rank}' for rank in found.chain)}"
+    return f"{problem}; {' waits for '.join(f'rank {rank}' for rank in verdict.chain)}"
 
 
-def _ends(found: Verdict, heartbeats: Mapping[int, Heartbeat]) -> tuple[int, ...]:
+def _ends(verdict: Verdict, heartbeats: Mapping[int, Heartbeat]) -> tuple[int, ...]:
     """Return the ranks whose messages are lost: of a pipeline two, of an all-reduce all of it."""
-    cycle = set(found.chain[found.chain.index(found.rank) :])
+    cycle = set(verdict.chain[verdict.chain.index(verdict.rank) :])
     # Which of the messages within a collective is lost, no rank knows.
     together = [heartbeats[rank].waits_for for rank in cycle if len(heartbeats[rank].waits_for) > 1]
     return tuple(sorted(cycle.union(*together) & heartbeats.keys()))

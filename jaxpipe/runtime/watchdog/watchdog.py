@@ -182,7 +182,7 @@ class Watchdog:
     def has_lost_a_rank(self) -> bool:
         """Return whether a process of a rank on this host has died; any thread may call this."""
         heartbeats = read_heartbeats(self._seen.folder, range(self._seen.num_ranks))
-        return any(is_gone(each) for each in heartbeats.values())
+        return any(is_gone(heartbeat) for heartbeat in heartbeats.values())
 
     def cause(self, kind: CauseKind, message: str) -> Cause:
         """Return a cause with the current instruction of the rank."""
@@ -306,16 +306,16 @@ class Watchdog:
         # Only of ranks with a heartbeat: a rank that ends in order removes its own.
         stale = {rank for rank in heartbeats if self._beats[rank][1] >= _STALE_S}
         heartbeats[mine.rank] = mine
-        found = find_culprit(heartbeats, start=mine.rank, stale=stale - {mine.rank})
-        if found is not None and found == self._suspect and self._end is not None:
-            message = explain(found, heartbeats, stale=stale - {mine.rank})
-            self._end(self._judge(found, heartbeats[found.rank], message))
-        self._suspect = found
+        verdict = find_culprit(heartbeats, start=mine.rank, stale=stale - {mine.rank})
+        if verdict is not None and verdict == self._suspect and self._end is not None:
+            message = explain(verdict, heartbeats, stale=stale - {mine.rank})
+            self._end(self._judge(verdict, heartbeats[verdict.rank], message))
+        self._suspect = verdict
 
-    def _judge(self, found: Verdict, there: Heartbeat, message: str) -> Cause:
-        is_link = found.kind is CauseKind.LINK  # no rank is to blame, and none counts as lost
+    def _judge(self, verdict: Verdict, there: Heartbeat, message: str) -> Cause:
+        is_link = verdict.kind is CauseKind.LINK  # no rank is to blame, and none counts as lost
         return replace(
-            self.cause(found.kind, message),
+            self.cause(verdict.kind, message),
             rank=None if is_link else there.rank,
             stage=None if is_link else there.stage,
             step=there.step,

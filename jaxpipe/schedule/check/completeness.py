@@ -49,16 +49,20 @@ occurs again; remove it
 def _contents(schedule: Schedule) -> Schedule:
     """Return the instructions of each rank, in no particular order."""
     instructions = [instruction for program in schedule for instruction in program]
-    num_microbatches = 1 + max(
-        (each.microbatch for each in instructions if each.microbatch is not None), default=-1
-    )
+    num_microbatches = _num_microbatches(instructions)
     check_size(num_stages=len(schedule), num_microbatches=num_microbatches)
-    trains = any(each.is_backward or each.op is Op.UPDATE for each in instructions)
+    trains = any(
+        instruction.is_backward or instruction.op is Op.UPDATE for instruction in instructions
+    )
     # A schedule does not say whether there are replicas and a tied embedding; its buckets do, as
     # its gathers do whether the optimizer is sharded.
-    gradients = {each.bucket for each in instructions if each.bucket is not None and trains}
+    gradients = {
+        instruction.bucket
+        for instruction in instructions
+        if instruction.bucket is not None and trains
+    }
     buckets = tuple(bucket for bucket in Bucket if bucket in gradients | {Bucket.SCALARS})
-    gathers = any(each.op is Op.GATHER for each in instructions)
+    gathers = any(instruction.op is Op.GATHER for instruction in instructions)
     num_stages = count_stages(schedule)
     return tuple(
         tuple(
@@ -81,6 +85,11 @@ def _contents(schedule: Schedule) -> Schedule:
     )
 
 
+def _num_microbatches(instructions: Iterable[Instruction]) -> int:
+    numbers = (instruction.microbatch for instruction in instructions)
+    return 1 + max((number for number in numbers if number is not None), default=-1)
+
+
 def _computes(
     program: Program, stage: int, *, num_microbatches: int, trains: bool
 ) -> Iterator[Instruction]:
@@ -88,12 +97,12 @@ def _computes(
     present = frozenset(program)
     for microbatch in range(num_microbatches):
         yield forward(stage, microbatch)
-        whole = backward(stage, microbatch)
+        full = backward(stage, microbatch)
         halves = (backward_input(stage, microbatch), backward_weight(stage, microbatch))
         # If both are present, the whole one counts and the halves are refused as extra.
-        is_split = whole not in present and not present.isdisjoint(halves)
+        is_split = full not in present and not present.isdisjoint(halves)
         if trains:
-            yield from halves if is_split else (whole,)
+            yield from halves if is_split else (full,)
 
 
 def _pipeline_content(
@@ -114,8 +123,12 @@ def _stage_content(program: Program, stage: int, *, is_reduced: bool) -> Program
     """Return the reductions of a stage's segments: those that the program has, but one at least."""
     if not is_reduced:
         return ()
-    own = (each for each in program if each.bucket is Bucket.STAGE and each.stage == stage)
-    return tuple(dict.fromkeys(own)) or (reduce(stage, Bucket.STAGE),)
+    parts = (
+        instruction
+        for instruction in program
+        if instruction.bucket is Bucket.STAGE and instruction.stage == stage
+    )
+    return tuple(dict.fromkeys(parts)) or (reduce(stage, Bucket.STAGE),)
 
 
 def _end_content(
@@ -124,9 +137,9 @@ def _end_content(
     for bucket in buckets:
         if bucket is Bucket.STAGE:
             continue
-        own = reduce(stage, bucket)
-        if own in together(bucket, stage=stage, num_ranks=num_ranks, num_stages=num_stages):
-            yield own
+        reduction = reduce(stage, bucket)
+        if reduction in together(bucket, stage=stage, num_ranks=num_ranks, num_stages=num_stages):
+            yield reduction
     if trains:
         yield update(stage)
 
@@ -185,6 +198,6 @@ def _check_complete(program: Program, *, content: Program) -> None:
     for instruction in content:
         if instruction not in present:
             raise PlanError(
-                f"a program is complete: stage {instruction.stage} lacks "
-                f"`{describe(instruction)}`; add it"
+                f"stage {instruction.stage} lacks `{describe(instruction)}`: a program must be "
+                "complete; add it"
             )

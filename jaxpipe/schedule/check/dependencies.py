@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from jaxpipe.schedule.dataflow import Kind, Value, inputs, output
+from jaxpipe.schedule.dataflow import Value, ValueKind, inputs, output
 from jaxpipe.schedule.instruction import (
     Bucket,
     Instruction,
@@ -31,7 +31,9 @@ def check_order(schedule: Schedule) -> None:
     """
     num_stages = count_stages(schedule)
     for program in schedule:
-        makers = {output(each): each for each in program if each.is_compute}
+        makers = {
+            output(instruction): instruction for instruction in program if instruction.is_compute
+        }
         done: set[Instruction] = set()
         for position, instruction in enumerate(program):
             for need in _needs(instruction, program, makers=makers, num_stages=num_stages):
@@ -63,25 +65,29 @@ def _needs(
         case Op.SEND:
             assert peer is not None, instruction
             assert microbatch is not None, instruction
-            kind = Kind.ACTIVATION if peer > stage else Kind.GRADIENT
+            kind = ValueKind.ACTIVATION if peer > stage else ValueKind.GRADIENT
             yield makers[Value(kind, stage, microbatch)]
         case Op.REDUCE:
-            yield from (each for each in program if _contributes(each, instruction))
+            yield from (earlier for earlier in program if _contributes(earlier, instruction))
         case Op.UPDATE:
-            yield from (each for each in program if each.bucket is Bucket.SCALARS)
+            yield from (
+                instruction for instruction in program if instruction.bucket is Bucket.SCALARS
+            )
         case Op.GATHER:
             yield update(stage)
         case Op.RECEIVE:
             return
 
 
-def _contributes(each: Instruction, reduction: Instruction) -> bool:
+def _contributes(instruction: Instruction, reduction: Instruction) -> bool:
     """Return whether an instruction contributes to a reduction of the same program."""
     match reduction.bucket:
         case Bucket.STAGE:
-            return each.is_compute and each.stage == reduction.stage
+            return instruction.is_compute and instruction.stage == reduction.stage
         case Bucket.SCALARS:
             # The scalars have the gradient norm: all other reductions precede them.
-            return each.is_compute or (each.op is Op.REDUCE and each != reduction)
+            return instruction.is_compute or (
+                instruction.op is Op.REDUCE and instruction != reduction
+            )
         case _:
-            return each.is_compute
+            return instruction.is_compute

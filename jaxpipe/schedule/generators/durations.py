@@ -26,17 +26,14 @@ class Costs:
         computes = (self.forward_s, self.backward_input_s, self.backward_weight_s)
         if {len(seconds) for seconds in computes} != {len(self.message_s) + 1}:
             raise PlanError(
-                "every stage and every hop has its seconds: there are "
-                f"{', '.join(str(len(seconds)) for seconds in computes)} for stages, `message_s` "
-                f"has {len(self.message_s)}; give one to each stage, and one less"
+                f"`message_s` has {len(self.message_s)} hops, and there are "
+                f"{', '.join(str(len(seconds)) for seconds in computes)} stages; give seconds "
+                "for each stage, and for each hop between two"
             )
-        if not all(0 < each < math.inf for seconds in computes for each in seconds):
-            raise PlanError(f"a compute takes time: {self}; give finite seconds above zero")
-        if not all(0 <= each < math.inf for each in self.message_s):
-            raise PlanError(
-                f"a message takes no time or some: `message_s` is {self.message_s}; give finite "
-                "seconds"
-            )
+        if not all(0 < duration < math.inf for seconds in computes for duration in seconds):
+            raise PlanError(f"{self}: computes must take finite seconds above zero")
+        if not all(0 <= seconds < math.inf for seconds in self.message_s):
+            raise PlanError(f"`message_s` {self.message_s} must be finite seconds, not negative")
 
     @property
     def num_stages(self) -> int:

@@ -73,8 +73,8 @@ def greedy(
     for name, depths in (("warmup", warmup), ("max_live", max_live)):
         if len(depths) != costs.num_stages or not all(depth >= 1 for depth in depths):
             raise PlanError(
-                f"every rank keeps a microbatch at least: `{name}` is {depths} for "
-                f"{costs.num_stages} stages; give each a number of at least 1"
+                f"`{name}` {depths} must have a number of at least 1 for each of "
+                f"{costs.num_stages} stages"
             )
     ranks = [
         _Rank(stage=stage, num_microbatches=num_microbatches, warmup=depth, max_live=live)

@@ -39,8 +39,8 @@ def interleaved(*, num_stages: int, num_microbatches: int, num_chunks: int) -> S
     num_ranks = num_stages // num_chunks
     if num_microbatches % num_ranks:
         raise PlanError(
-            "ranks take microbatches through their chunks in groups of as many as there are ranks: "
-            f"`num_microbatches` is {num_microbatches} for {num_ranks} ranks; make it a multiple"
+            f"`num_microbatches` ({num_microbatches}) must be a multiple of the {num_ranks} ranks, "
+            "which take microbatches through their chunks in groups of that many"
         )
     return tuple(
         alternate(

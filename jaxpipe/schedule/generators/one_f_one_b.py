@@ -117,9 +117,9 @@ def alternate(forwards: Program, backwards: Program, *, warmup: int) -> Program:
     ['forward 0', 'backward 0', 'forward 1', 'backward 1']
     """
     program = list(forwards[:warmup])
-    for position, each in enumerate(backwards):
+    for position, instruction in enumerate(backwards):
         # Backward first: it frees the residuals for which the forward needs the room.
-        program.append(each)
+        program.append(instruction)
         program += forwards[warmup + position : warmup + position + 1]
     return tuple(program)
 
@@ -136,16 +136,15 @@ def _of_stage(stage: int, *, warmup: int, num_microbatches: int) -> Program:
 def _check_warmup(warmup: tuple[int, ...], *, num_stages: int, num_microbatches: int) -> None:
     if len(warmup) != num_stages:
         raise PlanError(
-            f"every stage has a warm-up: `warmup` {warmup} has {len(warmup)} numbers for "
-            f"{num_stages} stages; give one to each"
+            f"`warmup` {warmup} has {len(warmup)} numbers for {num_stages} stages; give one for "
+            "each"
         )
     if not all(1 <= forwards <= num_microbatches for forwards in warmup):
         raise PlanError(
-            f"a warm-up has at least one and at most all forwards: `warmup` is {warmup}; "
-            f"keep each between 1 and `num_microbatches`, {num_microbatches}"
+            f"`warmup` {warmup} must be between 1 and `num_microbatches` ({num_microbatches}) in "
+            "each stage"
         )
     if any(after > before for before, after in pairwise(warmup)):
         raise PlanError(
-            "no stage can warm up for longer than the stage before it feeds it: "
-            f"`warmup` is {warmup}; let it not increase from a stage to the next"
+            f"`warmup` {warmup} must not increase from a stage to the next, which feeds it"
         )

@@ -6,18 +6,20 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.baselines.compare.compare_picture import draw
-from jaxpipe.baselines.compare.measured import Measured, RankPart, Step
+from jaxpipe.baselines.compare.measured import MeasuredStep, MeasuredSystem, RankPart
 from jaxpipe.baselines.systems import System
 from jaxpipe.trace import Truth
 
 
-def measured(system: System, *, step_s: float, slow_bytes: float, is_counted: bool) -> Measured:
+def measured(
+    system: System, *, step_s: float, slow_bytes: float, is_counted: bool
+) -> MeasuredSystem:
     part = RankPart(compile_s=1.0, peak_bytes=3 * 2**30, sent_bytes=0.0, slow_bytes=slow_bytes)
-    return Measured(
+    return MeasuredSystem(
         system=system,
         strategy="",
         tokens_per_step=1,
-        steps=(Step(step=1, loss=1.0, step_s=step_s),),
+        steps=(MeasuredStep(step=1, loss=1.0, step_s=step_s),),
         ranks=(part,),
         is_counted=is_counted,
         search_s=None,

@@ -4,9 +4,9 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.baselines.published.megatron import MegatronLayout
-from jaxpipe.baselines.published.memory import peak_bytes
+from jaxpipe.baselines.published.pipeline_memory import peak_bytes
+from jaxpipe.baselines.published.published_systems import system_peak_bytes, system_step
 from jaxpipe.baselines.published.rings import all_gather_s
-from jaxpipe.baselines.published.systems import system_peak_bytes, system_step
 from jaxpipe.baselines.published.workload import Workload
 from jaxpipe.baselines.systems import System
 from jaxpipe.errors import ConfigError, PlanError
@@ -76,7 +76,7 @@ def test_groups_over_several_hosts_use_the_slow_links():
 
 
 def test_a_batch_that_microbatches_do_not_divide_is_refused():
-    with pytest.raises(PlanError, match=r"`batch` is 12 and `microbatch` 8"):
+    with pytest.raises(PlanError, match=r"`batch` .12., `microbatch` .8. and"):
         forward_s(System.MEGATRON_P8, Workload(num_layers=8, batch=12, microbatch=8))
 
 

@@ -66,14 +66,14 @@ def test_zero3_has_a_replica_for_each_host():
 
 
 def test_groups_across_hosts_are_refused():
-    with pytest.raises(PlanError, match=r"ranks of 2 devices, .* are on several hosts; take"):
+    with pytest.raises(PlanError, match=r"on several hosts, .* ranks of 2 devices .*; take"):
         named_plan(System.MEGATRON_P4T2, task_on("case5-worldwide"), seed=0)
-    with pytest.raises(PlanError, match=r"has hosts of 1, 4 devices, 64 in all, and `--batch` is"):
+    with pytest.raises(PlanError, match=r"`--batch` .* hosts have 1, 4 devices, 64 in all"):
         named_plan(System.ZERO3, task_on("case2-spot"), seed=0)
 
 
 def test_a_baseline_that_does_not_fit_is_refused():
-    with pytest.raises(PlanError, match="use at most 4 stages"):
+    with pytest.raises(PlanError, match=r"`plan.stages` .8. must be at most 4"):
         named_plan(System.DTFM, task_on("case5-worldwide", num_layers=4), seed=0)
-    with pytest.raises(PlanError, match="4 devices and `--batch` is 1024; take a multiple of 8"):
+    with pytest.raises(PlanError, match=r"`--batch` .1024. and 4 devices .*; take a multiple of 8"):
         named_plan(System.MEGATRON_P8, task_on("two-region"), seed=0)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.collective import SyncTree, leader, ranks
-from jaxpipe.collective.shards import Part
+from jaxpipe.collective.shards import ElementRange
 from jaxpipe.comm import (
     CountingTransport,
     Transport,
@@ -36,13 +36,13 @@ def test_the_shares_are_the_whole_again(order: list[int], size: int, chunk_bytes
 
     def work(transport: Transport) -> tuple[np.ndarray, int]:
         counted = CountingTransport(transport)
-        own = Part(0, size).cut(len(order))[order.index(transport.rank)]
+        own = ElementRange(0, size).cut(len(order))[order.index(transport.rank)]
         gather = partial(all_gather, counted, whole[own.start : own.stop], order, size=size)
         first, second = (gather(tag=0, timeout_s=10.0, chunk_bytes=chunk_bytes) for _ in range(2))
         np.testing.assert_array_equal(first, second, strict=True)
         return first, counted.num_bytes_sent
 
-    shares = Part(0, size).cut(len(order))
+    shares = ElementRange(0, size).cut(len(order))
     for rank, (gathered, num_bytes_sent) in enumerate(run_ranks(len(order), work)):
         np.testing.assert_array_equal(gathered, whole, strict=True)
         of_next = shares[(order.index(rank) + 1) % len(order)]
@@ -78,7 +78,7 @@ def test_a_reduce_scatter_and_an_all_gather_are_an_all_reduce(
         return part, whole
 
     parts, wholes = zip(*run_ranks(len(order), work), strict=True)
-    shares = Part(0, size).cut(len(order))
+    shares = ElementRange(0, size).cut(len(order))
     for share, rank in zip(shares, order, strict=True):
         np.testing.assert_array_equal(parts[rank], wholes[0][share.start : share.stop])
         assert parts[rank].shape == (share.size,)
@@ -119,7 +119,7 @@ def test_an_all_to_all_cuts_evenly_by_default(size: int) -> None:
         mine = np.arange(size) + 100 * transport.rank
         return all_to_all(transport, mine, (2, 0, 1, 3), tag=0, timeout_s=10.0)
 
-    parts = Part(0, size).cut(4)
+    parts = ElementRange(0, size).cut(4)
     for rank, result in enumerate(run_ranks(4, work)):
         part = parts[(2, 0, 1, 3).index(rank)]
         expected = [np.arange(part.start, part.stop) + 100 * other for other in (2, 0, 1, 3)]

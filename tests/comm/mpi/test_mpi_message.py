@@ -8,12 +8,12 @@ import pytest
 from jaxpipe.comm.envelope import Envelope
 from jaxpipe.comm.mpi.api import MPI
 from jaxpipe.comm.mpi.mpi_message import MpiMessage, MpiProgress, MpiSending, begin_send
-from jaxpipe.comm.mpi.progress import Progress
+from jaxpipe.comm.mpi.progress_engine import ProgressEngine
 from jaxpipe.errors import TransportError
 
 
 def test_a_deleted_array_cannot_be_sent():
-    progress: MpiProgress = Progress(lambda: None, clock=time.monotonic)
+    progress: MpiProgress = ProgressEngine(lambda: None, clock=time.monotonic)
     envelope = Envelope(source=0, to=1, tag=2, num_bytes=12)
     array = jnp.ones(3)
     array.delete()

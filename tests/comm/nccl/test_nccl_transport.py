@@ -101,7 +101,7 @@ def test_an_error_of_nccl_ends_all_waits_and_the_job():
 
     world = World(fails=lambda kind, array: kind == "send" and array.nbytes == 28)
     words = (
-        "NCCL could not send 28 bytes from rank 0 to rank 1 with tag 3: the send of 28 bytes was"
+        "cannot send 28 bytes from rank 0 to rank 1 with tag 3 with NCCL: the send of 28 bytes was"
     )
     with pytest.raises(TransportError, match=words):
         run_with_fake_nccl(2, work, world=world)
@@ -117,7 +117,7 @@ def test_a_communicator_that_cannot_be_made_is_told():
     def work(transport: Transport) -> None:
         NcclTransport(transport, Refusing(World()), timeout_s=1.0)
 
-    with pytest.raises(TransportError, match="NCCL could not connect rank 0 to rank 1: no such"):
+    with pytest.raises(TransportError, match="cannot connect rank 0 to rank 1 with NCCL: no such"):
         run_ranks(2, work)
 
 

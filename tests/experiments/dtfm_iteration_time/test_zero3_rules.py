@@ -4,7 +4,7 @@ import pytest
 
 from experiments.dtfm_iteration_time.zero3_rules import CHOSEN, RULES, best, seconds
 from jaxpipe import topo
-from jaxpipe.baselines.published.systems import system_step
+from jaxpipe.baselines.published.published_systems import system_step
 from jaxpipe.baselines.published.workload import Workload
 from jaxpipe.baselines.systems import System
 from jaxpipe.simulate import dtfm_constants, simulate, step_seconds

@@ -6,8 +6,8 @@ from experiments.hidup.accuracy import Grid, errors, in_order, is_judged, publis
 from experiments.hidup.reachable import network_s, order_rows
 from experiments.hidup.workloads import Bar, Constants, bars, cluster, fitted, workload
 from jaxpipe.baselines.autoshard.duplex import published_profiles
+from jaxpipe.baselines.autoshard.duplex.duplex_systems import predicted_step_s
 from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup
-from jaxpipe.baselines.autoshard.duplex.systems import predicted_step_s
 from jaxpipe.baselines.autoshard.duplex.transformer_graph import parameter_bytes
 from jaxpipe.baselines.systems import System
 

@@ -20,7 +20,7 @@ from experiments.hidup.step_program import (
 )
 from experiments.hidup.workloads import Bar, fitted, workload
 from jaxpipe.baselines.autoshard.duplex import CollectiveProfile
-from jaxpipe.baselines.autoshard.duplex.systems import predicted_step_s
+from jaxpipe.baselines.autoshard.duplex.duplex_systems import predicted_step_s
 from jaxpipe.baselines.systems import System
 from jaxpipe.collective.kinds import CollectiveKind
 from jaxpipe.comm import Transport

@@ -10,7 +10,7 @@ import jaxpipe
 from experiments.hidup.learn import tree_of
 from experiments.hidup.learn_spmd import DEVICES, dealt
 from jaxpipe.baselines.autoshard.hlo import run_python
-from jaxpipe.cli.data import Kind, prepare
+from jaxpipe.cli.data import SampleKind, prepare
 from jaxpipe.config import config_from
 from jaxpipe.runtime.metrics.records import StepMetrics
 
@@ -30,7 +30,7 @@ def test_each_device_has_its_part_of_every_microbatch(num_microbatches: int) -> 
 
 @pytest.mark.slow
 def test_losses_are_those_of_the_pipeline(tmp_path: Path) -> None:
-    prepare(out=tmp_path / "data", kind=Kind.PICTURES, samples=200)
+    prepare(out=tmp_path / "data", kind=SampleKind.PICTURES, samples=200)
     case: dict[str, Any] = {"steps": 3, "batch": 16, "learning_rate": 1e-3}
     tree = tree_of("vit-switch-tiny", case, every=3, folder=tmp_path)
     tree["train"]["eval_batches"] = 1

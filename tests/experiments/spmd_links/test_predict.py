@@ -5,19 +5,19 @@ from pathlib import Path
 import pytest
 
 from experiments.spmd_links.predict import predicted_s
-from jaxpipe.baselines.compare.measured import Measured, RankPart, Step
+from jaxpipe.baselines.compare.measured import MeasuredStep, MeasuredSystem, RankPart
 from jaxpipe.baselines.systems import System
 
 CONFIG = Path("experiments/spmd_links/model.toml")
 
 
-def measured(system: System, *, sent_bytes: float) -> Measured:
+def measured(system: System, *, sent_bytes: float) -> MeasuredSystem:
     part = RankPart(compile_s=1.0, peak_bytes=1, sent_bytes=sent_bytes, slow_bytes=sent_bytes)
-    return Measured(
+    return MeasuredSystem(
         system=system,
         strategy="",
         tokens_per_step=1024,
-        steps=tuple(Step(step=n, loss=1.0, step_s=s) for n, s in enumerate((9.0, 0.25), 1)),
+        steps=tuple(MeasuredStep(step=n, loss=1.0, step_s=s) for n, s in enumerate((9.0, 0.25), 1)),
         ranks=(part, part),
         is_counted=system is not System.PIPELINE,
         search_s=None,

@@ -94,7 +94,7 @@ def test_both_ends_of_a_tied_model_update_the_embedding(tied: bool, last_s: floa
         (
             '{"device": "x", "flops_per_s": 0, "microbatch": 1, "activation_bytes": 1, '
             '"embed": {}, "layers": [{}], "head": {}}',
-            r"`flops_per_s` is 0\.0.*give each",
+            r"`flops_per_s` \(0\.0\) must be positive",
         ),
         (
             '{"device": "x", "flops_per_s": 1, "microbatch": 1, "activation_bytes": 1, '
@@ -157,7 +157,7 @@ def test_what_is_not_trained_has_no_gradient_and_no_moments():
         assert (other.parameters, other.activations) == (one.parameters, one.activations)
         assert (other.gradients, other.optimizer) == (4 * 10 * layers, 8 * 10 * layers)
     assert segment_bytes(plan, tuned, gradient_bytes=4.0) == [4 * 10 * n for n in plan.segments]
-    with pytest.raises(ValueError, match="`trained` is 3, `parameters` 2"):
+    with pytest.raises(ValueError, match=r"`trained` .3. must be at most `parameters` .2."):
         Part(parameters=2, trained=3)
 
 
@@ -275,7 +275,7 @@ def test_what_can_wait_adds_up_and_scales(
 
 
 def test_a_weight_part_longer_than_its_backward_is_refused():
-    with pytest.raises(ValueError, match=r"`backward_weight_s` is 3\.0"):
+    with pytest.raises(ValueError, match=r"`backward_weight_s` \(3\.0\)"):
         Part(backward_s=2.0, backward_weight_s=3.0)
 
 

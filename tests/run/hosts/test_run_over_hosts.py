@@ -15,7 +15,7 @@ from tests.runtime.training import tiny_tree
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--listen", "here:1"], "`--listen` is 'here:1', without `--hosts`; add it"),
+        (["--listen", "here:1"], "`--listen` ('here:1') needs `--hosts`; add it"),
         (["--hosts", "--listen", "here"], "`--listen` is 'here'; give HOST:PORT"),
         (["--hosts", "--listen", "a:65536"], "`--listen` is 'a:65536'"),
         (["--hosts", "--set", "run.survive=shrink"], "`run.survive` is shrink; set it to restart"),

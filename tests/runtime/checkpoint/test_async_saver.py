@@ -123,7 +123,7 @@ def test_a_run_whose_last_checkpoint_is_lost_fails(
 ) -> None:
     fill_disk(monkeypatch, shard="stage-0", step=2)
     tree = tiny_tree(tmp_path, dataset, train={"steps": 2}, plan={"stages": 1, "replicas": 1})
-    with pytest.raises(RunError, match=r"last checkpoint could not be saved: .*Errno 28"):
+    with pytest.raises(RunError, match=r"cannot save the last checkpoint: .*Errno 28"):
         run_tree(tree)
 
 

@@ -17,7 +17,7 @@ LOCAL = "OMPI_COMM_WORLD_LOCAL_RANK"
 @given(st.integers(1, 8), st.integers(1, 8))
 def test_ranks_of_a_host_take_as_many_each_and_no_gpu_twice(num_ranks: int, each: int):
     taken = [
-        devices_of({LOCAL: str(rank)}, each=each, num_gpus=num_ranks * each)
+        devices_of({LOCAL: str(rank)}, per_rank=each, num_gpus=num_ranks * each)
         for rank in range(num_ranks)
     ]
     if num_ranks * each == 1:
@@ -38,16 +38,16 @@ def test_ranks_of_a_host_take_as_many_each_and_no_gpu_twice(num_ranks: int, each
     ],
 )
 def test_every_launcher_is_understood(environment: dict[str, str], expected: range | None):
-    assert devices_of(environment, each=1, num_gpus=4) == expected
+    assert devices_of(environment, per_rank=1, num_gpus=4) == expected
 
 
 @pytest.mark.parametrize(("each", "num_gpus"), [(1, 0), (1, 1), (2, 0), (4, 3)])
 def test_where_there_is_nothing_to_choose_nothing_is_chosen(each: int, num_gpus: int):
-    assert devices_of({LOCAL: "1"}, each=each, num_gpus=num_gpus) is None
+    assert devices_of({LOCAL: "1"}, per_rank=each, num_gpus=num_gpus) is None
 
 
 def test_devices_are_shared_in_turn_where_ranks_are_too_many():
-    taken = [devices_of({LOCAL: str(rank)}, each=2, num_gpus=5) for rank in range(3)]
+    taken = [devices_of({LOCAL: str(rank)}, per_rank=2, num_gpus=5) for rank in range(3)]
     assert taken == [range(2), range(2, 4), range(2)]
 
 

@@ -30,7 +30,9 @@ def test_every_flipped_bit_is_found() -> None:
     for position, bit in np.ndindex(len(sealed), 8):
         flipped = bytearray(sealed)
         flipped[position] ^= 1 << bit
-        with pytest.raises(ValueError, match=r"it is not JSON|format`|not match|the sealed one"):
+        with pytest.raises(
+            ValueError, match=r"cannot parse as JSON|format`|not match|not the text"
+        ):
             unseal(bytes(flipped), version=1)
 
 
@@ -38,7 +40,7 @@ def test_every_flipped_bit_is_found() -> None:
     "data", [b"", b"[]", b"3", b"{}", b'{"checksum": ""}', b"\xff", b"[" * 9999]
 )
 def test_what_was_never_sealed(data: bytes) -> None:
-    with pytest.raises(ValueError, match=r"it is not JSON|it has no `format`"):
+    with pytest.raises(ValueError, match=r"cannot parse as JSON|`format` is missing"):
         unseal(data, version=1)
 
 

@@ -101,8 +101,12 @@ def test_messages_are_hidden_in_the_memory_of_zb_h2():
 @pytest.mark.parametrize(
     ("warmup", "max_live", "words"),
     [
-        ((1,), (1, 1), r"`warmup` is \(1,\) for 2 stages; give each a number of at least 1"),
-        ((1, 1), (1, 0), r"`max_live` is \(1, 0\) for 2 stages"),
+        (
+            (1,),
+            (1, 1),
+            r"`warmup` \(1,\) must have a number of at least 1 for each of 2 stages",
+        ),
+        ((1, 1), (1, 0), r"`max_live` \(1, 0\) must have .* 2 stages"),
     ],
 )
 def test_a_rank_that_may_keep_nothing_is_refused(
@@ -115,10 +119,10 @@ def test_a_rank_that_may_keep_nothing_is_refused(
 @pytest.mark.parametrize(
     ("forward_s", "message_s", "words"),
     [
-        ((1.0,), (0.0,), r"there are 1, 2, 2 for stages, `message_s` has 1"),
-        ((1.0, 1.0), (), r"there are 2, 2, 2 for stages, `message_s` has 0"),
-        ((1.0, 0.0), (0.0,), "a compute takes time: .*; give finite seconds above zero"),
-        ((1.0, 1.0), (-1.0,), r"`message_s` is \(-1.0,\); give finite seconds"),
+        ((1.0,), (0.0,), r"`message_s` has 1 hops, and there are 1, 2, 2 stages"),
+        ((1.0, 1.0), (), r"`message_s` has 0 hops, and there are 2, 2, 2 stages"),
+        ((1.0, 0.0), (0.0,), "computes must take finite seconds above zero"),
+        ((1.0, 1.0), (-1.0,), r"`message_s` \(-1.0,\) must be finite seconds"),
     ],
 )
 def test_impossible_costs_are_refused(

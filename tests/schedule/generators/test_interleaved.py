@@ -48,11 +48,11 @@ def test_one_chunk_is_eager_1f1b():
 @pytest.mark.parametrize(
     ("num_stages", "num_microbatches", "num_chunks", "words"),
     [
-        (6, 4, 2, "`num_microbatches` is 4 for 3 ranks; make it a multiple"),
-        (6, 6, 4, "`num_stages` is 6 and `num_chunks` is 4; make the one a multiple"),
-        (6, 6, 0, "`num_chunks` is 0"),
-        (0, 6, 1, "`num_stages` is 0"),
-        (6, 0, 2, "`num_microbatches` is 0"),
+        (6, 4, 2, "`num_microbatches` .4. must be a multiple of the 3 ranks"),
+        (6, 6, 4, "`num_stages` .6. must be a multiple of `num_chunks` .4."),
+        (6, 6, 0, "`num_chunks` .0."),
+        (0, 6, 1, "`num_stages` .0."),
+        (6, 0, 2, "`num_microbatches` .0."),
     ],
 )
 def test_a_size_that_does_not_divide_is_refused(

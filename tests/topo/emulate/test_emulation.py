@@ -99,7 +99,7 @@ def test_two_emulations_do_not_disturb_each_other():
             assert leftovers(other.pid) == theirs
             ours = leftovers(os.getpid())
             with (
-                pytest.raises(ValueError, match="a process can have one emulation"),
+                pytest.raises(ValueError, match="already has an emulation"),
                 emulated(topo.load("laptop")),
             ):
                 raise AssertionError("this was refused")
@@ -152,11 +152,13 @@ def _run_false() -> None:
 
 def test_root_is_needed_and_programs_are_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(ValueError, match="namespaces need root, and this is user 1000: use sudo"):
+    with pytest.raises(ValueError, match="user 1000 is not root, which namespaces need: use sudo"):
         check_machine()
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ValueError, match="the program `ip`: apt-get install iproute2"):
+    with pytest.raises(
+        ValueError, match="`ip` is missing, which namespaces need: apt-get install iproute2"
+    ):
         check_machine()
 
 

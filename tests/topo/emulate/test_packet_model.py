@@ -15,7 +15,7 @@ from jaxpipe.topo.emulate.network_spec import (
     network_spec,
     to_json,
 )
-from jaxpipe.topo.emulate.packet_model import Network, network_of
+from jaxpipe.topo.emulate.packet_model import PacketNetwork, network_of
 
 RATE, LATENCY_S = 1e6, 0.02
 sizes = st.lists(st.integers(1, 60000), min_size=1, max_size=40)
@@ -23,7 +23,7 @@ sizes = st.lists(st.integers(1, 60000), min_size=1, max_size=40)
 
 def network(
     *, egress: float = inf, ingress: float = inf, jitter_s: float = 0.0, loss: float = 0.0
-) -> Network:
+) -> PacketNetwork:
     """Return three hosts; the NICs of host 0 (out) and of host 2 (in) have a limit."""
     hosts = (
         HostSpec(name="a", egress_bytes_per_s=egress),
@@ -39,7 +39,7 @@ def network(
     return network_of(NetworkSpec(hosts=hosts, links=links, jitter_s=jitter_s, loss=loss))
 
 
-def through(net: Network, pair: tuple[int, int], num_bytes: int, *, now_s: float) -> float:
+def through(net: PacketNetwork, pair: tuple[int, int], num_bytes: int, *, now_s: float) -> float:
     """Return when a packet is in."""
     at_nic_s = net.enter(pair, num_bytes=num_bytes, now_s=now_s)
     assert at_nic_s is not None

@@ -20,8 +20,8 @@ from jaxpipe.baselines.autoshard.duplex.collective_profile import (
     profile_text,
     published_profiles,
 )
-from jaxpipe.baselines.autoshard.duplex.cost import CostModel, Device
-from jaxpipe.baselines.autoshard.duplex.decision import Decision, Strategy
+from jaxpipe.baselines.autoshard.duplex.decision import OperatorDecision, Strategy
+from jaxpipe.baselines.autoshard.duplex.duplex_search import DuplexResult, search
 from jaxpipe.baselines.autoshard.duplex.form import (
     FULL,
     PARTIAL,
@@ -31,10 +31,14 @@ from jaxpipe.baselines.autoshard.duplex.form import (
     dual,
     sharded,
 )
-from jaxpipe.baselines.autoshard.duplex.graph import Graph, Linearity, Operator
-from jaxpipe.baselines.autoshard.duplex.search import Found, search
+from jaxpipe.baselines.autoshard.duplex.labelled_graph import (
+    LabelledGraph,
+    LabelledOperator,
+    Linearity,
+)
+from jaxpipe.baselines.autoshard.duplex.operator_cost import CostModel, DeviceSpeed
 from jaxpipe.baselines.autoshard.duplex.signature import Signature, signatures
-from jaxpipe.baselines.autoshard.duplex.stage import memory_bytes, step_s
+from jaxpipe.baselines.autoshard.duplex.stage_seconds import memory_bytes, step_s
 from jaxpipe.baselines.autoshard.duplex.transformer_graph import (
     ExpertSizes,
     TransformerSizes,
@@ -46,14 +50,14 @@ __all__ = [
     "PARTIAL",
     "CollectiveProfile",
     "CostModel",
-    "Decision",
-    "Device",
+    "DeviceSpeed",
+    "DuplexResult",
     "ExpertSizes",
     "Form",
-    "Found",
-    "Graph",
+    "LabelledGraph",
+    "LabelledOperator",
     "Linearity",
-    "Operator",
+    "OperatorDecision",
     "Signature",
     "Strategy",
     "TransformerSizes",

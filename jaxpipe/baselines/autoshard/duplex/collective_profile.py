@@ -160,7 +160,7 @@ def parse_profiles(text: str) -> dict[str, CollectiveProfile]:
             for name, table in tables.items()
         }
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise PlanError(f"no profile of collectives: {error}") from error
+        raise PlanError(f"cannot read the profiles of collectives: {error}") from error
 
 
 def find_profile(name: str) -> CollectiveProfile:
@@ -173,15 +173,15 @@ def find_profile(name: str) -> CollectiveProfile:
     if name in published:
         return published[name]
     try:
-        found = parse_profiles(Path(name).read_text("utf-8"))
+        profiles = parse_profiles(Path(name).read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(
             f"`--links` must be a file of `jaxpipe profile --collectives` or one of "
             f"{', '.join(sorted(published))}; {name!r} is not"
         ) from error
-    if len(found) != 1:
-        raise PlanError(f"`--links`: {name} must have one profile, has {len(found)}")
-    return next(iter(found.values()))
+    if len(profiles) != 1:
+        raise PlanError(f"`--links`: {name} must have one profile, has {len(profiles)}")
+    return next(iter(profiles.values()))
 
 
 def profile_text(name: str, profile: CollectiveProfile) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from jaxpipe.baselines.autoshard.duplex.form import FULL, Form, can_convert, sharded
-from jaxpipe.baselines.autoshard.duplex.graph import Graph, Operator
+from jaxpipe.baselines.autoshard.duplex.labelled_graph import LabelledGraph, LabelledOperator
 from jaxpipe.baselines.autoshard.duplex.signature import Signature, signatures
 
 
@@ -38,7 +38,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class OperatorDecision:
     """What is decided for one operator."""
 
     signature: Signature
@@ -47,7 +47,7 @@ class Decision:
     starts_stage: bool = False
 
 
-Strategy = Sequence[Decision]
+Strategy = Sequence[OperatorDecision]
 """One decision for each operator of a graph, in its order."""
 
 Held = Mapping[str, frozenset[Form]]
@@ -55,7 +55,7 @@ Held = Mapping[str, frozenset[Form]]
 
 
 def placements(
-    operator: Operator, signature: Signature, graph: Graph, *, num_devices: int
+    operator: LabelledOperator, signature: Signature, graph: LabelledGraph, *, num_devices: int
 ) -> list[tuple[Placement, ...]]:
     """Return the ways to store an operator's parameters; none if it reads one as partial sums."""
     ways: list[list[Placement]] = []
@@ -73,7 +73,7 @@ def placements(
     return list(product(*ways))
 
 
-def _stored(labels: str, used: Form, graph: Graph, num_devices: int) -> list[Form]:
+def _stored(labels: str, used: Form, graph: LabelledGraph, num_devices: int) -> list[Form]:
     if used.partial:
         return []
     if used != FULL:
@@ -84,7 +84,7 @@ def _stored(labels: str, used: Form, graph: Graph, num_devices: int) -> list[For
 
 
 def conversions(
-    operator: Operator, signature: Signature, graph: Graph, held: Held
+    operator: LabelledOperator, signature: Signature, graph: LabelledGraph, forms: Held
 ) -> Iterator[tuple[Conversion, ...]]:
     """Yield the sets of conversions after which an operator can run; nothing if there is none.
 
@@ -94,39 +94,43 @@ def conversions(
     for name, labels, form in zip(
         operator.inputs, operator.operands, signature.inputs, strict=True
     ):
-        if name in graph.parameters or is_held(held[name], form):
+        if name in graph.parameters or is_held(forms[name], form):
             continue
         needed.append(
             [
                 Conversion(name, labels, source, form)
-                for source in sorted(held[name])
+                for source in sorted(forms[name])
                 if can_convert(source, form)
             ]
         )
     yield from product(*needed)
 
 
-def is_held(held: frozenset[Form], form: Form) -> bool:
+def is_held(forms: frozenset[Form], form: Form) -> bool:
     """Return whether a tensor can be read in a form without a collective."""
-    return form in held or (form.dim >= 0 and FULL in held)
+    return form in forms or (form.dim >= 0 and FULL in forms)
 
 
 def held_after(
-    operator: Operator, decision: Decision, held: Held, *, last_read: Collection[str]
+    operator: LabelledOperator,
+    decision: OperatorDecision,
+    forms_before: Held,
+    *,
+    last_read: Collection[str],
 ) -> dict[str, frozenset[Form]]:
     """Return the forms of the live tensors after an operator, the last reader of `last_read`.
 
     A converted tensor keeps its old form as well: an operator that follows may read it.
     """
-    after = dict(held)
-    for each in decision.conversions:
-        after[each.tensor] = after[each.tensor] | {each.target}
+    after = dict(forms_before)
+    for conversion in decision.conversions:
+        after[conversion.tensor] = after[conversion.tensor] | {conversion.target}
     after[operator.output] = frozenset({decision.signature.output})
     return {name: forms for name, forms in after.items() if name not in last_read}
 
 
 def options(
-    operator: Operator, graph: Graph, *, num_devices: int
+    operator: LabelledOperator, graph: LabelledGraph, *, num_devices: int
 ) -> Iterator[tuple[Signature, tuple[Placement, ...]]]:
     """Yield the signatures of an operator, each with the ways to store its parameters."""
     for signature in signatures(operator, graph.sizes, num_devices=num_devices):

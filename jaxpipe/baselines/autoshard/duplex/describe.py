@@ -14,19 +14,19 @@ from dataclasses import asdict
 
 import msgspec
 
-from jaxpipe.baselines.autoshard.duplex.cost import CostModel
-from jaxpipe.baselines.autoshard.duplex.decision import Decision
+from jaxpipe.baselines.autoshard.duplex.decision import OperatorDecision
+from jaxpipe.baselines.autoshard.duplex.duplex_search import DuplexResult
 from jaxpipe.baselines.autoshard.duplex.form import FULL, backward_conversion, conversion
 from jaxpipe.baselines.autoshard.duplex.found_file import FORMAT, SEARCH
-from jaxpipe.baselines.autoshard.duplex.search import Found
-from jaxpipe.baselines.autoshard.duplex.stage import costs_of, stages
+from jaxpipe.baselines.autoshard.duplex.operator_cost import CostModel
+from jaxpipe.baselines.autoshard.duplex.stage_seconds import costs_of, stages
 from jaxpipe.collective.kinds import CollectiveKind
 
 
-def strategy_json(model: CostModel, found: Found) -> str:
+def strategy_json(model: CostModel, result: DuplexResult) -> str:
     """Return a strategy as JSON."""
     stage, operators = -1, []
-    for operator, decision in zip(model.graph.operators, found.strategy, strict=True):
+    for operator, decision in zip(model.graph.operators, result.strategy, strict=True):
         stage += decision.starts_stage
         operators.append(
             {
@@ -34,40 +34,44 @@ def strategy_json(model: CostModel, found: Found) -> str:
                 "stage": stage,
                 "forms": str(decision.signature),
                 "converted": {
-                    each.tensor: f"{each.source}->{each.target}" for each in decision.conversions
+                    conversion.tensor: f"{conversion.source}->{conversion.target}"
+                    for conversion in decision.conversions
                 },
-                "parameters": {each.parameter: str(each.stored) for each in decision.placements},
+                "parameters": {
+                    placement.parameter: str(placement.stored) for placement in decision.placements
+                },
             }
         )
     content = {
         "format": FORMAT,
         "search": SEARCH,
         "devices": model.profile.devices,
-        "seconds": found.seconds,
-        "memory_bytes": found.memory_bytes,
+        "seconds": result.seconds,
+        "memory_bytes": result.memory_bytes,
         "stages": [
-            asdict(each) for each in stages(costs_of(model, found.strategy), found.strategy)
+            asdict(stage_costs)
+            for stage_costs in stages(costs_of(model, result.strategy), result.strategy)
         ],
         "operators": operators,
     }
     return msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n"
 
 
-def count_step_collectives(strategy: tuple[Decision, ...]) -> Counter[CollectiveKind]:
+def count_step_collectives(strategy: tuple[OperatorDecision, ...]) -> Counter[CollectiveKind]:
     """Return the collectives of a step: of activations in both halves, of parameters once."""
     counts: Counter[CollectiveKind] = Counter()
     for decision in strategy:
-        for each in decision.conversions:
+        for converted in decision.conversions:
             for kind in (
-                conversion(each.source, each.target),
-                backward_conversion(each.source, each.target),
+                conversion(converted.source, converted.target),
+                backward_conversion(converted.source, converted.target),
             ):
                 if kind is not None:
                     counts[kind] += 2
-        for each in decision.placements:
-            if each.used != FULL:
+        for converted in decision.placements:
+            if converted.used != FULL:
                 continue
-            if each.stored == FULL:
+            if converted.stored == FULL:
                 counts[CollectiveKind.ALL_REDUCE] += 1
             else:
                 counts[CollectiveKind.ALL_GATHER] += 1
@@ -75,16 +79,18 @@ def count_step_collectives(strategy: tuple[Decision, ...]) -> Counter[Collective
     return counts
 
 
-def draw_found(model: CostModel, found: Found) -> str:
+def draw_found(model: CostModel, result: DuplexResult) -> str:
     """Return a line for each operator that begins a stage, converts, or reads parameters."""
     lines = []
-    for operator, decision in zip(model.graph.operators, found.strategy, strict=True):
+    for operator, decision in zip(model.graph.operators, result.strategy, strict=True):
         moved = [
-            f"{conversion(each.source, each.target) or 'slice'} {each.tensor} "
-            f"{each.source}->{each.target}"
-            for each in decision.conversions
+            f"{conversion(converted.source, converted.target) or 'slice'} {converted.tensor} "
+            f"{converted.source}->{converted.target}"
+            for converted in decision.conversions
         ]
-        stored = [f"parameter {each.stored}->{each.used}" for each in decision.placements]
+        stored = [
+            f"parameter {placement.stored}->{placement.used}" for placement in decision.placements
+        ]
         mark = "-" if decision.starts_stage else " "
         what = "; ".join([*moved, *stored])
         lines.append(f"{mark} {operator.name:<18} {decision.signature!s:<16} {what}".rstrip())

@@ -43,7 +43,8 @@ class Form:
     def __post_init__(self) -> None:
         if self.partial and self.dim >= 0:
             raise PlanError(
-                f"a `form` is sharded or partial, not both: `dim` is {self.dim}; leave one out"
+                f"`dim` ({self.dim}) and `partial` exclude each other: a form is sharded or "
+                "partial; leave one out"
             )
 
     def __str__(self) -> str:
@@ -83,7 +84,9 @@ def conversion(source: Form, target: Form) -> CollectiveKind | None:
         PlanError: nothing becomes partial.
     """
     if not can_convert(source, target):
-        raise PlanError(f"no conversion makes a tensor partial: from {source} to {target}")
+        raise PlanError(
+            f"cannot convert {source} to {target}: no conversion makes a tensor partial"
+        )
     if source in (target, FULL):
         return None
     if source == PARTIAL:

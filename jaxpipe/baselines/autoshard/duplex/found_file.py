@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from jaxpipe.baselines.autoshard.duplex.decision import Conversion, Decision, placements
+from jaxpipe.baselines.autoshard.duplex.decision import Conversion, OperatorDecision, placements
 from jaxpipe.baselines.autoshard.duplex.form import Form
-from jaxpipe.baselines.autoshard.duplex.graph import Graph, Operator
+from jaxpipe.baselines.autoshard.duplex.labelled_graph import LabelledGraph, LabelledOperator
 from jaxpipe.baselines.autoshard.duplex.signature import Signature, signatures
 from jaxpipe.errors import PlanError
 
@@ -63,38 +63,40 @@ def read_found(path: Path) -> FoundFile:
         PlanError: it cannot be read, or is not of this search.
     """
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=FoundFile)
+        strategy = msgspec.json.decode(path.read_bytes(), type=FoundFile)
     except OSError as error:
         raise PlanError(f"cannot read the strategy {path}: {error.strerror}") from error
     # Not UTF-8 is a UnicodeDecodeError; deep nesting is a RecursionError.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PlanError(f"{path} is no strategy of `jaxpipe autoshard duplex`: {error}") from error
-    if found.format != FORMAT or found.search != SEARCH or found.devices < 1:
+    if strategy.format != FORMAT or strategy.search != SEARCH or strategy.devices < 1:
         raise PlanError(
             f"{path} must have `format` {FORMAT}, `search` {SEARCH!r} and a device, has "
-            f"{found.format}, {found.search!r} and {found.devices}; search again"
+            f"{strategy.format}, {strategy.search!r} and {strategy.devices}; search again"
         )
-    return found
+    return strategy
 
 
-def decisions_for(graph: Graph, found: FoundFile) -> tuple[Decision, ...]:
+def decisions_for(graph: LabelledGraph, strategy: FoundFile) -> tuple[OperatorDecision, ...]:
     """Return the decisions of a file for a graph.
 
     Raises:
         PlanError: the file is for another graph, or has a form that an operator cannot have.
     """
-    names = [each.name for each in graph.operators]
-    written = [each.name for each in found.operators]
+    names = [node.name for node in graph.operators]
+    written = [entry.name for entry in strategy.operators]
     if names != written:
         raise PlanError(
-            f"a strategy is for one model: the file names {len(written)} operators, the model has "
-            f"{len(names)}, and the first that differs is {_first(names, written)!r}; give "
-            "`--model` and `--layers` of the search, or search again"
+            "`--model` and `--layers` must be those of the search: the strategy has "
+            f"{len(written)} operators, the model {len(names)}, and the first that differs is "
+            f"{_first(names, written)!r}; give those of the search, or search again"
         )
     stage, decisions = -1, []
-    for operator, each in zip(graph.operators, found.operators, strict=True):
-        decisions.append(_decision(operator, each, graph, found.devices, starts=each.stage > stage))
-        stage = each.stage
+    for operator, entry in zip(graph.operators, strategy.operators, strict=True):
+        decisions.append(
+            _decision(operator, entry, graph, strategy.devices, starts=entry.stage > stage)
+        )
+        stage = entry.stage
     return tuple(decisions)
 
 
@@ -106,40 +108,47 @@ def _first(names: Sequence[str], written: Sequence[str]) -> str:
 
 
 def _decision(
-    operator: Operator, each: _Operator, graph: Graph, num_devices: int, *, starts: bool
-) -> Decision:
-    signature = _signature(operator, each, graph, num_devices)
+    operator: LabelledOperator,
+    entry: _Operator,
+    graph: LabelledGraph,
+    num_devices: int,
+    *,
+    starts: bool,
+) -> OperatorDecision:
+    signature = _signature(operator, entry, graph, num_devices)
     ways = {
         tuple(str(placed.stored) for placed in way): way
         for way in placements(operator, signature, graph, num_devices=num_devices)
     }
-    stored = tuple(each.parameters.values())
+    stored = tuple(entry.parameters.values())
     if stored not in ways:
         raise PlanError(
-            f"{operator.name}: `parameters` {each.parameters} cannot be stored so for "
-            f"{each.forms}; search again"
+            f"{operator.name}: `parameters` {entry.parameters} cannot be stored so for "
+            f"{entry.forms}; search again"
         )
-    return Decision(
+    return OperatorDecision(
         signature=signature,
-        conversions=tuple(_conversions(operator, each)),
+        conversions=tuple(_conversions(operator, entry)),
         placements=ways[stored],
         starts_stage=starts,
     )
 
 
-def _signature(operator: Operator, each: _Operator, graph: Graph, num_devices: int) -> Signature:
+def _signature(
+    operator: LabelledOperator, entry: _Operator, graph: LabelledGraph, num_devices: int
+) -> Signature:
     known = {str(s): s for s in signatures(operator, graph.sizes, num_devices=num_devices)}
-    if each.forms not in known:
+    if entry.forms not in known:
         raise PlanError(
-            f"{operator.name} cannot have the `forms` {each.forms!r} on {num_devices} devices; it "
+            f"{operator.name} cannot have the `forms` {entry.forms!r} on {num_devices} devices; it "
             f"can have {', '.join(known)}: search again for this `--model` and `--batch`"
         )
-    return known[each.forms]
+    return known[entry.forms]
 
 
-def _conversions(operator: Operator, each: _Operator) -> Iterator[Conversion]:
+def _conversions(operator: LabelledOperator, entry: _Operator) -> Iterator[Conversion]:
     labels = dict(zip(operator.inputs, operator.operands, strict=True))
-    for tensor, text in each.converted.items():
+    for tensor, text in entry.converted.items():
         source, _, target = text.partition("->")
         if tensor not in labels:
             raise PlanError(f"{operator.name} does not read {tensor!r}; search again")
@@ -156,5 +165,7 @@ def _form(text: str) -> Form:
         return Form(partial=text == "P")
     # Bounded: Python refuses to convert 4,300 digits.
     if text[:1] != "S" or not text[1:].isdecimal() or len(text) > 3:
-        raise PlanError(f"a form is F, P, or S and a dim, is {text[:40]!r}; search again")
+        raise PlanError(
+            f"cannot parse the form {text[:40]!r}: it must be F, P, or S and a dim; search again"
+        )
     return Form(dim=int(text[1:]))

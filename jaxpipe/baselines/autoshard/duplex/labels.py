@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from jaxpipe.baselines.autoshard.duplex.cost import BACKWARD, OperatorCost
+from jaxpipe.baselines.autoshard.duplex.operator_cost import BACKWARD, OperatorCost
 
 SETTLED, COMPUTE, GATHER, SYNC, FORWARD, MIRRORED, MEMORY = range(7)
 COLUMNS: Final = 7
@@ -106,23 +106,23 @@ def undominated(rows: Rows) -> np.ndarray:
     if len(rows) == 1:
         return np.zeros(1, dtype=int)
     order = np.lexsort((rows[:, COMPUTE], rows[:, SETTLED] + PASSES * rows[:, COMPUTE]))
-    kept = order[:0]
+    front = order[:0]
     for begin in range(0, len(order), _BLOCK):
         block = order[begin : begin + _BLOCK]
-        if len(kept):
-            block = block[~_dominates(rows[kept], rows[block]).any(axis=0)]
+        if len(front):
+            block = block[~_dominates(rows[front], rows[block]).any(axis=0)]
         among = _dominates(rows[block], rows[block])
         # Of labels that dominate each other, which are equal, the first stays.
         among &= ~(among.T & (np.arange(len(block))[:, None] >= np.arange(len(block))[None, :]))
-        kept = np.concatenate([kept, block[~among.any(axis=0)]])
-    return np.sort(kept)
+        front = np.concatenate([front, block[~among.any(axis=0)]])
+    return np.sort(front)
 
 
 def _dominates(first: Rows, second: Rows) -> np.ndarray:
     """Return, for each pair, whether the first label is at least as good in everything."""
     more = np.maximum(first[:, None, COMPUTE] - second[None, :, COMPUTE], 0)
     # More compute is paid for by a longer step, or else it is credit.
-    found = first[:, None, SETTLED] + PASSES * more <= second[None, :, SETTLED]
+    dominates = first[:, None, SETTLED] + PASSES * more <= second[None, :, SETTLED]
     for column in range(GATHER, COLUMNS):
-        found &= first[:, None, column] <= second[None, :, column]
-    return found
+        dominates &= first[:, None, column] <= second[None, :, column]
+    return dominates

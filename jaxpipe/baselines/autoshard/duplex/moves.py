@@ -10,17 +10,17 @@ from functools import partial
 
 import numpy as np
 
-from jaxpipe.baselines.autoshard.duplex.cost import CostModel, OperatorCost
 from jaxpipe.baselines.autoshard.duplex.decision import (
     Conversion,
-    Decision,
     Held,
+    OperatorDecision,
     conversions,
     held_after,
     options,
 )
 from jaxpipe.baselines.autoshard.duplex.form import FULL, Form
 from jaxpipe.baselines.autoshard.duplex.labels import COLUMNS, step_row
+from jaxpipe.baselines.autoshard.duplex.operator_cost import CostModel, OperatorCost
 
 State = tuple[tuple[str, frozenset[Form]], ...]
 
@@ -44,7 +44,7 @@ class Moves:
     """
 
     def __init__(self, model: CostModel, *, with_memory: bool) -> None:
-        self.decisions: list[Decision] = []
+        self.decisions: list[OperatorDecision] = []
         self._model, self._with_memory = model, with_memory
         graph, num_devices = model.graph, model.profile.devices
         self.num_operators = len(graph.operators)
@@ -53,7 +53,7 @@ class Moves:
             [
                 (decision, model.of(operator, decision))
                 for signature, stored in options(operator, graph, num_devices=num_devices)
-                for decision in (Decision(signature, (), stored),)
+                for decision in (OperatorDecision(signature, (), stored),)
             ]
             for operator in graph.operators
         ]
@@ -67,17 +67,19 @@ class Moves:
         """Return the moves of an operator in a state."""
         key = (index, state)
         if key not in self._found:
-            found = [
-                each
+            successors = [
+                placed
                 for decision, cost in self._new(index, self._held[state])
-                for each in self._placed(index, state, decision, cost)
+                for placed in self._placed(index, state, decision, cost)
             ]
             begin = len(self.decisions)
-            self.decisions += [each[0] for each in found]
+            self.decisions += [successor[0] for successor in successors]
             self._found[key] = MovesOfState(
                 numbers=np.arange(begin, len(self.decisions)),
-                steps=np.array([each[1] for each in found]).reshape(len(found), COLUMNS + 1),
-                states=np.array([each[2] for each in found], dtype=int),
+                steps=np.array([successor[1] for successor in successors]).reshape(
+                    len(successors), COLUMNS + 1
+                ),
+                states=np.array([successor[2] for successor in successors], dtype=int),
             )
         return self._found[key]
 
@@ -85,38 +87,38 @@ class Moves:
         """Return the forms of the last operator's result."""
         return self._held[state][self._model.graph.operators[-1].output]
 
-    def _new(self, index: int, held: Held) -> Iterator[tuple[Decision, OperatorCost]]:
+    def _new(self, index: int, forms: Held) -> Iterator[tuple[OperatorDecision, OperatorCost]]:
         operator = self._model.graph.operators[index]
         for way, cost in self._ways[index]:
-            for moved in conversions(operator, way.signature, self._model.graph, held):
+            for moved in conversions(operator, way.signature, self._model.graph, forms):
                 if not moved:
                     yield way, cost
                     continue
-                seconds = [self._conversion_s(each) for each in moved]
+                seconds = [self._conversion_s(conversion) for conversion in moved]
                 yield (
                     replace(way, conversions=moved),
                     replace(
                         cost,
-                        forward_s=sum(each[0] for each in seconds),
-                        backward_s=sum(each[1] for each in seconds),
+                        forward_s=sum(pair[0] for pair in seconds),
+                        backward_s=sum(pair[1] for pair in seconds),
                     ),
                 )
 
-    def _conversion_s(self, each: Conversion) -> tuple[float, float]:
-        if each not in self._moved:
-            self._moved[each] = self._model.conversion_s(each)
-        return self._moved[each]
+    def _conversion_s(self, conversion: Conversion) -> tuple[float, float]:
+        if conversion not in self._moved:
+            self._moved[conversion] = self._model.conversion_s(conversion)
+        return self._moved[conversion]
 
     def _placed(
-        self, index: int, state: int, decision: Decision, cost: OperatorCost
-    ) -> Iterator[tuple[Decision, tuple[float, ...], int]]:
+        self, index: int, state: int, decision: OperatorDecision, cost: OperatorCost
+    ) -> Iterator[tuple[OperatorDecision, tuple[float, ...], int]]:
         """Yield a decision in the open stage, in a new one, or both, with its step and next state.
 
         Without a collective a new stage is never better: the open one has the more credit. With
         activations to convert it is the only way.
         """
-        operator, held = self._model.graph.operators[index], self._held[state]
-        after = held_after(operator, decision, held, last_read=self._last_reads[index])
+        operator, forms = self._model.graph.operators[index], self._held[state]
+        after = held_after(operator, decision, forms, last_read=self._last_reads[index])
         number, row = (
             self._number(after),
             partial(
@@ -131,9 +133,9 @@ class Moves:
         if index == 0 or decision.conversions or cost.gather_s or cost.sync_s:
             yield replace(decision, starts_stage=True), row(new_stage=True), number
 
-    def _number(self, held: Held) -> int:
-        state = tuple(sorted(held.items(), key=lambda each: each[0]))
+    def _number(self, forms: Held) -> int:
+        state = tuple(sorted(forms.items(), key=lambda item: item[0]))
         if state not in self._numbers:
             self._numbers[state] = len(self._held)
-            self._held.append(held)
+            self._held.append(forms)
         return self._numbers[state]

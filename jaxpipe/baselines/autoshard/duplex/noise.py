@@ -9,8 +9,8 @@ Source: Zhang et al., "HiDup", SoCC 2022, section 6.11.
 from dataclasses import replace
 from random import Random
 
-from jaxpipe.baselines.autoshard.duplex.cost import CostModel
-from jaxpipe.baselines.autoshard.duplex.graph import Graph
+from jaxpipe.baselines.autoshard.duplex.labelled_graph import LabelledGraph
+from jaxpipe.baselines.autoshard.duplex.operator_cost import CostModel
 from jaxpipe.errors import PlanError
 
 
@@ -27,12 +27,12 @@ def noisy_model(model: CostModel, *, amplitude: float, seed: int) -> CostModel:
     return replace(model, graph=graph, profile=model.profile.noisy(amplitude, random))
 
 
-def _noisy_graph(graph: Graph, amplitude: float, random: Random) -> Graph:
+def _noisy_graph(graph: LabelledGraph, amplitude: float, random: Random) -> LabelledGraph:
     def noisy(value: float) -> float:
         return value * (1 + random.uniform(-amplitude, amplitude))
 
     operators = tuple(
-        replace(each, flops=noisy(each.flops), traffic_bytes=noisy(each.traffic_bytes))
-        for each in graph.operators
+        replace(operator, flops=noisy(operator.flops), traffic_bytes=noisy(operator.traffic_bytes))
+        for operator in graph.operators
     )
     return replace(graph, operators=operators)

@@ -13,7 +13,6 @@ from typing import Final
 
 import numpy as np
 
-from jaxpipe.baselines.autoshard.duplex.cost import BACKWARD
 from jaxpipe.baselines.autoshard.duplex.form import PARTIAL
 from jaxpipe.baselines.autoshard.duplex.labels import (
     COMPUTE,
@@ -27,6 +26,7 @@ from jaxpipe.baselines.autoshard.duplex.labels import (
     bounds,
 )
 from jaxpipe.baselines.autoshard.duplex.moves import Moves
+from jaxpipe.baselines.autoshard.duplex.operator_cost import BACKWARD
 
 _WEIGHTS: Final = (0.0, 0.5, 1.0)
 
@@ -51,10 +51,10 @@ class RestBounds:
 
 def _reached(moves: Moves) -> list[list[int]]:
     """Return the states before each operator, and at the end."""
-    states = [[int(each) for each in moves.first]]
+    states = [[int(state) for state in moves.first]]
     for index in range(moves.num_operators):
-        found = [moves.after(index, state).states for state in states[-1]]
-        states.append(np.unique(np.concatenate(found)).tolist())
+        successors = [moves.after(index, state).states for state in states[-1]]
+        states.append(np.unique(np.concatenate(successors)).tolist())
     return states
 
 
@@ -69,8 +69,8 @@ def _paths(moves: Moves, reached: Sequence[Sequence[int]], weight: float) -> lis
     for index in reversed(range(moves.num_operators)):
         least = np.full(size, np.inf)
         for state in reached[index]:
-            found = moves.after(index, state)
-            least[state] = (_length(found.steps, weight) + rest[-1][found.states]).min()
+            successors = moves.after(index, state)
+            least[state] = (_length(successors.steps, weight) + rest[-1][successors.states]).min()
         rest.append(least)
     return rest[::-1]
 

@@ -75,10 +75,10 @@ class RoutingLoad:
             slots = ceil(round(slots, 9)) if self.whole_slots else slots
             return ExpertSizes(num_experts=count, slots=slots, mask_slots=count * slots)
         if group is RoutingGroup.DEVICE:
-            whole = ceil(round(wanted * self.capacity_factor * self.sequences, 9))
-            whole = max(whole, _LEAST_SLOTS)
-            slots = whole / self.sequences
-            return ExpertSizes(num_experts=count, slots=slots, mask_slots=count * whole)
+            capacity = ceil(round(wanted * self.capacity_factor * self.sequences, 9))
+            capacity = max(capacity, _LEAST_SLOTS)
+            slots = capacity / self.sequences
+            return ExpertSizes(num_experts=count, slots=slots, mask_slots=count * capacity)
         return ExpertSizes(
             num_experts=count, slots=wanted, mask_slots=0, fullest=self.fullest(self.num_devices)
         )

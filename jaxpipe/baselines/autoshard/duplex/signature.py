@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from jaxpipe.baselines.autoshard.duplex.form import FULL, PARTIAL, Form, sharded
-from jaxpipe.baselines.autoshard.duplex.graph import Linearity, Operator
+from jaxpipe.baselines.autoshard.duplex.labelled_graph import LabelledOperator, Linearity
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +36,25 @@ class Signature:
 
 
 def signatures(
-    operator: Operator, sizes: Mapping[str, float], *, num_devices: int
+    operator: LabelledOperator, sizes: Mapping[str, float], *, num_devices: int
 ) -> tuple[Signature, ...]:
     """Return all signatures of an operator; a label is split where its size is a multiple of n.
 
-    >>> up = Operator(name="up", equation="bd,df->bf", inputs=("x", "w"), output="y")
+    >>> up = LabelledOperator(name="up", equation="bd,df->bf", inputs=("x", "w"), output="y")
     >>> sizes = {"b": 4, "d": 6, "f": 8}
     >>> [str(each) for each in signatures(up, sizes, num_devices=4)]
     ['F,F->F', 'S0,F->S0', 'F,S1->S1', 'P,F->P', 'F,P->P']
     """
-    whole = Signature((FULL,) * len(operator.inputs), FULL)
-    return (whole, *_split(operator, sizes, num_devices), *_partial(operator))
+    unsharded = Signature((FULL,) * len(operator.inputs), FULL)
+    return (unsharded, *_split(operator, sizes, num_devices), *_partial(operator))
 
 
-def _split(operator: Operator, sizes: Mapping[str, float], num_devices: int) -> Iterator[Signature]:
+def _split(
+    operator: LabelledOperator, sizes: Mapping[str, float], num_devices: int
+) -> Iterator[Signature]:
     labels = dict.fromkeys("".join(operator.operands))
     for label in labels:
-        if label in operator.whole or sizes[label] % num_devices:
+        if label in operator.unsplit or sizes[label] % num_devices:
             continue
         inputs = tuple(
             sharded(labels.index(label)) if label in labels else FULL
@@ -62,11 +64,11 @@ def _split(operator: Operator, sizes: Mapping[str, float], num_devices: int) -> 
         yield Signature(inputs, sharded(at) if at >= 0 else PARTIAL, label)
 
 
-def _partial(operator: Operator) -> Iterator[Signature]:
+def _partial(operator: LabelledOperator) -> Iterator[Signature]:
     count = len(operator.inputs)
     if operator.linearity is Linearity.SUM:
         yield Signature((PARTIAL,) * count, PARTIAL)
     elif operator.linearity is Linearity.PRODUCT:
         for number in range(count):
-            forms = tuple(PARTIAL if each == number else FULL for each in range(count))
+            forms = tuple(PARTIAL if position == number else FULL for position in range(count))
             yield Signature(forms, PARTIAL)

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from jaxpipe.baselines.autoshard.duplex.cost import BACKWARD, CostModel, OperatorCost
-from jaxpipe.baselines.autoshard.duplex.decision import Decision, Strategy
+from jaxpipe.baselines.autoshard.duplex.decision import OperatorDecision, Strategy
 from jaxpipe.baselines.autoshard.duplex.form import FULL
-from jaxpipe.baselines.autoshard.duplex.stage import costs_of
+from jaxpipe.baselines.autoshard.duplex.operator_cost import BACKWARD, CostModel, OperatorCost
+from jaxpipe.baselines.autoshard.duplex.stage_seconds import costs_of
 from jaxpipe.collective.kinds import CollectiveKind
 
 
@@ -74,13 +74,15 @@ def whole_step_s(model: CostModel, strategy: Strategy, overlap: Overlap) -> floa
         clocks.awaited(cost.forward_s)
         clocks.compute += cost.compute_s
     _backward(model, clocks, list(zip(costs, strategy, strict=True)), overlap)
-    return max(clocks.compute, clocks.network) + sum(each.update_s for each in costs)
+    return max(clocks.compute, clocks.network) + sum(
+        operator_cost.update_s for operator_cost in costs
+    )
 
 
 def _backward(
     model: CostModel,
     clocks: _Clocks,
-    steps: Sequence[tuple[OperatorCost, Decision]],
+    steps: Sequence[tuple[OperatorCost, OperatorDecision]],
     overlap: Overlap,
 ) -> None:
     waiting = 0.0
@@ -104,8 +106,8 @@ def _backward(
 def replicated_bytes(model: CostModel, strategy: Strategy) -> float:
     """Return the bytes of the parameters that each device stores as a whole."""
     return sum(
-        model.graph.num_bytes(each.labels)
+        model.graph.num_bytes(placement.labels)
         for decision in strategy
-        for each in decision.placements
-        if each.stored == FULL
+        for placement in decision.placements
+        if placement.stored == FULL
     )

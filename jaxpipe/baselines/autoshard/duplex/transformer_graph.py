@@ -18,7 +18,11 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Final
 
-from jaxpipe.baselines.autoshard.duplex.graph import Graph, Linearity, Operator
+from jaxpipe.baselines.autoshard.duplex.labelled_graph import (
+    LabelledGraph,
+    LabelledOperator,
+    Linearity,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +78,9 @@ _NEVER_SPLIT: Final = "sick"
 """Positions, which attention and routing mix, and what is too short to split."""
 
 
-def transformer_graph(sizes: TransformerSizes, *, batch: int, bytes_per_element: int = 4) -> Graph:
+def transformer_graph(
+    sizes: TransformerSizes, *, batch: int, bytes_per_element: int = 4
+) -> LabelledGraph:
     """Return the graph of a step of `batch` samples over all devices."""
     building = _Building(sizes=sizes, lengths=_lengths(sizes, batch), width=bytes_per_element)
     building.embed()
@@ -85,7 +91,7 @@ def transformer_graph(sizes: TransformerSizes, *, batch: int, bytes_per_element:
         else:
             building.mlp(number)
     building.head()
-    return Graph(
+    return LabelledGraph(
         operators=tuple(building.operators),
         sizes=building.lengths,
         inputs=frozenset({"inputs"}),
@@ -118,20 +124,22 @@ class _Building:
     sizes: TransformerSizes
     lengths: Mapping[str, float]
     width: int
-    operators: list[Operator] = field(default_factory=list)
+    operators: list[LabelledOperator] = field(default_factory=list)
     parameters: list[str] = field(default_factory=list)
     stream: str = "embed"
 
     def embed(self) -> None:
         """Look up tokens, or multiply patches."""
         flops = 2 * self._elements("bsrd") if self.sizes.patch_values else 0.0
-        whole = "sr" if self.sizes.splits_table else "srd"
-        self._add("embed", "bs,rd->bsd", "inputs", flops=flops, whole=whole, traffic="bsd", rw=2)
+        unsplit = "sr" if self.sizes.splits_table else "srd"
+        self._add(
+            "embed", "bs,rd->bsd", "inputs", flops=flops, unsplit=unsplit, traffic="bsd", rw=2
+        )
 
     def attention(self, number: int) -> None:
         """Add norm, attention and its residual."""
         at = f"layer{number}"
-        qkv = self._product(f"{at}.qkv", "bsd,dihk->bsihk", self.stream, whole="d", traffic="bsd")
+        qkv = self._product(f"{at}.qkv", "bsd,dihk->bsihk", self.stream, unsplit="d", traffic="bsd")
         # Scores are written, masked, normalised, dropped and read again.
         flops = 4 * self._elements("bssd")
         heads = self._add(
@@ -142,7 +150,7 @@ class _Building:
     def mlp(self, number: int) -> None:
         """Add norm, a dense MLP and its residual."""
         at = f"layer{number}"
-        hidden = self._product(f"{at}.up", "bsd,df->bsf", self.stream, whole="d", traffic="bsd")
+        hidden = self._product(f"{at}.up", "bsd,df->bsf", self.stream, unsplit="d", traffic="bsd")
         rows = self._product(f"{at}.down", "bsf,fd->bsd", hidden, nonlinear=True, traffic="bsf")
         self._residual(f"{at}.add2", rows)
 
@@ -158,7 +166,7 @@ class _Building:
             "bsd,de->bsec",
             self.stream,
             flops=2 * self._elements("bsde"),
-            whole="de",
+            unsplit="de",
             traffic="bsec",
             rw=mask_traffic,
         )
@@ -171,7 +179,7 @@ class _Building:
             flops=2 / 3 * masked,
             traffic="ebcd",
             rw=moved,
-            whole="d",
+            unsplit="d",
         )
         waits = experts.fullest
         rows = self._product(f"{at}.up", "ebcd,edf->ebcf", rows, waits=waits)
@@ -192,10 +200,12 @@ class _Building:
             f"bsd,dv->{read}v",
             self.stream,
             flops=2 * self._elements(f"{read}dv"),
-            whole="d" if read == "bs" else "ds",
+            unsplit="d" if read == "bs" else "ds",
             traffic="bsd",
         )
-        self._add("loss", f"{read}v->", logits, whole="v", traffic=f"{read}v", rw=2 * READS_WRITES)
+        self._add(
+            "loss", f"{read}v->", logits, unsplit="v", traffic=f"{read}v", rw=2 * READS_WRITES
+        )
 
     def _residual(self, name: str, branch: str) -> None:
         """Add a branch to the residual stream, after dropout."""
@@ -217,19 +227,19 @@ class _Building:
         *,
         nonlinear: bool = False,
         waits: float = 1.0,
-        whole: str = "",
+        unsplit: str = "",
         traffic: str = "",
     ) -> str:
         """Add a product with a parameter, after a norm or an activation of the operand if any."""
         labels = "".join(dict.fromkeys(equation.partition("->")[0].replace(",", "")))
-        is_linear = not nonlinear and not whole
+        is_linear = not nonlinear and not unsplit
         return self._add(
             name,
             equation,
             operand,
             flops=2 * waits * self._elements(labels),
             linear=Linearity.PRODUCT if is_linear else Linearity.NONE,
-            whole=whole,
+            unsplit=unsplit,
             traffic=traffic,
         )
 
@@ -240,7 +250,7 @@ class _Building:
         *operands: str,
         flops: float = 0.0,
         linear: Linearity = Linearity.NONE,
-        whole: str = "",
+        unsplit: str = "",
         traffic: str = "",
         rw: float = READS_WRITES,
     ) -> str:
@@ -250,7 +260,7 @@ class _Building:
             inputs = (*operands, f"{name}.kernel")
             self.parameters.append(f"{name}.kernel")
         self.operators.append(
-            Operator(
+            LabelledOperator(
                 name=name,
                 equation=equation,
                 inputs=inputs,
@@ -258,7 +268,7 @@ class _Building:
                 flops=flops,
                 traffic_bytes=self.width * rw * self._elements(traffic) if traffic else 0.0,
                 linearity=linear,
-                whole=frozenset(_NEVER_SPLIT + whole),
+                unsplit=frozenset(_NEVER_SPLIT + unsplit),
             )
         )
         return name
@@ -267,7 +277,7 @@ class _Building:
         return prod(self.lengths[label] for label in labels)
 
 
-def parameter_bytes(graph: Graph) -> Iterator[tuple[str, str, float]]:
+def parameter_bytes(graph: LabelledGraph) -> Iterator[tuple[str, str, float]]:
     """Yield each parameter with its labels and bytes, in the order in which they are read."""
     for operator in graph.operators:
         for name, labels in zip(operator.inputs, operator.operands, strict=True):

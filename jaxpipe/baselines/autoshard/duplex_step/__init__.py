@@ -5,7 +5,7 @@ names (`ModelNames`): `jax.named_scope`s around its operators, and the labels of
 """
 
 from jaxpipe.baselines.autoshard.duplex_step.dim_classes import DimClasses
-from jaxpipe.baselines.autoshard.duplex_step.model_names import ModelNames, ParameterLabels
+from jaxpipe.baselines.autoshard.duplex_step.operator_names import ModelNames, ParameterLabels
 from jaxpipe.baselines.autoshard.duplex_step.realize import realized
 
 __all__ = ["DimClasses", "ModelNames", "ParameterLabels", "realized"]

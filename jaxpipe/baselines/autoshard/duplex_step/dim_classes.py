@@ -12,7 +12,7 @@ tells which.
 from dataclasses import dataclass, field
 
 from jaxpipe.baselines.autoshard.graph.rule import Rule
-from jaxpipe.baselines.autoshard.spmd.program import Operator, Program
+from jaxpipe.baselines.autoshard.spmd.program import OperatorProgram, ProgramOperator
 
 Dim = tuple[int, int]
 """The number of an array, and one of its dims."""
@@ -25,7 +25,7 @@ class DimClasses:
     _parent: dict[Dim, Dim] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, program: Program) -> "DimClasses":
+    def of(cls, program: OperatorProgram) -> "DimClasses":
         """Return the classes of a program's dims.
 
         >>> import jax
@@ -36,12 +36,12 @@ class DimClasses:
         >>> classes.name((x, 0)) == classes.name((y, 0)), classes.name((x, 1)) == (y, 1)
         (True, False)
         """
-        found = cls()
+        classes = cls()
         for operator in program.operators:
             for dims in factor_dims(operator).values():
                 for dim in dims[1:]:
-                    found._join(dims[0], dim)
-        return found
+                    classes._join(dims[0], dim)
+        return classes
 
     def name(self, dim: Dim) -> Dim:
         """Return the dim that stands for the class of a dim."""
@@ -58,15 +58,15 @@ class DimClasses:
             self._parent[roots[1]] = roots[0]
 
 
-def factor_dims(operator: Operator) -> dict[int, list[Dim]]:
+def factor_dims(operator: ProgramOperator) -> dict[int, list[Dim]]:
     """Return the dims of each factor of an operator, over its operands and results."""
     rule: Rule = operator.rule
-    found: dict[int, list[Dim]] = {}
+    dims_of: dict[int, list[Dim]] = {}
     arrays = zip(
         (*operator.inputs, *operator.outputs), (*rule.operands, *rule.results), strict=True
     )
     for number, dims in arrays:
-        for place, factor in enumerate(dims):
+        for dim, factor in enumerate(dims):
             if factor is not None:
-                found.setdefault(factor, []).append((number, place))
-    return found
+                dims_of.setdefault(factor, []).append((number, dim))
+    return dims_of

@@ -12,24 +12,25 @@ Parameters are stored as the strategy says, and the optimizer's state like them.
 by examples. The order of collectives is left to what runs the step.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import jax
 
-from jaxpipe.baselines.autoshard.duplex.decision import Decision
-from jaxpipe.baselines.autoshard.duplex.graph import Graph
+from jaxpipe.baselines.autoshard.duplex.decision import OperatorDecision, Placement
+from jaxpipe.baselines.autoshard.duplex.labelled_graph import LabelledGraph
 from jaxpipe.baselines.autoshard.duplex_step.dim_classes import Dim, DimClasses, factor_dims
-from jaxpipe.baselines.autoshard.duplex_step.model_names import ModelNames
+from jaxpipe.baselines.autoshard.duplex_step.operator_names import ModelNames
 from jaxpipe.baselines.autoshard.graph import path_name
-from jaxpipe.baselines.autoshard.spmd.program import Operator, Program, trace_program
+from jaxpipe.baselines.autoshard.spmd.program import OperatorProgram, ProgramOperator, trace_program
 from jaxpipe.baselines.autoshard.spmd.propagate import JOINABLE, propagate
 from jaxpipe.baselines.autoshard.spmd.sharded_step import NamedStep
 from jaxpipe.baselines.autoshard.strategy import (
     Axes,
     Axis,
     MeshShape,
+    OperatorChoice,
     Sharding,
     Strategy,
     ZeroLevel,
@@ -45,8 +46,8 @@ def realized(
     step: NamedStep,
     arguments: Sequence[Any],
     *,
-    graph: Graph,
-    decisions: Sequence[Decision],
+    graph: LabelledGraph,
+    decisions: Sequence[OperatorDecision],
     names: ModelNames,
     num_devices: int,
 ) -> Strategy:
@@ -57,9 +58,7 @@ def realized(
     """
     mesh = MeshShape(dp=num_devices, op=1)
     shapes = {
-        path_name(name, keys): tuple(leaf.shape)
-        for name, tree in zip(step.names, arguments, strict=True)
-        for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        path: tuple(leaf.shape) for path, leaf in _leaves_by_path(step.names, arguments).items()
     }
     by_name = {
         operator.name: decision
@@ -68,16 +67,10 @@ def realized(
     stored = {path: _stored(path, shape, by_name, names, mesh) for path, shape in shapes.items()}
     program = trace_program(step.run, *step.of_one_microbatch(arguments))
     numbers = dict(zip(shapes, program.arguments, strict=True))
-    outputs = [
-        path_name(name, keys)
-        for name, tree in zip(step.result_names, step.results(arguments), strict=True)
-        for keys, _ in jax.tree_util.tree_leaves_with_path(tree)
-    ]
+    outputs = _leaves_by_path(step.result_names, step.results(arguments))
     # A result that is no argument is the loss: all devices have it.
     results = {path: stored.get(path, replicated(0)) for path in outputs}
-    is_gathered = any(
-        each.stored != each.used for decision in decisions for each in decision.placements
-    )
+    is_gathered = any(placement.stored != placement.used for placement in _placements(decisions))
     choices = propagate(
         program,
         mesh,
@@ -92,19 +85,40 @@ def realized(
         mesh=mesh,
         arguments=stored,
         results=results,
-        operators={
-            operator.index: choice
-            for operator, choice in zip(program.operators, choices, strict=True)
-            if operator.index is not None
-        },
+        operators=_by_index(program, choices),
         zero=ZeroLevel.PARAMETERS if is_gathered else ZeroLevel.NONE,
     )
+
+
+def _placements(decisions: Iterable[OperatorDecision]) -> Iterator[Placement]:
+    for decision in decisions:
+        yield from decision.placements
+
+
+def _by_index(
+    program: OperatorProgram, choices: Iterable[OperatorChoice]
+) -> dict[int, OperatorChoice]:
+    """Return the choices of the operators that stand for an equation of the step."""
+    return {
+        operator.index: choice
+        for operator, choice in zip(program.operators, choices, strict=True)
+        if operator.index is not None
+    }
+
+
+def _leaves_by_path(names: Sequence[str], trees: Iterable[Any]) -> dict[str, Any]:
+    """Return the leaves of named trees, by the names of their paths, in order."""
+    return {
+        path_name(name, keys): leaf
+        for name, tree in zip(names, trees, strict=True)
+        for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
 
 
 def _stored(
     path: str,
     shape: tuple[int, ...],
-    decisions: Mapping[str, Decision],
+    decisions: Mapping[str, OperatorDecision],
     names: ModelNames,
     mesh: MeshShape,
 ) -> Sharding:
@@ -116,12 +130,12 @@ def _stored(
         return replicated(len(shape))
     if len(known.labels) != len(shape):
         raise PlanError(
-            f"a parameter has a label for each dim: `{path}` is {shape}, its labels are "
-            f"{known.labels!r}; mend its `ParameterLabels`"
+            f"`{path}`, of shape {shape}, must have a label for each dim, has {known.labels!r}; "
+            "correct its `ParameterLabels`"
         )
     # A bias has the label of its operator's kernel, and is stored as that is.
-    for each in decisions[known.operator].placements:
-        label = each.labels[each.stored.dim] if each.stored.dim >= 0 else ""
+    for placement in decisions[known.operator].placements:
+        label = placement.labels[placement.stored.dim] if placement.stored.dim >= 0 else ""
         if label and label in known.labels:
             sharding = split_along(len(shape), known.labels.index(label), (Axis.DP,))
             if not sharding.fits(shape, mesh):
@@ -142,14 +156,16 @@ class _Labels:
     known: Mapping[tuple[str, str], Dim] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, program: Program, numbers: Mapping[str, int], names: ModelNames) -> "_Labels":
+    def of(
+        cls, program: OperatorProgram, numbers: Mapping[str, int], names: ModelNames
+    ) -> "_Labels":
         classes, known = DimClasses.of(program), {}
         for path, number in numbers.items():
-            found = names.parameter(path)
-            for dim, label in enumerate("" if found is None else found.labels):
-                assert found is not None
-                for place in (found.operator, _layer(found.operator)):
-                    known.setdefault((place, label), classes.name((number, dim)))
+            parameter = names.parameter(path)
+            for dim, label in enumerate("" if parameter is None else parameter.labels):
+                assert parameter is not None
+                for name in (parameter.operator, _layer(parameter.operator)):
+                    known.setdefault((name, label), classes.name((number, dim)))
         first = next(numbers[path] for path in numbers if path.split(".")[0] in names.batch)
         return cls(classes=classes, batch=classes.name((first, 0)), known=known)
 
@@ -158,7 +174,9 @@ class _Labels:
         if label == _BATCH:
             return self.batch
         places = (operator, label), (_layer(operator), label)
-        return next((self.known[each] for each in places if each in self.known), None)
+        return next(
+            (self.known[place_name] for place_name in places if place_name in self.known), None
+        )
 
 
 def _layer(operator: str) -> str:
@@ -166,15 +184,15 @@ def _layer(operator: str) -> str:
 
 
 def _splits(
-    program: Program,
+    program: OperatorProgram,
     labels: _Labels,
-    decisions: Mapping[str, Decision],
+    decisions: Mapping[str, OperatorDecision],
     names: ModelNames,
     num_devices: int,
 ) -> dict[int, Mapping[int, Axes]]:
     """Return the factors that equations split, where a decision says so."""
     owners: dict[str, str | None] = {}
-    found: dict[int, Mapping[int, Axes]] = {}
+    splits: dict[int, Mapping[int, Axes]] = {}
     for operator in program.operators:
         if operator.index is None:
             continue
@@ -185,17 +203,17 @@ def _splits(
             continue
         label = decisions[owner].signature.label
         if not label:
-            found[operator.index] = {}
+            splits[operator.index] = {}
             continue
         wanted = labels.dim(owner, label)
         for factor in _factors(operator, labels.classes, wanted, num_devices):
-            found[operator.index] = {factor: (Axis.DP,)}
+            splits[operator.index] = {factor: (Axis.DP,)}
             break
-    return found
+    return splits
 
 
 def _factors(
-    operator: Operator, classes: DimClasses, wanted: Dim | None, num_devices: int
+    operator: ProgramOperator, classes: DimClasses, wanted: Dim | None, num_devices: int
 ) -> Iterator[int]:
     """Yield the factors of a class that divide, and may be split."""
     summed = operator.rule.summed if operator.name not in JOINABLE else ()

@@ -8,17 +8,17 @@ table: devices that split the indices hold partial tables.
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3 (vocabulary-parallel embedding).
 """
 
-from jaxpipe.baselines.autoshard.graph.rule import Form, Rule, Shape, named_rule
+from jaxpipe.baselines.autoshard.graph.rule import EquationForm, Rule, Shape, named_rule
 
 Names = list[object]
 
 
-def gather_rule(form: Form) -> Rule:
+def gather_rule(form: EquationForm) -> Rule:
     """Return the rule of a gather."""
     numbers = form.params["dimension_numbers"]
     table = _table(
         form.operands[0],
-        whole=form.params["slice_sizes"],
+        full=form.params["slice_sizes"],
         collapsed=numbers.collapsed_slice_dims,
         batching=numbers.operand_batching_dims,
     )
@@ -33,7 +33,7 @@ def gather_rule(form: Form) -> Rule:
     return named_rule((tuple(table), tuple(indices)), (tuple(result),), sizes=sizes)
 
 
-def scatter_rule(form: Form) -> Rule:
+def scatter_rule(form: EquationForm) -> Rule:
     """Return the rule of a scatter that adds.
 
     Rows of the table are split freely: each device adds to its own. Devices that split the indices
@@ -47,12 +47,12 @@ def scatter_rule(form: Form) -> Rule:
     ]
     # A scatter has no `slice_sizes`: its windows are as large as those dims of the updates.
     sizes_of = {
-        dim: form.operands[2][place]
-        for dim, place in zip(windows_of, numbers.update_window_dims, strict=True)
+        dim: form.operands[2][position]
+        for dim, position in zip(windows_of, numbers.update_window_dims, strict=True)
     }
     table = _table(
         form.operands[0],
-        whole=tuple(sizes_of.get(dim, 1) for dim in range(len(form.operands[0]))),
+        full=tuple(sizes_of.get(dim, 1) for dim in range(len(form.operands[0]))),
         collapsed=numbers.inserted_window_dims,
         batching=numbers.operand_batching_dims,
     )
@@ -64,7 +64,7 @@ def scatter_rule(form: Form) -> Rule:
 
 
 def _table(
-    shape: Shape, *, whole: Shape, collapsed: tuple[int, ...], batching: tuple[int, ...]
+    shape: Shape, *, full: Shape, collapsed: tuple[int, ...], batching: tuple[int, ...]
 ) -> Names:
     """Name the table's dims: batches as in the indices, rows, and columns that are taken whole."""
     names: Names = [None] * len(shape)
@@ -73,7 +73,7 @@ def _table(
             names[dim] = ("batch", batching.index(dim))
         elif dim in collapsed:
             names[dim] = ("row", dim)
-        elif whole[dim] == size:  # a window that moves within its dim would cross shards
+        elif full[dim] == size:  # a window that moves within its dim would cross shards
             names[dim] = ("column", dim)
     return names
 
@@ -81,8 +81,8 @@ def _table(
 def _indices(shape: Shape, batching: tuple[int, ...]) -> Names:
     """Name the dims of the indices; the last one holds the coordinates of one index."""
     names: Names = [("index", dim) for dim in range(len(shape) - 1)]
-    for place, dim in enumerate(batching):
-        names[dim] = ("batch", place)
+    for position, dim in enumerate(batching):
+        names[dim] = ("batch", position)
     return [*names, None]
 
 

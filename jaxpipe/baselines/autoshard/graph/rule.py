@@ -33,8 +33,8 @@ class Rule:
     @property
     def summed(self) -> tuple[int, ...]:
         """The factors that no result has."""
-        kept = {factor for dims in self.results for factor in dims}
-        return tuple(factor for factor in range(len(self.sizes)) if factor not in kept)
+        remaining = {factor for dims in self.results for factor in dims}
+        return tuple(factor for factor in range(len(self.sizes)) if factor not in remaining)
 
 
 def named_rule(
@@ -48,7 +48,7 @@ def named_rule(
     >>> named_rule((("m", "k"), ("k", "n")), (("m", "n"),), sizes={"m": 4, "n": 2, "k": 8})
     Rule(sizes=(4, 2, 8), operands=((0, 2), (2, 1)), results=((0, 1),))
     """
-    number = {name: place for place, name in enumerate(sizes)}
+    number = {name: index for index, name in enumerate(sizes)}
 
     def numbered(arrays: tuple[tuple[object, ...], ...]) -> tuple[Dims, ...]:
         return tuple(tuple(number.get(name) for name in dims) for dims in arrays)
@@ -69,7 +69,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class EquationForm:
     """What a rule depends on besides the primitive: shapes of operands and results, parameters."""
 
     operands: tuple[Shape, ...]

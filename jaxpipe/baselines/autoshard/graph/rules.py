@@ -7,15 +7,15 @@ from typing import Final
 from jaxpipe.baselines.autoshard.graph.elementwise import ELEMENTWISE
 from jaxpipe.baselines.autoshard.graph.gather_scatter import gather_rule, scatter_rule
 from jaxpipe.baselines.autoshard.graph.reshape import reshape_rule
-from jaxpipe.baselines.autoshard.graph.rule import Form, Rule, named_rule, whole_rule
+from jaxpipe.baselines.autoshard.graph.rule import EquationForm, Rule, named_rule, whole_rule
 
-MakeRule = Callable[[Form], Rule]
+MakeRule = Callable[[EquationForm], Rule]
 
 
-def rule_of(primitive: str, form: Form) -> Rule:
+def rule_of(primitive: str, form: EquationForm) -> Rule:
     """Return the rule of an equation.
 
-    >>> rule_of("neg", Form(operands=((4, 2),), results=((4, 2),), params={}))
+    >>> rule_of("neg", EquationForm(operands=((4, 2),), results=((4, 2),), params={}))
     Rule(sizes=(4, 2), operands=((0, 1),), results=((0, 1),))
     """
     if primitive in ELEMENTWISE:
@@ -26,7 +26,7 @@ def rule_of(primitive: str, form: Form) -> Rule:
     return make(form)
 
 
-def _elementwise(form: Form) -> Rule:
+def _elementwise(form: EquationForm) -> Rule:
     """Split equal dims together; scalars, and dims of size 1 that are broadcast, are whole."""
     if len(form.results) != 1:  # a barrier passes each of its operands on
         names = tuple(
@@ -38,13 +38,17 @@ def _elementwise(form: Form) -> Rule:
     names = tuple(range(len(shape)))
     # clamp and select_n may take scalars together with arrays: of another rank, without names.
     operands = tuple(
-        tuple(dim if each[dim] == shape[dim] else None for dim in names if len(each) == len(shape))
-        for each in form.operands
+        tuple(
+            dim if operand[dim] == shape[dim] else None
+            for dim in names
+            if len(operand) == len(shape)
+        )
+        for operand in form.operands
     )
     return named_rule(operands, (names,), sizes=dict(enumerate(shape)))
 
 
-def _dot_general(form: Form) -> Rule:
+def _dot_general(form: EquationForm) -> Rule:
     (contract_left, contract_right), (batch_left, batch_right) = form.params["dimension_numbers"]
     left: list[object] = [("m", dim) for dim in range(len(form.operands[0]))]
     right: list[object] = [("n", dim) for dim in range(len(form.operands[1]))]
@@ -52,10 +56,10 @@ def _dot_general(form: Form) -> Rule:
         ("b", batch_left, batch_right),
         ("k", contract_left, contract_right),
     ):
-        for place, (dim, other) in enumerate(zip(dims, others, strict=True)):
-            left[dim] = right[other] = (kind, place)
+        for index, (dim, other) in enumerate(zip(dims, others, strict=True)):
+            left[dim] = right[other] = (kind, index)
     result = (
-        *(("b", place) for place in range(len(batch_left))),
+        *(("b", index) for index in range(len(batch_left))),
         *(name for name in left if name[0] == "m"),  # type: ignore[index]
         *(name for name in right if name[0] == "n"),  # type: ignore[index]
     )
@@ -66,63 +70,65 @@ def _dot_general(form: Form) -> Rule:
     return named_rule((tuple(left), tuple(right)), (result,), sizes=sizes)
 
 
-def _transpose(form: Form) -> Rule:
+def _transpose(form: EquationForm) -> Rule:
     names = tuple(range(len(form.operands[0])))
     return named_rule(
         (names,), (tuple(form.params["permutation"]),), sizes=dict(enumerate(form.operands[0]))
     )
 
 
-def _broadcast(form: Form) -> Rule:
+def _broadcast(form: EquationForm) -> Rule:
     """A dim of size 1 that grows is whole before and a factor of its own after."""
     (shape,) = form.results
     names = tuple(
-        place if form.operands[0][dim] == shape[place] else None
-        for dim, place in enumerate(form.params["broadcast_dimensions"])
+        position if form.operands[0][dim] == shape[position] else None
+        for dim, position in enumerate(form.params["broadcast_dimensions"])
     )
     others = ((),) * (len(form.operands) - 1)  # a dynamic shape comes as further, scalar operands
     return named_rule((names, *others), (tuple(range(len(shape))),), sizes=dict(enumerate(shape)))
 
 
-def _reshape(form: Form) -> Rule:
+def _reshape(form: EquationForm) -> Rule:
     return reshape_rule(form.operands[0], form.results[0])
 
 
-def _reduce(form: Form) -> Rule:
+def _reduce(form: EquationForm) -> Rule:
     names = tuple(range(len(form.operands[0])))
-    kept = tuple(dim for dim in names if dim not in form.params["axes"])
-    return named_rule((names,), (kept,), sizes=dict(enumerate(form.operands[0])))
+    remaining = tuple(dim for dim in names if dim not in form.params["axes"])
+    return named_rule((names,), (remaining,), sizes=dict(enumerate(form.operands[0])))
 
 
-def _reduce_whole(form: Form) -> Rule:
+def _reduce_whole(form: EquationForm) -> Rule:
     """As a reduction whose partial results cannot be joined."""
     names = tuple(range(len(form.operands[0])))
-    kept = tuple(dim for dim in names if dim not in form.params["axes"])
-    sizes = {dim: form.operands[0][dim] for dim in kept}
-    return named_rule((names,), (kept,) * len(form.results), sizes=sizes)
+    remaining = tuple(dim for dim in names if dim not in form.params["axes"])
+    sizes = {dim: form.operands[0][dim] for dim in remaining}
+    return named_rule((names,), (remaining,) * len(form.results), sizes=sizes)
 
 
-def _same_dims(form: Form) -> Rule:
+def _same_dims(form: EquationForm) -> Rule:
     """Dims that have one size in all arrays are split together; the others are cut, and whole."""
     rank = len(form.results[0])
     sizes = {
         dim: form.results[0][dim]
         for dim in range(rank)
         if all(
-            each[dim] == form.results[0][dim]
-            for each in (*form.operands, *form.results)
-            if len(each) == rank
+            array[dim] == form.results[0][dim]
+            for array in (*form.operands, *form.results)
+            if len(array) == rank
         )
     }
     names = tuple(range(rank))
     return named_rule(
-        tuple(names if len(each) == rank else (None,) * len(each) for each in form.operands),
+        tuple(
+            names if len(operand) == rank else (None,) * len(operand) for operand in form.operands
+        ),
         (names,) * len(form.results),
         sizes=sizes,
     )
 
 
-def _stack(form: Form) -> Rule:
+def _stack(form: EquationForm) -> Rule:
     names = tuple(range(len(form.operands[0])))
     axis = form.params["axis"] % len(form.results[0])
     result = (*names[:axis], None, *names[axis:])
@@ -131,7 +137,7 @@ def _stack(form: Form) -> Rule:
     )
 
 
-def _unstack(form: Form) -> Rule:
+def _unstack(form: EquationForm) -> Rule:
     rank = len(form.operands[0])
     axis = form.params["axis"] % rank
     names = tuple(dim for dim in range(rank) if dim != axis)
@@ -145,10 +151,10 @@ def _along(key: str) -> MakeRule:
     Without such a parameter it is the last one.
     """
 
-    def make(form: Form) -> Rule:
+    def make(form: EquationForm) -> Rule:
         value = form.params.get(key, -1)
         names = tuple(range(len(form.results[0])))
-        dims = {each % len(names) for each in ((value,) if isinstance(value, int) else value)}
+        dims = {dim % len(names) for dim in ((value,) if isinstance(value, int) else value)}
         sizes = {dim: form.results[0][dim] for dim in names if dim not in dims}
         return named_rule((names,) * len(form.operands), (names,) * len(form.results), sizes=sizes)
 

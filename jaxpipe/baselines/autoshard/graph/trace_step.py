@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxpipe.baselines.autoshard.graph.graph import ArrayType, Graph, Operator
-from jaxpipe.baselines.autoshard.graph.rule import Form, Rule
+from jaxpipe.baselines.autoshard.graph.rule import EquationForm, Rule
 from jaxpipe.baselines.autoshard.graph.rules import rule_of
 from jaxpipe.errors import PlanError
 from jaxpipe.jaxpr import Equation, Variable, flatten, live, varying
@@ -41,13 +41,18 @@ def trace_step(
     flat = live(flatten(closed, unroll=True))
     # Equations without arguments (iota, constants) cost each device the same: no choice to search.
     depends = varying(flat)
-    equations = [each for each in flat.equations if not depends.isdisjoint(each.operands)]
+    equations = [
+        equation for equation in flat.equations if not depends.isdisjoint(equation.operands)
+    ]
     number: dict[Variable, int] = {}
-    for array in (*flat.arguments, *(result for each in equations for result in each.results)):
+    for array in (
+        *flat.arguments,
+        *(result for equation in equations for result in equation.results),
+    ):
         number[array] = len(number)
     return Graph(
         arrays=tuple(_type_of(array.aval) for array in number),
-        operators=tuple(_operator(i, each, number) for i, each in enumerate(equations)),
+        operators=tuple(_operator(i, equation, number) for i, equation in enumerate(equations)),
         arguments={
             path: number[array] for path, array in zip(argument_paths, flat.arguments, strict=True)
         },
@@ -87,7 +92,7 @@ def _operator(index: int, equation: Equation, number: dict[Variable, int]) -> Op
     operands = tuple(tuple(operand.aval.shape) for operand in equation.operands)
     results = tuple(tuple(result.aval.shape) for result in equation.results)
     rule = rule_of(
-        equation.primitive, Form(operands=operands, results=results, params=equation.params)
+        equation.primitive, EquationForm(operands=operands, results=results, params=equation.params)
     )
     return Operator(
         index=index,

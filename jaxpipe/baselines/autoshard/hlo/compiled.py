@@ -9,7 +9,7 @@ from jax.stages import Compiled
 
 from jaxpipe.baselines.autoshard.hlo.hlo_collectives import HloCollective, collectives
 from jaxpipe.baselines.autoshard.hlo.overlap import AsyncCollective, async_collectives
-from jaxpipe.baselines.autoshard.hlo.target import COMBINE_ALL, KEEP_RECOMPUTED, Target
+from jaxpipe.baselines.autoshard.hlo.target import COMBINE_ALL, KEEP_RECOMPUTED, CompileTarget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class CompiledStep:
         compile_s: seconds to lower and compile.
     """
 
-    target: Target
+    target: CompileTarget
     collectives: tuple[HloCollective, ...]
     memory: StepMemory
     asynchronous: tuple[AsyncCollective, ...]
@@ -55,7 +55,7 @@ class CompiledStep:
 
 
 def compile_step(
-    step: Callable[..., Any], arguments: Sequence[Any], target: Target
+    step: Callable[..., Any], arguments: Sequence[Any], target: CompileTarget
 ) -> CompiledStep:
     """Compile a jitted step, whose arguments are abstract and placed on devices of the target.
 
@@ -65,7 +65,7 @@ def compile_step(
     # Tracing counts too: it is Python, and may take seconds for an unrolled model.
     start = time.perf_counter()
     traced = step.trace(*arguments)  # type: ignore[attr-defined]
-    if target is Target.CPU:
+    if target is CompileTarget.CPU:
         compiled = traced.lower().compile(dict(KEEP_RECOMPUTED))
     else:
         compiled = traced.lower(lowering_platforms=("cuda",)).compile(dict(COMBINE_ALL))

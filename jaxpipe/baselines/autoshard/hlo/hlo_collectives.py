@@ -111,22 +111,22 @@ def collectives(text: str) -> tuple[HloCollective, ...]:
     return tuple(_collective(line, match, num_devices) for line, match in matches if match)
 
 
-def count_collectives(found: Iterable[HloCollective]) -> dict[str, int]:
+def count_collectives(collectives: Iterable[HloCollective]) -> dict[str, int]:
     """Return how many of each kind there are, under the names of the published tables.
 
     >>> count_collectives(collectives("%r = f32[2] all-gather-start(%a)"))
     {'allreduce': 0, 'allgather': 1, 'reducescatter': 0, 'all2all': 0, 'num_comm': 1}
     """
-    kinds = [each.kind for each in found]
+    kinds = [collective.kind for collective in collectives]
     counts = {short: kinds.count(kind) for kind, short in SHORT_NAMES.items()}
     return counts | {"num_comm": len(kinds)}
 
 
-def bytes_by_kind(found: Iterable[HloCollective]) -> Mapping[HloKind, int]:
+def bytes_by_kind(collectives: Iterable[HloCollective]) -> Mapping[HloKind, int]:
     """Return the bytes of all collectives of each kind that there is."""
     totals: dict[HloKind, int] = {}
-    for each in found:
-        totals[each.kind] = totals.get(each.kind, 0) + each.num_bytes
+    for collective in collectives:
+        totals[collective.kind] = totals.get(collective.kind, 0) + collective.num_bytes
     return totals
 
 
@@ -164,13 +164,13 @@ def _result(shape: str) -> str:
 
 
 def _group(line: str) -> int:
-    if found := _IOTA_GROUPS.search(line):
-        return int(found[2])
-    if found := _LISTED_GROUPS.search(line):
-        return len(found[1].split(","))
-    if found := _MESH_GROUPS.search(line):
-        sizes = dict(_MESH_AXIS.findall(found[1]))
-        axes = _GROUP_AXIS.findall(found[2])
+    if match := _IOTA_GROUPS.search(line):
+        return int(match[2])
+    if match := _LISTED_GROUPS.search(line):
+        return len(match[1].split(","))
+    if match := _MESH_GROUPS.search(line):
+        sizes = dict(_MESH_AXIS.findall(match[1]))
+        axes = _GROUP_AXIS.findall(match[2])
         return math.prod(int(part or sizes[axis]) for axis, part in axes)
     return 0
 

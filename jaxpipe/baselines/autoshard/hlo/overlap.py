@@ -22,7 +22,7 @@ _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collectiv
 _COMPUTE = frozenset(("fusion", "dot", "convolution", "custom-call", "reduce", "while", "call"))
 
 
-class Place(Enum):
+class AsyncRole(Enum):
     """The role of an instruction for asynchronous collectives."""
 
     START = "start"
@@ -66,22 +66,22 @@ def _paired(text: str) -> Iterator[AsyncCollective]:
     under_way: dict[str, AsyncCollective] = {}
     for line in text.splitlines():
         match = _INSTRUCTION.match(line)
-        place = None if match is None else _place(match["op"], line)
-        if match is None or place is None:
+        role = None if match is None else _place(match["op"], line)
+        if match is None or role is None:
             continue
-        if place is Place.START:
+        if role is AsyncRole.START:
             kind = _kind(match["op"], line)
             under_way[match["name"]] = AsyncCollective(name=match["name"], kind=kind)
-        elif place is Place.COMPUTE:
+        elif role is AsyncRole.COMPUTE:
             # Every collective in flight overlaps it, not just the last one that started.
             product = int(_is_product(match["op"], line))
             under_way = {
                 name: replace(
-                    each,
-                    num_beside=each.num_beside + 1,
-                    num_products=each.num_products + product,
+                    start,
+                    num_beside=start.num_beside + 1,
+                    num_products=start.num_products + product,
                 )
-                for name, each in under_way.items()
+                for name, start in under_way.items()
             }
         elif started := next((n for n in _names(line[match.end() :]) if n in under_way), None):
             yield under_way.pop(started)
@@ -104,13 +104,13 @@ def _is_product(op: str, line: str) -> bool:
     return op == "dot" or "cublas" in called or "gemm" in called
 
 
-def _place(op: str, line: str) -> Place | None:
+def _place(op: str, line: str) -> AsyncRole | None:
     if op in _COMPUTE:
-        return Place.COMPUTE
+        return AsyncRole.COMPUTE
     # A kind without an instruction of its own is wrapped: `async-start(...), calls=%...`.
     is_collective = op.startswith(_KINDS) or (
         op.startswith("async-") and any(kind in line for kind in _KINDS)
     )
     if is_collective and op.endswith("-start"):
-        return Place.START
-    return Place.DONE if op.endswith("-done") else None
+        return AsyncRole.START
+    return AsyncRole.DONE if op.endswith("-done") else None

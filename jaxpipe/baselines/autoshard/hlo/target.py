@@ -42,7 +42,7 @@ TIMEOUT_S = 4 * 3600.0
 """Of a process that searches and compiles [s]: ends one that hangs, not one of a large model."""
 
 
-class Target(StrEnum):
+class CompileTarget(StrEnum):
     """The device that a step is compiled for."""
 
     CPU = "cpu"
@@ -58,7 +58,7 @@ def has_gpu_compiler() -> bool:
 
 def target_environment(num_devices: int) -> Mapping[str, str]:
     """Return the environment of a process that compiles for this many devices of any target."""
-    flags = [each for each in os.environ.get("XLA_FLAGS", "").split() if _FORCED not in each]
+    flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if _FORCED not in flag]
     return os.environ | {
         "JAX_PLATFORMS": "cpu",
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
@@ -90,19 +90,19 @@ def run_python(module: str, request: Any, *, num_devices: int, path: Path | None
     except subprocess.TimeoutExpired as error:
         raise RunError(f"`python -m {module}` did not end within {TIMEOUT_S:g} s") from error
     if process.returncode:
-        told = process.stderr.strip().splitlines() or ["nothing on its error output"]
-        raise RunError(f"`python -m {module}` ended with {process.returncode}: {told[-1]}")
+        lines = process.stderr.strip().splitlines() or ["nothing on its error output"]
+        raise RunError(f"`python -m {module}` ended with {process.returncode}: {lines[-1]}")
     # The last line alone: libraries may print before it.
     return json.loads(process.stdout.strip().splitlines()[-1])
 
 
-def target_devices(target: Target, *, num_devices: int) -> list[Device]:
+def target_devices(target: CompileTarget, *, num_devices: int) -> list[Device]:
     """Return devices to compile for; those of a GPU target cannot run anything.
 
     Raises:
         ConfigError: the extra `aot` is missing, or this process has too few host devices.
     """
-    if target is Target.CPU:
+    if target is CompileTarget.CPU:
         return _host_devices(num_devices)
     if not has_gpu_compiler():
         raise ConfigError(

@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Final
 
 from jaxpipe.baselines.autoshard.hlo.hlo_collectives import HloCollective
-from jaxpipe.baselines.autoshard.hlo.target import Target
+from jaxpipe.baselines.autoshard.hlo.target import CompileTarget
 
 _DTYPES: Final = ("float16", "bfloat16", "float32")
 
@@ -38,7 +38,7 @@ class TargetSpeeds:
     def ring_bytes_per_s(self, group: int) -> float:
         """Return the rate of a ring through a group; nothing limits one device.
 
-        >>> target_speeds(Target.V100).ring_bytes_per_s(4) / 1e9
+        >>> target_speeds(CompileTarget.V100).ring_bytes_per_s(4) / 1e9
         54.0
         """
         if group == 1:
@@ -49,17 +49,18 @@ class TargetSpeeds:
     def on_rings_s(self, collectives: Iterable[HloCollective], *, num_devices: int) -> float:
         """Return the seconds of collectives, one after the other, among `num_devices` at most."""
         return sum(
-            each.ring_bytes(num_devices) / self.ring_bytes_per_s(each.group or num_devices)
-            for each in collectives
+            collective.ring_bytes(num_devices)
+            / self.ring_bytes_per_s(collective.group or num_devices)
+            for collective in collectives
         )
 
 
-def target_speeds(target: Target) -> TargetSpeeds:
+def target_speeds(target: CompileTarget) -> TargetSpeeds:
     """Return the speeds of a target; a step compiled for the CPU is predicted for V100s."""
     text = (files("jaxpipe.baselines.autoshard.hlo") / "targets" / "speeds.toml").read_text(
         encoding="utf-8"
     )
-    table = tomllib.loads(text)["v100" if target is Target.CPU else target.value]
+    table = tomllib.loads(text)["v100" if target is CompileTarget.CPU else target.value]
     return TargetSpeeds(
         products={dtype: table[dtype] for dtype in _DTYPES if dtype in table},
         memory_bytes_per_s=table["memory"],

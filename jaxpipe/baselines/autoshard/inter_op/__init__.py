@@ -4,6 +4,7 @@ Layers are those of the model; the paper also clusters operators into layers. No
 jax but `searched_collectives`, which is therefore not re-exported.
 """
 
+from jaxpipe.baselines.autoshard.inter_op.alpa_plan import AlpaPlan, alpa_plan, plan_of
 from jaxpipe.baselines.autoshard.inter_op.profiled import ProfiledCosts, submesh_space
 from jaxpipe.baselines.autoshard.inter_op.sharded_stage import (
     BytesEach,
@@ -15,14 +16,13 @@ from jaxpipe.baselines.autoshard.inter_op.sharded_stage import (
 )
 from jaxpipe.baselines.autoshard.inter_op.stage_search import SubmeshSpace, assign_stages
 from jaxpipe.baselines.autoshard.inter_op.submesh_stage import (
-    Stage,
     StageCost,
     StageCosts,
     StagedModel,
+    SubmeshStage,
     step_s,
     submeshes,
 )
-from jaxpipe.baselines.autoshard.inter_op.to_plan import AlpaPlan, alpa_plan, plan_of
 
 __all__ = [
     "AlpaPlan",
@@ -32,11 +32,11 @@ __all__ = [
     "PartWork",
     "ProfiledCosts",
     "ShardedCosts",
-    "Stage",
     "StageCost",
     "StageCosts",
     "StagedModel",
     "SubmeshSpace",
+    "SubmeshStage",
     "Works",
     "alpa_plan",
     "assign_stages",

@@ -28,20 +28,21 @@ class ProfiledCosts:
         size = len(devices)
         if self.microbatch % size:  # the runtime gives each device whole samples
             return None
-        task, each = self.task, self.task.bytes_each
+        task, per_parameter = self.task, self.task.bytes_each
         # From the profile's microbatch to the samples of one device: costs are linear in samples.
         factor = self.microbatch / size / task.profile.microbatch
         part = _stage(task, layers).scaled(factor)
-        optimizer = each.optimizer / (size if each.shards_optimizer else 1)
+        optimizer = per_parameter.optimizer / (size if per_parameter.shards_optimizer else 1)
         # All devices of the stage wait for the slowest.
         compute_s = (part.forward_s + part.backward_s) * float(task.slow[list(devices)].max())
         links = links_between(task.cluster, tuple(devices))
-        num_bytes = part.parameters * each.gradient
+        num_bytes = part.parameters * per_parameter.gradient
         sum_s = ring_s(links, num_bytes=num_bytes) if size > 1 else 0.0
         return StageCost(
             # Equation 2 counts the stage once per microbatch: each gets its part of the all-reduce.
             seconds=compute_s + sum_s / self.num_microbatches,
-            held_bytes=part.parameters * (each.parameter + each.gradient + optimizer),
+            held_bytes=part.parameters
+            * (per_parameter.parameter + per_parameter.gradient + optimizer),
             # The residuals of the blocks, and the input of the stage.
             live_bytes=part.kept_bytes + round(task.profile.activation_bytes * factor),
         )

@@ -77,5 +77,5 @@ class SearchedCollectives:
         link = AxisLink(bandwidth_bytes_per_s=self.ring_bytes_per_s(op))
         mesh = MeshShape(dp=1, op=op, op_link=link)
         config = SearchConfig(force_batch_axis=True)
-        found = find_strategy(graph, mesh, self.machine, config=config).priced
-        return sum(collective_s(each, mesh) for each in found.collectives)
+        priced = find_strategy(graph, mesh, self.machine, config=config).priced
+        return sum(collective_s(collective, mesh) for collective in priced.collectives)

@@ -67,9 +67,9 @@ class Hosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BytesEach:
-    """Bytes for each parameter: held, of its gradient, and moved by the optimizer."""
+    """Bytes for each parameter: stored, of its gradient, and moved by the optimizer."""
 
-    held: float
+    stored: float
     gradient: float
     update: float
 
@@ -85,7 +85,7 @@ class ShardedCosts:
     Args:
         works: what parts of the model cost.
         hosts: the devices.
-        each: bytes for each parameter.
+        per_parameter: bytes for each parameter.
         num_layers: of the model.
         microbatch: samples, over all devices of a stage.
         num_microbatches: in a step.
@@ -94,7 +94,7 @@ class ShardedCosts:
 
     works: Works
     hosts: Hosts
-    each: BytesEach
+    per_parameter: BytesEach
     num_layers: int
     microbatch: int
     num_microbatches: int
@@ -105,27 +105,27 @@ class ShardedCosts:
 
     def __call__(self, layers: range, devices: range) -> StageCost | None:
         """Return the cost of a stage, or None if its devices do not divide a microbatch."""
-        found = self._best(layers, len(devices))
-        return None if found is None else found[0]
+        best = self._best(layers, len(devices))
+        return None if best is None else best[0]
 
     def shape(self, layers: range, devices: range) -> tuple[int, int]:
         """Return the sizes of dp and op of a stage that is possible."""
-        found = self._best(layers, len(devices))
-        assert found is not None, (layers, devices)
-        return found[1]
+        best = self._best(layers, len(devices))
+        assert best is not None, (layers, devices)
+        return best[1]
 
     def _best(self, layers: range, size: int) -> tuple[StageCost, tuple[int, int]] | None:
         ends = layers.start == 0, layers.stop == self.num_layers
         key = (len(layers), *ends, size)
         if key not in self._known:
             room = self.hosts.memory_bytes
-            found = [
+            candidates = [
                 (cost.held_bytes + cost.live_bytes > room, cost.seconds, cost, shape)
                 for shape in self._shapes(size)
                 for cost in (self._cost(len(layers), ends, shape),)
             ]
             # What fits goes first, then what is fast; shapes are in order, so ties are decided.
-            best = min(found, key=lambda each: each[:2]) if found else None
+            best = min(candidates, key=lambda candidate: candidate[:2]) if candidates else None
             self._known[key] = None if best is None else best[2:]
         return self._known[key]
 
@@ -147,12 +147,13 @@ class ShardedCosts:
             if is_here
         ]
         parameters = sum(count * part.parameters for count, part in parts)
-        once_s = parameters * self.each.update / self.hosts.memory_bytes_per_s
-        once_s += self._sum_s(parameters * self.each.gradient, dp=dp, op=op)
+        once_s = parameters * self.per_parameter.update / self.hosts.memory_bytes_per_s
+        once_s += self._sum_s(parameters * self.per_parameter.gradient, dp=dp, op=op)
         return StageCost(
             seconds=sum(count * part.seconds for count, part in parts)
             + once_s / self.num_microbatches,
-            held_bytes=parameters * self.each.held + max(part.working_bytes for _, part in parts),
+            held_bytes=parameters * self.per_parameter.stored
+            + max(part.working_bytes for _, part in parts),
             live_bytes=sum(count * part.kept_bytes for count, part in parts),
         )
 

@@ -18,10 +18,10 @@ from math import inf
 import numpy as np
 
 from jaxpipe.baselines.autoshard.inter_op.submesh_stage import (
-    Stage,
     StageCost,
     StageCosts,
     StagedModel,
+    SubmeshStage,
     step_s,
 )
 from jaxpipe.errors import PlanError
@@ -75,16 +75,17 @@ def assign_stages(
             break
         once_s, path = _quickest(table, bound_s, counts=counts, num_microbatches=num_microbatches)
         best = min(
-            best, (once_s + (num_microbatches - 1) * bound_s, path), key=lambda each: each[0]
+            best,
+            (once_s + (num_microbatches - 1) * bound_s, path),
+            key=lambda candidate: candidate[0],
         )
     if not best[1]:
         raise PlanError(
-            f"some stages fit into their devices: none do for {num_layers} layers on "
-            f"{len(space.memory_bytes)} devices with `stages` {num_stages}; use more devices, or "
-            "smaller microbatches"
+            f"no plan fits into device memory: {num_layers} layers, {len(space.memory_bytes)} "
+            f"devices, `stages` {num_stages}; use more devices, or smaller microbatches"
         )
     stages = tuple(
-        Stage(layers=range(k, i), devices=space.submeshes[m], cost=table.costs[m, k, i])
+        SubmeshStage(layers=range(k, i), devices=space.submeshes[m], cost=table.costs[m, k, i])
         for m, k, i in best[1]
     )
     # Again, by the slowest stage itself: the bound may exceed it by the tolerance.
@@ -163,15 +164,15 @@ def _quickest(
         # The count-th stage from the end holds count microbatches under 1F1B, all of them at most.
         fitting = np.where(table.most_live >= min(count, num_microbatches), allowed, inf)
         behind = left[:, table.stops].T[:, None, :]  # submesh, 1, layer
-        whole = fitting + behind + table.hop_s[:, None, None]
-        through, chosen = whole.min(axis=2), whole.argmin(axis=2)  # submesh, layer
+        totals = fitting + behind + table.hop_s[:, None, None]
+        through, submesh_numbers = totals.min(axis=2), totals.argmin(axis=2)  # submesh, layer
         left = np.full_like(left, inf)
         way = np.zeros((*left.shape, 2), dtype=int)
         # `<`: of equal submeshes the first one stays, so the plan is deterministic.
         for m, start in enumerate(table.starts):
             better = through[m] < left[:, start]
             left[better, start] = through[m, better]
-            way[better, start, 0], way[better, start, 1] = m, chosen[m, better]
+            way[better, start, 0], way[better, start, 1] = m, submesh_numbers[m, better]
         ways.append(way)
         # [0, 0]: all layers assigned, from device 0 on.
         if count in counts and left[0, 0] < best_s:
@@ -182,7 +183,7 @@ def _quickest(
 def _retrace(table: _Table, ways: list[np.ndarray]) -> list[tuple[int, int, int]]:
     layer, device, path = 0, 0, []
     for way in reversed(ways):
-        submesh, stop = (int(each) for each in way[layer, device])
+        submesh, stop = (int(number) for number in way[layer, device])
         path.append((submesh, layer, stop))
         layer, device = stop, int(table.stops[submesh])
     return path

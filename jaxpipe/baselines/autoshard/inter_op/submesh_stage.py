@@ -32,7 +32,7 @@ StageCosts: TypeAlias = Callable[[range, range], StageCost | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class SubmeshStage:
     """Consecutive layers on consecutive devices of the cluster."""
 
     layers: range
@@ -44,7 +44,7 @@ class Stage:
 class StagedModel:
     """All stages, first to last, and the predicted seconds of a step."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[SubmeshStage, ...]
     step_s: float
 
     @property
@@ -70,13 +70,13 @@ def submeshes(cluster: Cluster) -> tuple[range, ...]:
 
     Source: Zheng et al., "Alpa", OSDI 2022, section 5.2.
     """
-    found = set(_inside_hosts(cluster))
+    submeshes_found = set(_inside_hosts(cluster))
     edges = [0]  # the first device of each host, and the end
     for _, members in groupby(cluster.devices, key=lambda device: device.host):
         edges.append(edges[-1] + len(list(members)))
     # The paper's shapes, (1, 2 ** m) and (n, M): they always tile the cluster.
-    found |= {range(a, b) for i, a in enumerate(edges) for b in edges[i + 1 :]}
-    return tuple(sorted(found, key=lambda devices: (devices.start, devices.stop)))
+    submeshes_found |= {range(a, b) for i, a in enumerate(edges) for b in edges[i + 1 :]}
+    return tuple(sorted(submeshes_found, key=lambda devices: (devices.start, devices.stop)))
 
 
 def _inside_hosts(cluster: Cluster) -> Iterator[range]:
@@ -90,7 +90,7 @@ def _inside_hosts(cluster: Cluster) -> Iterator[range]:
 
 
 def step_s(
-    stages: tuple[Stage, ...], *, num_microbatches: int, hop_s: Callable[[int], float]
+    stages: tuple[SubmeshStage, ...], *, num_microbatches: int, hop_s: Callable[[int], float]
 ) -> float:
     """Return the seconds of a step: once through all stages, then the slowest for the others.
 

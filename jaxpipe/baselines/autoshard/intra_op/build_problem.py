@@ -18,10 +18,10 @@ from jaxpipe.baselines.autoshard.graph import Graph, Operator
 from jaxpipe.baselines.autoshard.intra_op.machine import Machine
 from jaxpipe.baselines.autoshard.intra_op.operator_tree import Tree, tree_of
 from jaxpipe.baselines.autoshard.intra_op.peak_memory import Peak, live_at_peaks
-from jaxpipe.baselines.autoshard.intra_op.problem import Edge, Node, Problem
+from jaxpipe.baselines.autoshard.intra_op.problem import ChoiceProblem, Edge, Node
 from jaxpipe.baselines.autoshard.intra_op.tables import (
+    ChoiceTable,
     Combined,
-    Table,
     TableBook,
     account,
     charge_s,
@@ -43,19 +43,19 @@ class Space:
     """All strategies for a graph on a mesh: the problem, and the meaning of its numbers.
 
     `deciding[i]` is the node of operator i, if that decides; choices that are kept of each node are
-    in `kept`, by the numbers that its table has for them.
+    in `choice_numbers`, by the numbers that its table has for them.
     """
 
     graph: Graph
     tree: Tree
     layouts: LayoutBook
     tables: TableBook
-    problem: Problem
+    problem: ChoiceProblem
     stored: tuple[Stored, ...]
     deciding: Mapping[int, int]
-    kept: tuple[np.ndarray, ...]
+    choice_numbers: tuple[np.ndarray, ...]
 
-    def table(self, operator: Operator) -> Table:
+    def table(self, operator: Operator) -> ChoiceTable:
         """Return the table of an operator."""
         final = self.tree.final[operator.results[0]]
         return self.tables.of(operator, followed=self.tree.followed[operator.index], final=final)
@@ -81,7 +81,7 @@ def space_of(graph: Graph, mesh: MeshShape, machine: Machine) -> Space:
         problem=draft.problem(),
         stored=tuple(draft.stored[array] for array in range(len(graph.arrays))),
         deciding=draft.deciding,
-        kept=tuple(np.arange(len(seconds)) for seconds in draft.seconds),
+        choice_numbers=tuple(np.arange(len(seconds)) for seconds in draft.seconds),
     )
 
 
@@ -145,16 +145,16 @@ class _Draft:
 
     def _settle_operator(self, operator: Operator) -> None:
         # A follower has no node: its costs go to the root's, by the layout of its operand.
-        table, place = self._table(operator), self.tree.followed[operator.index]
-        if place is None:
-            node, chosen = self._node(np.zeros(len(table.choices))), None
+        table, operand = self._table(operator), self.tree.followed[operator.index]
+        if operand is None:
+            node, choices = self._node(np.zeros(len(table.choices))), None
             self.deciding[operator.index] = node
         else:
-            followed = operator.operands[place]
+            followed = operator.operands[operand]
             assert followed is not None, operator
-            node, chosen = self.stored[followed].node, self.stored[followed].layout
+            node, choices = self.stored[followed].node, self.stored[followed].layout
         # A row of the table for each choice of the node: `layout` maps one to the other.
-        pick = np.arange(len(table.choices)) if chosen is None else chosen
+        pick = np.arange(len(table.choices)) if choices is None else choices
         self.seconds[node] += table.seconds[pick]
         for combined, mask in table.charges.items():
             self._charge(self.charges[node], combined, mask[pick])
@@ -164,11 +164,11 @@ class _Draft:
     def read_all(self) -> None:
         """Add the resharding of what each operator, and the next step, reads in another layout."""
         for operator in self.graph.operators:
-            table, place = self._table(operator), self.tree.followed[operator.index]
+            table, position = self._table(operator), self.tree.followed[operator.index]
             stored = self.stored[operator.results[0]]
             pick = np.arange(len(table.choices))
-            if place is not None:
-                followed = operator.operands[place]
+            if position is not None:
+                followed = operator.operands[position]
                 assert followed is not None, operator
                 pick = self.stored[followed].layout
             for operand, numbers in zip(operator.operands, table.operands, strict=True):
@@ -227,7 +227,7 @@ class _Draft:
             return self.seconds[read.node], self.charges[read.node]
         # Alpa's R(v, u): every choice of the source against every choice of the reader.
         ends = (source.node, read.node)
-        shape = np.broadcast_shapes(*(each.shape for each in read.cells))
+        shape = np.broadcast_shapes(*(cell.shape for cell in read.cells))
         return (
             self.edges.setdefault(ends, np.zeros(shape)),
             self.edge_charges.setdefault(ends, {}),
@@ -247,7 +247,7 @@ class _Draft:
             }
         return self._reshard_charges[id(layouts)]
 
-    def problem(self) -> Problem:
+    def problem(self) -> ChoiceProblem:
         """Return the problem; edges without a cost are left out."""
         nodes = tuple(
             Node(seconds=seconds, memory=memory, charges=charges)
@@ -268,11 +268,11 @@ class _Draft:
         )
         charges = np.array(
             [
-                each.seconds if isinstance(each, _Once) else charge_s(each, self.tables.layouts)
-                for each in self.combined
+                node.seconds if isinstance(node, _Once) else charge_s(node, self.tables.layouts)
+                for node in self.combined
             ]
         )
-        return Problem(nodes=nodes, edges=edges, charge_s=charges)
+        return ChoiceProblem(nodes=nodes, edges=edges, charge_s=charges)
 
     def _node(self, seconds: np.ndarray) -> int:
         self.seconds.append(seconds)
@@ -294,7 +294,7 @@ class _Draft:
             number = self.combined.setdefault(combined, len(self.combined))
             into[number] = into.get(number, False) | mask
 
-    def _table(self, operator: Operator) -> Table:
-        place = self.tree.followed[operator.index]
+    def _table(self, operator: Operator) -> ChoiceTable:
+        followed = self.tree.followed[operator.index]
         final = self.tree.final[operator.results[0]]
-        return self.tables.of(operator, followed=place, final=final)
+        return self.tables.of(operator, followed=followed, final=final)

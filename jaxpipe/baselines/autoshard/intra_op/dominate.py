@@ -20,53 +20,53 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxpipe.baselines.autoshard.intra_op.problem import Edge, Kept, Problem
+from jaxpipe.baselines.autoshard.intra_op.problem import ChoiceProblem, Edge, Kept
 
 
-def undominated(problem: Problem, *, num_rounds: int = 4) -> Kept:
+def undominated(problem: ChoiceProblem, *, num_rounds: int = 4) -> Kept:
     """Return the choices of each node that no other dominates.
 
     >>> from jaxpipe.baselines.autoshard.intra_op.problem import Node
     >>> node = Node(seconds=np.array([2.0, 1.0]), memory=np.zeros((1, 2)))
-    >>> undominated(Problem(nodes=(node,), edges=()))
+    >>> undominated(ChoiceProblem(nodes=(node,), edges=()))
     (array([1]),)
     """
     touching: dict[int, list[tuple[Edge, bool]]] = defaultdict(list)
     for edge in problem.edges:
         touching[edge.source].append((edge, True))
         touching[edge.target].append((edge, False))
-    kept = [np.arange(len(node)) for node in problem.nodes]
+    remaining = [np.arange(len(node)) for node in problem.nodes]
     changed = set(range(len(problem.nodes)))
     for _ in range(num_rounds):
         known: dict[bytes, np.ndarray] = {}
         again: set[int] = set()
         # In a fixed order: pruning a node changes how much its neighbours can lose.
         for number in sorted(changed):
-            best = _best(problem, number, touching[number], kept, known)
-            if len(best) < len(kept[number]):
-                kept[number] = kept[number][best]
+            best = _best(problem, number, touching[number], remaining, known)
+            if len(best) < len(remaining[number]):
+                remaining[number] = remaining[number][best]
                 # Only neighbours of a node that lost choices have less to lose than before.
                 again |= {e.target if is_source else e.source for e, is_source in touching[number]}
         changed = again
-    return tuple(kept)
+    return tuple(remaining)
 
 
 def _best(
-    problem: Problem,
+    problem: ChoiceProblem,
     number: int,
     touching: list[tuple[Edge, bool]],
-    kept: list[np.ndarray],
+    remaining: list[np.ndarray],
     known: dict[bytes, np.ndarray],
 ) -> np.ndarray:
     """Return which of the choices kept of a node are not dominated."""
-    node, at = problem.nodes[number], kept[number]
+    node, at = problem.nodes[number], remaining[number]
     # Without a limit, less memory must not keep a choice.
     memory = node.memory[:, at] if np.isfinite(problem.memory_limit) else node.memory[:0, at]
     masks = {charge: mask[at, None] for charge, mask in node.charges.items()}
     # The node itself is a table with one column: its neighbour has no choice.
     tables = [_Table(seconds=node.seconds[at, None], charges=masks)]
     for edge, is_source in touching:
-        other = kept[edge.target if is_source else edge.source]
+        other = remaining[edge.target if is_source else edge.source]
         tables.append(_table(edge, at, other, is_source=is_source))
     # Equal layers have equal tables: the key replaces a comparison of n ** 2 pairs of choices.
     key = b"".join([memory.tobytes(), *(table.key() for table in tables)])

@@ -26,14 +26,14 @@ Split = Mapping[int, Axes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class ShardingCandidate:
     """A candidate sharding of an operator, and the axes that split each factor in it."""
 
     split: Split
     choice: OperatorChoice
 
 
-def candidates(rule: Rule, shape: tuple[int, ...], mesh: MeshShape) -> Iterator[Candidate]:
+def candidates(rule: Rule, shape: tuple[int, ...], mesh: MeshShape) -> Iterator[ShardingCandidate]:
     """Yield all shardings of an operator with one result of this shape.
 
     Of two axes that split the same factor, the later one of the mesh is the inner one.
@@ -62,10 +62,12 @@ def candidates(rule: Rule, shape: tuple[int, ...], mesh: MeshShape) -> Iterator[
         before = _sharded(rule.results[0], split)
         for partial, after in endings(before, _summed(rule, split), shape, mesh):
             choice = OperatorChoice(operands=operands, results=(after,), partial=partial)
-            yield Candidate(split=split, choice=choice)
+            yield ShardingCandidate(split=split, choice=choice)
 
 
-def following_candidate(rule: Rule, place: int, sharding: Sharding, mesh: MeshShape) -> Candidate:
+def following_candidate(
+    rule: Rule, operand: int, sharding: Sharding, mesh: MeshShape
+) -> ShardingCandidate:
     """Return the sharding of an operator that follows an operand with this sharding.
 
     Axes that the rule does not pass on are all-gathered from the operand first, so that the operand
@@ -77,7 +79,7 @@ def following_candidate(rule: Rule, place: int, sharding: Sharding, mesh: MeshSh
     S0S1->S0 +1
     """
     split: dict[int, Axes] = {}
-    for factor, axes in zip(rule.operands[place], sharding.dims, strict=True):
+    for factor, axes in zip(rule.operands[operand], sharding.dims, strict=True):
         passed = 0 if factor is None else _passed(rule.sizes[factor], axes, mesh)
         if factor is not None and passed:
             split[factor] = axes[:passed]
@@ -87,7 +89,7 @@ def following_candidate(rule: Rule, place: int, sharding: Sharding, mesh: MeshSh
         results=tuple(_sharded(dims, split) for dims in rule.results),
         partial=(PartialSum(axes=summed),) if summed else (),
     )
-    return Candidate(split=split, choice=choice)
+    return ShardingCandidate(split=split, choice=choice)
 
 
 def endings(
@@ -107,12 +109,12 @@ def endings(
     """
     for places in product((None, *range(len(shape))), repeat=len(axes)):
         groups: dict[int | None, Axes] = {}
-        for axis, place in zip(axes, places, strict=True):
-            groups[place] = (*groups.get(place, ()), axis)
+        for axis, dim in zip(axes, places, strict=True):
+            groups[dim] = (*groups.get(dim, ()), axis)
         partial = [PartialSum(axes=a, scatter_dim=p) for p, a in groups.items() if p is not None]
         after = before
-        for each in partial:
-            after = _scattered(after, each)
+        for partial_sum in partial:
+            after = _scattered(after, partial_sum)
         if None in groups:
             partial.append(PartialSum(axes=groups[None]))
         if after.fits(shape, mesh):
@@ -124,17 +126,17 @@ def reduction_collectives(
 ) -> Iterator[Collective]:
     """Yield the collectives that end partial sums, given how the result is sharded then."""
     before = after
-    for each in reversed(partial):
-        before = _gathered(before, each)
+    for partial_sum in reversed(partial):
+        before = _gathered(before, partial_sum)
     # Each counts its input: after a scatter, less is left to the next.
-    for each in partial:
-        scatter = each.scatter_dim is not None
+    for partial_sum in partial:
+        scatter = partial_sum.scatter_dim is not None
         yield Collective(
             kind=CollectiveKind.REDUCE_SCATTER if scatter else CollectiveKind.ALL_REDUCE,
             num_bytes=before.local_bytes(array.shape, array.itemsize, mesh),
-            axes=each.axes,
+            axes=partial_sum.axes,
         )
-        before = _scattered(before, each)
+        before = _scattered(before, partial_sum)
 
 
 def _passed(size: int, axes: Axes, mesh: MeshShape) -> int:

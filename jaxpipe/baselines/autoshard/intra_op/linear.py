@@ -25,16 +25,16 @@ from scipy.optimize import Bounds, milp
 from scipy.sparse import csc_array
 
 from jaxpipe.baselines.autoshard.intra_op.dominate import undominated
-from jaxpipe.baselines.autoshard.intra_op.problem import Edge, Kept, Problem, restricted
-from jaxpipe.baselines.autoshard.intra_op.reshard_pruning import Network, network_of
+from jaxpipe.baselines.autoshard.intra_op.problem import ChoiceProblem, Edge, Kept, restricted
+from jaxpipe.baselines.autoshard.intra_op.reshard_pruning import PrunedTable, network_of
 
-Networks = dict[tuple[tuple[int, ...], bytes], Network]
+Networks = dict[tuple[tuple[int, ...], bytes], PrunedTable]
 
 _WHOLE = 1e-6  # HiGHS' own tolerance for integers (`mip_feasibility_tolerance`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Program:
+class LinearProgram:
     """A linear program in HiGHS' form; the first variables are the nodes' choices, in order."""
 
     seconds: np.ndarray
@@ -46,18 +46,18 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class LinearSolution:
     """A choice at each node (None: none was found), and a lower bound of all choices.
 
     `relaxed` says that the relaxation had an integer solution.
     """
 
-    chosen: tuple[int, ...] | None
+    numbers: tuple[int, ...] | None
     bound_s: float
     relaxed: bool
 
 
-def program_of(problem: Problem) -> Program:
+def program_of(problem: ChoiceProblem) -> LinearProgram:
     """Return the integer program of a problem."""
     draft = _Rows()
     sizes = [len(node) for node in problem.nodes]
@@ -67,10 +67,10 @@ def program_of(problem: Problem) -> Program:
     costs = [*(node.seconds for node in problem.nodes), problem.charge_s]
     draft.num_variables = int(starts[-1]) + num_charges
     for number, node in enumerate(problem.nodes):
-        own = np.arange(starts[number], starts[number + 1])
-        draft.add(own, np.ones(len(own)), 1.0, 1.0)
+        variables = np.arange(starts[number], starts[number + 1])
+        draft.add(variables, np.ones(len(variables)), 1.0, 1.0)
         for charge, mask in node.charges.items():
-            draft.charge(own[mask], int(starts[-1]) + charge)
+            draft.charge(variables[mask], int(starts[-1]) + charge)
     known: Networks = {}
     costs += [_flows(draft, edge, starts, known) for edge in problem.edges]
     if np.isfinite(problem.memory_limit):
@@ -78,7 +78,7 @@ def program_of(problem: Problem) -> Program:
             # In parts of the limit: bytes (1e10) next to coefficients of 1 would be badly scaled.
             scale = problem.memory_limit or 1.0
             draft.add(np.arange(starts[-1]), memory / scale, -np.inf, problem.memory_limit / scale)
-    return Program(
+    return LinearProgram(
         seconds=np.concatenate(costs),
         matrix=draft.matrix(),
         lower=np.array(draft.lower),
@@ -88,45 +88,47 @@ def program_of(problem: Problem) -> Program:
     )
 
 
-def solve(problem: Problem, *, time_limit_s: float) -> Answer:
+def solve(problem: ChoiceProblem, *, time_limit_s: float) -> LinearSolution:
     """Return the best choices found within the time limit, and the bound.
 
     The limit holds for the relaxation and branch and bound together.
 
     >>> from jaxpipe.baselines.autoshard.intra_op.problem import Node
     >>> node = Node(seconds=np.array([2.0, 1.0]), memory=np.zeros((1, 2)))
-    >>> solve(Problem(nodes=(node,), edges=()), time_limit_s=1.0)
-    Answer(chosen=(1,), bound_s=1.0, relaxed=True)
+    >>> solve(ChoiceProblem(nodes=(node,), edges=()), time_limit_s=1.0)
+    LinearSolution(numbers=(1,), bound_s=1.0, relaxed=True)
     """
     # Pruning first: the number of flows grows with the product of choices at both ends.
-    kept = undominated(problem)
-    program = program_of(restricted(problem, kept))
+    remaining = undominated(problem)
+    program = program_of(restricted(problem, remaining))
     # Costs are microseconds: unscaled, they are below the absolute tolerances of HiGHS.
     scale = float(np.abs(program.seconds).max()) or 1.0
     start_s = time.perf_counter()
-    relaxed = _run(program, scale, time_limit_s=time_limit_s, whole=False)
+    relaxed = _run(program, scale, time_limit_s=time_limit_s, integral=False)
     if relaxed.x is not None and relaxed.status == 0:
         values = relaxed.x[: program.num_integers]
         if (np.minimum(values, 1 - values) < _WHOLE).all():
-            return Answer(
-                chosen=_chosen(program, relaxed.x, kept), bound_s=relaxed.fun * scale, relaxed=True
+            return LinearSolution(
+                numbers=_chosen(program, relaxed.x, remaining),
+                bound_s=relaxed.fun * scale,
+                relaxed=True,
             )
     # Not below 0: HiGHS would ignore it, and have no limit.
     left_s = max(0.0, time_limit_s - (time.perf_counter() - start_s))
-    mixed = _run(program, scale, time_limit_s=left_s, whole=True)
+    mixed = _run(program, scale, time_limit_s=left_s, integral=True)
     bound = mixed.mip_dual_bound
-    return Answer(
-        chosen=None if mixed.x is None else _chosen(program, mixed.x, kept),
+    return LinearSolution(
+        numbers=None if mixed.x is None else _chosen(program, mixed.x, remaining),
         bound_s=-np.inf if bound is None else bound * scale,
         relaxed=False,
     )
 
 
-def _run(program: Program, scale: float, *, time_limit_s: float, whole: bool) -> Any:
+def _run(program: LinearProgram, scale: float, *, time_limit_s: float, integral: bool) -> Any:
     """Return the result of HiGHS, in SciPy's form (it has no public type)."""
     size = len(program.seconds)
     integers = np.zeros(size)
-    integers[: program.num_integers] = whole
+    integers[: program.num_integers] = integral
     return milp(
         program.seconds / scale,
         constraints=(program.matrix, program.lower, program.upper),
@@ -137,8 +139,8 @@ def _run(program: Program, scale: float, *, time_limit_s: float, whole: bool) ->
     )
 
 
-def _chosen(program: Program, values: np.ndarray, kept: Kept) -> tuple[int, ...]:
-    ends = zip(program.starts[:-1], program.starts[1:], kept, strict=True)
+def _chosen(program: LinearProgram, values: np.ndarray, remaining: Kept) -> tuple[int, ...]:
+    ends = zip(program.starts[:-1], program.starts[1:], remaining, strict=True)
     # argmax, not == 1: a chosen variable may be 1 - 1e-9.
     return tuple(int(at[np.argmax(values[start:end])]) for start, end, at in ends)
 
@@ -176,14 +178,14 @@ def _flows(draft: "_Rows", edge: Edge, starts: np.ndarray, known: Networks) -> n
     return np.concatenate([costs, np.zeros(len(intermediates))])
 
 
-def _dense(table: np.ndarray) -> Network:
-    return Network(
+def _dense(table: np.ndarray) -> PrunedTable:
+    return PrunedTable(
         cells=np.argwhere(np.ones(table.shape, dtype=bool)),
         intermediates=np.zeros((0, 2), dtype=int),
     )
 
 
-def _network(table: np.ndarray, known: Networks) -> Network:
+def _network(table: np.ndarray, known: Networks) -> PrunedTable:
     """Return the network of a table; layers repeat, so most are known."""
     key = (table.shape, table.tobytes())
     if key not in known:

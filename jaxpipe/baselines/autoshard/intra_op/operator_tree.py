@@ -68,15 +68,15 @@ def _followed(graph: Graph, final: tuple[bool, ...]) -> tuple[tuple[int | None, 
     root = list(range(len(graph.arrays)))
     followed: list[int | None] = []
     for operator in graph.operators:
-        read = [each for each in operator.operands if each is not None]
-        deepest = max(depth[each] for each in read)
+        read = [operand for operand in operator.operands if operand is not None]
+        deepest = max(depth[array] for array in read)
         decides = operator.deciding or _sums_gradient(operator, graph, final)
-        place = None if decides else _largest(operator, size, depth)
-        followed.append(place)
+        largest = None if decides else _largest(operator, size, depth)
+        followed.append(largest)
         for result in operator.results:
             depth[result] = deepest + operator.deciding
-            if place is not None:
-                top = operator.operands[place]
+            if largest is not None:
+                top = operator.operands[largest]
                 assert top is not None, operator
                 root[result] = root[top]
                 size[result] = min(size[result], size[top])
@@ -100,6 +100,6 @@ def _sums_gradient(operator: Operator, graph: Graph, final: tuple[bool, ...]) ->
 def _largest(operator: Operator, size: list[int], depth: list[int]) -> int:
     """Return the position of the operand that was largest before it was broadcast."""
     return max(
-        (place for place, each in enumerate(operator.operands) if each is not None),
-        key=lambda place: (size[operator.operands[place]], depth[operator.operands[place]]),  # type: ignore[index]
+        (index for index, array in enumerate(operator.operands) if array is not None),
+        key=lambda index: (size[operator.operands[index]], depth[operator.operands[index]]),  # type: ignore[index]
     )

@@ -47,7 +47,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Problem:
+class ChoiceProblem:
     """Nodes, edges and charges; `memory_limit` is in bytes, at each peak."""
 
     nodes: tuple[Node, ...]
@@ -55,34 +55,34 @@ class Problem:
     charge_s: np.ndarray = field(default_factory=lambda: np.zeros(0))
     memory_limit: float = np.inf
 
-    def seconds(self, chosen: Sequence[int]) -> float:
+    def seconds(self, numbers: Sequence[int]) -> float:
         """Return what a choice at each node takes."""
-        total = sum(float(node.seconds[c]) for node, c in zip(self.nodes, chosen, strict=True))
-        total += sum(float(e.seconds[chosen[e.source], chosen[e.target]]) for e in self.edges)
+        total = sum(float(node.seconds[c]) for node, c in zip(self.nodes, numbers, strict=True))
+        total += sum(float(e.seconds[numbers[e.source], numbers[e.target]]) for e in self.edges)
         paid = {  # a set: each charge once, whatever the number of parts
             number
-            for node, choice in zip(self.nodes, chosen, strict=True)
+            for node, choice in zip(self.nodes, numbers, strict=True)
             for number, mask in node.charges.items()
             if mask[choice]
         } | {
             number
             for edge in self.edges
             for number, mask in edge.charges.items()
-            if mask[chosen[edge.source], chosen[edge.target]]
+            if mask[numbers[edge.source], numbers[edge.target]]
         }
         return total + sum(float(self.charge_s[number]) for number in paid)
 
-    def memory(self, chosen: Sequence[int]) -> np.ndarray:
+    def memory(self, numbers: Sequence[int]) -> np.ndarray:
         """Return the bytes at each moment."""
-        pairs = zip(self.nodes, chosen, strict=True)
+        pairs = zip(self.nodes, numbers, strict=True)
         return np.sum([node.memory[:, choice] for node, choice in pairs], axis=0)
 
-    def fits(self, chosen: Sequence[int]) -> bool:
+    def fits(self, numbers: Sequence[int]) -> bool:
         """Return whether no moment needs more than the limit."""
-        return bool((self.memory(chosen) <= self.memory_limit).all())
+        return bool((self.memory(numbers) <= self.memory_limit).all())
 
 
-def restricted(problem: Problem, kept: Kept) -> Problem:
+def restricted(problem: ChoiceProblem, remaining: Kept) -> ChoiceProblem:
     """Return the problem with these choices alone."""
     nodes = tuple(
         Node(
@@ -90,11 +90,11 @@ def restricted(problem: Problem, kept: Kept) -> Problem:
             memory=node.memory[:, at],
             charges={charge: mask[at] for charge, mask in node.charges.items()},
         )
-        for node, at in zip(problem.nodes, kept, strict=True)
+        for node, at in zip(problem.nodes, remaining, strict=True)
     )
     edges = []
     for edge in problem.edges:
-        cells = np.ix_(kept[edge.source], kept[edge.target])
+        cells = np.ix_(remaining[edge.source], remaining[edge.target])
         charges = {charge: mask[cells] for charge, mask in edge.charges.items()}
         edges.append(
             Edge(
@@ -104,7 +104,7 @@ def restricted(problem: Problem, kept: Kept) -> Problem:
                 charges=charges,
             )
         )
-    return Problem(
+    return ChoiceProblem(
         nodes=nodes,
         edges=tuple(edges),
         charge_s=problem.charge_s,

@@ -22,14 +22,14 @@ _EXACT = 1e-12  # of the largest entry: equal sums differ by rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Network:
+class PrunedTable:
     """A pruned table: `cells[i]` are (row, column), `intermediates[i]` (column, row)."""
 
     cells: np.ndarray
     intermediates: np.ndarray
 
 
-def network_of(table: np.ndarray) -> Network:
+def network_of(table: np.ndarray) -> PrunedTable:
     """Return the cells and intermediates that connect all entries of a table at their cost.
 
     Cost: O(rows ** 2 * columns ** 2).
@@ -53,16 +53,16 @@ def network_of(table: np.ndarray) -> Network:
             # One that is used already costs no variable.
             again = through & used
             used[np.argmax(again if again.any() else through)] = True
-    return Network(cells=np.argwhere(there), intermediates=intermediates[used])
+    return PrunedTable(cells=np.argwhere(there), intermediates=intermediates[used])
 
 
 def _admissible(table: np.ndarray) -> np.ndarray:
     """Return the intermediates that make no entry cheaper, as (column, row)."""
     slack = _EXACT * max(float(table.max()), 1e-300)
-    found = []
+    admissible = []
     for column in range(table.shape[1]):
         through = table[:, column, None, None] + table[None, :, :]
         # For all rows and columns: cheaper for a single pair, it would change the optimum.
         fine = (through >= table[:, None, :] - slack).all(axis=(0, 2))
-        found += [(column, row) for row in np.flatnonzero(fine)]
-    return np.array(found, dtype=int).reshape(-1, 2)
+        admissible += [(column, row) for row in np.flatnonzero(fine)]
+    return np.array(admissible, dtype=int).reshape(-1, 2)

@@ -35,12 +35,12 @@ def kept_by(space: Space, masks: Iterable[Mask]) -> Space:
     keep = [np.ones(len(node), dtype=bool) for node in problem.nodes]
     for node, mask in masks:
         keep[node] &= mask
-    at = tuple(np.flatnonzero(each) for each in keep)
+    at = tuple(np.flatnonzero(mask) for mask in keep)
     return replace(
         space,
         problem=restricted(problem, at),
         stored=tuple(Stored(node=s.node, layout=s.layout[at[s.node]]) for s in space.stored),
-        kept=tuple(kept[at[i]] for i, kept in enumerate(space.kept)),
+        choice_numbers=tuple(numbers[at[i]] for i, numbers in enumerate(space.choice_numbers)),
     )
 
 
@@ -65,8 +65,8 @@ def pinned(space: Space, pins: Pins) -> Space:
         left[node] &= mask
         if not left[node].any():
             raise PlanError(
-                f"no strategy agrees with the pin `{name}` = {str(sharding)!r} and the others on "
-                f"what is computed with it (one of {_offered(space, array)}); remove one of them"
+                f"`{name}` cannot be pinned to {str(sharding)!r}: the other pins leave none of "
+                f"{_offered(space, array)} for what is computed with it; remove one of the pins"
             )
     return kept_by(space, enumerate(left))
 
@@ -92,9 +92,9 @@ def _stored_as(space: Space, array: int, sharding: Sharding, name: str) -> Mask:
     layouts = space.layouts.of(space.graph.arrays[array])
     if sharding not in layouts.number:
         raise PlanError(
-            f"a sharding divides each dim evenly: `{name}` is {str(sharding)!r}, the array has "
-            f"shape {layouts.array.shape} on {space.layouts.mesh.dp} x {space.layouts.mesh.op} "
-            f"devices; pin it to one of {', '.join(map(str, layouts.shardings))}"
+            f"`{name}` cannot be pinned to {str(sharding)!r}: that does not divide shape "
+            f"{layouts.array.shape} on {space.layouts.mesh.dp} x {space.layouts.mesh.op} devices; "
+            f"pin it to one of {', '.join(map(str, layouts.shardings))}"
         )
     # A following array has its root's choices: all those that leave it in this layout remain.
     stored = space.stored[array]
@@ -120,8 +120,8 @@ def batch_on_dp(space: Space) -> Iterator[Mask]:
         shape = graph.arrays[array].shape
         if shape and shape[0] % mesh.dp:
             raise PlanError(
-                f"a forced batch axis divides the batch: `{path}` has {shape[0]} examples, `dp` is "
-                f"{mesh.dp}; choose another of them"
+                f"`{path}` has {shape[0]} examples, which `dp` ({mesh.dp}) must divide to force a "
+                "batch axis; choose another `dp`"
             )
         if shape:
             stored, shardings = space.stored[array], space.layouts.of(graph.arrays[array]).shardings
@@ -134,8 +134,8 @@ def batch_on_dp(space: Space) -> Iterator[Mask]:
         factor = batch_factor(operator.operands, operator.rule.operands, dims)
         if factor is not None:
             splits = space.table(operator).splits
-            kept = space.kept[node]
-            yield node, np.array([splits[number].get(factor, ()) == axes for number in kept])
+            numbers = space.choice_numbers[node]
+            yield node, np.array([splits[number].get(factor, ()) == axes for number in numbers])
 
 
 def gradients_reduced(space: Space, by: GradientReduction) -> Iterator[Mask]:
@@ -146,8 +146,8 @@ def gradients_reduced(space: Space, by: GradientReduction) -> Iterator[Mask]:
         operator = space.graph.operators[index]
         if space.tree.final[operator.results[0]]:
             choices = space.table(operator).choices
-            kept = [choices[number] for number in space.kept[node]]
-            yield node, _ends_so(kept, scatter=by is GradientReduction.REDUCE_SCATTER)
+            choices_left = [choices[number] for number in space.choice_numbers[node]]
+            yield node, _ends_so(choices_left, scatter=by is GradientReduction.REDUCE_SCATTER)
 
 
 def _ends_so(choices: list[OperatorChoice], *, scatter: bool) -> np.ndarray:
@@ -157,8 +157,8 @@ def _ends_so(choices: list[OperatorChoice], *, scatter: bool) -> np.ndarray:
     )
     # Choices that read the same shards and sum over the same axes differ in their ending alone.
     group: dict[object, list[int]] = defaultdict(list)
-    for place, choice in enumerate(choices):
-        group[choice.operands, choice.partial_axes].append(place)
+    for index, choice in enumerate(choices):
+        group[choice.operands, choice.partial_axes].append(index)
     for places in group.values():
         if not good[places].any():
             good[places] = True

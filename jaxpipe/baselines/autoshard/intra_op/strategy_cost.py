@@ -35,7 +35,7 @@ class Memory:
         return self.parameters + self.optimizer + self.batch + max(self.activations, self.gradients)
 
 
-def collectives_of(space: Space, chosen: Sequence[int]) -> tuple[Collective, ...]:
+def collectives_of(space: Space, numbers: Sequence[int]) -> tuple[Collective, ...]:
     """Return the collectives of a step, in order, but for those that are combined: they are last.
 
     Combined are those of one kind, dtype and group of devices, of arrays on which no product
@@ -43,7 +43,7 @@ def collectives_of(space: Space, chosen: Sequence[int]) -> tuple[Collective, ...
     """
     single: list[Collective] = []
     combined: dict[Combined, list[Collective]] = defaultdict(list)
-    for array, collective in _all_collectives(space, chosen):
+    for array, collective in _all_collectives(space, numbers):
         if space.tree.final[array]:
             dtype = space.graph.arrays[array].dtype
             combined[collective.kind, collective.axes, dtype].append(collective)
@@ -52,7 +52,7 @@ def collectives_of(space: Space, chosen: Sequence[int]) -> tuple[Collective, ...
     together = [
         Collective(
             kind=kind,
-            num_bytes=sum(each.num_bytes for each in members),
+            num_bytes=sum(member.num_bytes for member in members),
             axes=axes,
             why=f"{len(members)} of {dtype} as one, the first: {members[0].why}",
         )
@@ -62,16 +62,16 @@ def collectives_of(space: Space, chosen: Sequence[int]) -> tuple[Collective, ...
     return (*single, *together)
 
 
-def memory_of(space: Space, chosen: Sequence[int]) -> Memory:
+def memory_of(space: Space, numbers: Sequence[int]) -> Memory:
     """Return what each device holds under a strategy."""
     graph, roles = space.graph, roles_of(space.graph)
-    held = space.problem.memory(chosen)
+    num_bytes = space.problem.memory(numbers)
 
     def local(paths: tuple[str, ...]) -> int:
         total = 0
         for path in paths:
             layouts = space.layouts.of(graph.arrays[graph.arguments[path]])
-            total += int(layouts.num_bytes[number_of(space, graph.arguments[path], chosen)])
+            total += int(layouts.num_bytes[number_of(space, graph.arguments[path], numbers)])
         return total
 
     parameters, optimizer, batch = map(local, (roles.parameters, roles.optimizer, roles.batch))
@@ -81,63 +81,71 @@ def memory_of(space: Space, chosen: Sequence[int]) -> Memory:
         optimizer=optimizer,
         batch=batch,
         # Peaks include the arguments, which live throughout.
-        activations=round(held[Peak.ACTIVATIONS]) - arguments,
-        gradients=round(held[Peak.GRADIENTS]) - arguments,
+        activations=round(num_bytes[Peak.ACTIVATIONS]) - arguments,
+        gradients=round(num_bytes[Peak.GRADIENTS]) - arguments,
     )
 
 
-def seconds_of(space: Space, chosen: Sequence[int], machine: Machine) -> float:
+def seconds_of(space: Space, numbers: Sequence[int], machine: Machine) -> float:
     """Return the seconds of a step: its products, its light operators, its collectives."""
     mesh = space.layouts.mesh
     moved_s = sum(
-        collective_s(each, mesh, launch_s=machine.launch_s)
-        for each in collectives_of(space, chosen)
+        collective_s(collective, mesh, launch_s=machine.launch_s)
+        for collective in collectives_of(space, numbers)
     )
-    rows = ((space.table(each), table_row(space, each, chosen)) for each in space.graph.operators)
+    rows = (
+        (space.table(operator), table_row(space, operator, numbers))
+        for operator in space.graph.operators
+    )
     return moved_s + sum(float(table.computed_s[row]) for table, row in rows)
 
 
-def _all_collectives(space: Space, chosen: Sequence[int]) -> Iterator[tuple[int, Collective]]:
+def _all_collectives(space: Space, numbers: Sequence[int]) -> Iterator[tuple[int, Collective]]:
     """Yield every collective that runs, and the array that it makes."""
     graph, mesh = space.graph, space.layouts.mesh
-    choices = _carried(space, chosen)
-    stored = {array: stored_as(space, array, chosen) for array in graph.arguments.values()} | {
+    choices = _carried(space, numbers)
+    stored = {array: stored_as(space, array, numbers) for array in graph.arguments.values()} | {
         result: sharding
         for operator, choice in zip(graph.operators, choices, strict=True)
         for result, sharding in zip(operator.results, choice.results, strict=True)
     }
-    reads = _reads(space, chosen, choices)
+    reads = _reads(space, numbers, choices)
     # In the order in which arrays are made, so that a list of collectives reads like the step.
     for array in graph.arguments.values():
         yield from _resharded(space, array, stored[array], reads.get(array, {}))
     for operator, choice in zip(graph.operators, choices, strict=True):
         result = operator.results[0]
-        for each in reduction_collectives(
+        for collective in reduction_collectives(
             choice.results[0], choice.partial, graph.arrays[result], mesh
         ):
             why = f"{operator.primitive} {operator.index} sums"
             yield (
                 result,
-                Collective(kind=each.kind, num_bytes=each.num_bytes, axes=each.axes, why=why),
+                Collective(
+                    kind=collective.kind,
+                    num_bytes=collective.num_bytes,
+                    axes=collective.axes,
+                    why=why,
+                ),
             )
-        for each in operator.results:
-            yield from _resharded(space, each, stored[each], reads.get(each, {}))
+        for collective in operator.results:
+            yield from _resharded(space, collective, stored[collective], reads.get(collective, {}))
 
 
-def _carried(space: Space, chosen: Sequence[int]) -> tuple[OperatorChoice, ...]:
+def _carried(space: Space, numbers: Sequence[int]) -> tuple[OperatorChoice, ...]:
     """Return how operators are computed, their partial sums where they are reduced."""
     graph = space.graph
     return carried(
         [
             Computed(
-                primitive=each.primitive,
-                inputs=each.operands,
-                outputs=each.results,
-                rule=each.rule,
+                primitive=operator.primitive,
+                inputs=operator.operands,
+                outputs=operator.results,
+                rule=operator.rule,
             )
-            for each in graph.operators
+            for operator in graph.operators
         ],
-        [choice_of(space, each, chosen) for each in graph.operators],
+        [choice_of(space, operator, numbers) for operator in graph.operators],
         dict(enumerate(graph.arrays)),
         space.layouts.mesh,
         needed=frozenset(graph.results.values()),
@@ -145,20 +153,20 @@ def _carried(space: Space, chosen: Sequence[int]) -> tuple[OperatorChoice, ...]:
 
 
 def _reads(
-    space: Space, chosen: Sequence[int], choices: Sequence[OperatorChoice]
+    space: Space, numbers: Sequence[int], choices: Sequence[OperatorChoice]
 ) -> dict[int, dict[Sharding, str]]:
     """Return the layouts in which each array is read, and by what first."""
     graph = space.graph
-    found: dict[int, dict[Sharding, str]] = defaultdict(dict)
+    readers: dict[int, dict[Sharding, str]] = defaultdict(dict)
     for operator, choice in zip(graph.operators, choices, strict=True):
         for operand, sharding in zip(operator.operands, choice.operands, strict=True):
             if operand is not None:
                 why = f"{operator.primitive} {operator.index} reads otherwise"
-                found[operand].setdefault(sharding, why)
+                readers[operand].setdefault(sharding, why)
     for path, result in graph.results.items():
         argument = graph.arguments.get(path, result)
-        found[result].setdefault(stored_as(space, argument, chosen), f"{path} is stored")
-    return found
+        readers[result].setdefault(stored_as(space, argument, numbers), f"{path} is stored")
+    return readers
 
 
 def _resharded(

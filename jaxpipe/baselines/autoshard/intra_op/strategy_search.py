@@ -58,7 +58,7 @@ class Priced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SearchedStrategy:
     """What the search has found, and how well it knows that nothing takes less.
 
     `gap` is how far the strategy is from the bound, as a part of it. `relaxed` says that the linear
@@ -80,7 +80,7 @@ def find_strategy(
     pins: Pins | None = None,
     config: SearchConfig | None = None,
     name: str = "found",
-) -> Found:
+) -> SearchedStrategy:
     """Return the strategy of the least predicted seconds among all that agree with the pins.
 
     Raises:
@@ -98,17 +98,17 @@ def find_strategy(
     start = time.perf_counter()
     answer = solve(limited, time_limit_s=config.time_limit_s)
     solve_s = time.perf_counter() - start
-    if answer.chosen is None:
+    if answer.numbers is None:
         raise PlanError(
-            f"no strategy was found within `memory_limit_bytes` = {config.memory_limit_bytes:.4g} "
-            f"and `time_limit_s` = {config.time_limit_s}; raise them, or take more devices"
+            f"cannot find a strategy within `memory_limit_bytes` ({config.memory_limit_bytes:.4g}) "
+            f"and `time_limit_s` ({config.time_limit_s}); raise them, or take more devices"
         )
     # What runs: at most the problem's seconds, which let each reader slice from no other's layout.
-    seconds = seconds_of(space, answer.chosen, machine)
-    found = replace(strategy_of(space, answer.chosen, name=name), seconds=seconds)
+    seconds = seconds_of(space, answer.numbers, machine)
+    strategy = replace(strategy_of(space, answer.numbers, name=name), seconds=seconds)
     bound_s = min(answer.bound_s, seconds)  # HiGHS' bound may exceed the optimum by its tolerance
-    return Found(
-        priced=_priced(space, answer.chosen, replace(found, bound_s=bound_s)),
+    return SearchedStrategy(
+        priced=_priced(space, answer.numbers, replace(strategy, bound_s=bound_s)),
         # 1e-30: a step that costs nothing has no relative gap.
         gap=(seconds - bound_s) / max(abs(bound_s), 1e-30),
         relaxed=answer.relaxed,
@@ -124,21 +124,23 @@ def price_strategy(graph: Graph, strategy: Strategy, machine: Machine) -> Priced
         PlanError: the strategy is for another step.
     """
     space = space_of(graph, strategy.mesh, machine)
-    chosen = choices_in(space, strategy)
-    seconds = seconds_of(space, chosen, machine)
-    again = replace(strategy_of(space, chosen, name=strategy.name), seconds=seconds)
-    return _priced(space, chosen, again)
+    numbers = choices_in(space, strategy)
+    seconds = seconds_of(space, numbers, machine)
+    again = replace(strategy_of(space, numbers, name=strategy.name), seconds=seconds)
+    return _priced(space, numbers, again)
 
 
-def _priced(space: Space, chosen: tuple[int, ...], strategy: Strategy) -> Priced:
+def _priced(space: Space, numbers: tuple[int, ...], strategy: Strategy) -> Priced:
     return Priced(
         strategy=strategy,
-        collectives=collectives_of(space, chosen),
-        memory=memory_of(space, chosen),
+        collectives=collectives_of(space, numbers),
+        memory=memory_of(space, numbers),
     )
 
 
 def _checked(space: Space, what: str) -> Space:
     if not all(len(node) for node in space.problem.nodes):
-        raise PlanError(f"no strategy agrees with {what} and all pins; leave one of them out")
+        raise PlanError(
+            f"cannot find a strategy that agrees with {what} and all pins; leave one of them out"
+        )
     return space

@@ -32,7 +32,7 @@ Combined = tuple[CollectiveKind, Axes, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Table:
+class ChoiceTable:
     """The choices of an operator, or what it does for each layout of what it follows.
 
     `operands[i]` and `results[j]` are the numbers of layouts, for each choice; operands that are
@@ -68,15 +68,15 @@ class TableBook:
     graph: Graph
     layouts: LayoutBook
     machine: Machine
-    _made: dict[_Kind, Table] = field(default_factory=dict)
+    _made: dict[_Kind, ChoiceTable] = field(default_factory=dict)
 
-    def of(self, operator: Operator, *, followed: int | None, final: bool) -> Table:
+    def of(self, operator: Operator, *, followed: int | None, final: bool) -> ChoiceTable:
         """Return the table of an operator that follows an operand, or decides (None)."""
         arrays = self.graph.arrays
         kind = _Kind(
             rule=operator.rule,
-            operands=tuple(None if each is None else arrays[each] for each in operator.operands),
-            results=tuple(arrays[each] for each in operator.results),
+            operands=tuple(None if array is None else arrays[array] for array in operator.operands),
+            results=tuple(arrays[array] for array in operator.results),
             flops=operator.flops,
             final=final,
             followed=followed,
@@ -95,18 +95,21 @@ def account(
     """
     seconds = np.zeros(len(collectives))
     charges: dict[Combined, np.ndarray] = {}
-    for place, listed in enumerate(collectives):
-        for each in listed:
+    for row, listed in enumerate(collectives):
+        for collective in listed:
             # By each part: a combined collective moves the bytes of all.
-            seconds[place] += wire_s(each.kind, each.axes, book.mesh, num_bytes=each.num_bytes)
+            seconds[row] += wire_s(
+                collective.kind, collective.axes, book.mesh, num_bytes=collective.num_bytes
+            )
             # The latency of combined collectives is a charge of the problem, paid once.
             if final:
                 masks = charges.setdefault(
-                    (each.kind, each.axes, dtype), np.zeros(len(collectives), dtype=bool)
+                    (collective.kind, collective.axes, dtype),
+                    np.zeros(len(collectives), dtype=bool),
                 )
-                masks[place] = True
+                masks[row] = True
             else:
-                seconds[place] += charge_s((each.kind, each.axes, dtype), book)
+                seconds[row] += charge_s((collective.kind, collective.axes, dtype), book)
     return seconds, charges
 
 
@@ -116,24 +119,24 @@ def charge_s(combined: Combined, book: LayoutBook) -> float:
     return latency_s(kind, axes, book.mesh, launch_s=book.launch_s)
 
 
-def _table(kind: _Kind, book: LayoutBook, machine: Machine) -> Table:
+def _table(kind: _Kind, book: LayoutBook, machine: Machine) -> ChoiceTable:
     mesh = book.mesh
     if kind.followed is None:
-        found = list(candidates(kind.rule, kind.results[0].shape, mesh))
+        options = list(candidates(kind.rule, kind.results[0].shape, mesh))
     else:
         followed = kind.operands[kind.followed]
         assert followed is not None, kind
         source = book.of(followed)
         # A row per layout of the followed operand, by number: `Stored.layout` picks rows.
-        found = [following_candidate(kind.rule, kind.followed, s, mesh) for s in source.shardings]
-    choices = tuple(each.choice for each in found)
+        options = [following_candidate(kind.rule, kind.followed, s, mesh) for s in source.shardings]
+    choices = tuple(option.choice for option in options)
     collectives = [_sums(choice, kind.results[0], book) for choice in choices]
     seconds, charges = account(collectives, kind.results[0].dtype, book, final=kind.final)
     # Devices along axes that split nothing compute the same, and save no time.
-    devices = np.array([mesh.size(_axes(each.split)) for each in found], dtype=float)
+    devices = np.array([mesh.size(_axes(option.split)) for option in options], dtype=float)
     results = tuple(
-        _numbers([choice.results[place] for choice in choices], array, book)
-        for place, array in enumerate(kind.results)
+        _numbers([choice.results[index] for choice in choices], array, book)
+        for index, array in enumerate(kind.results)
     )
     moved = sum(
         book.of(array).num_bytes[numbers]
@@ -142,14 +145,14 @@ def _table(kind: _Kind, book: LayoutBook, machine: Machine) -> Table:
     # Products are bound by FLOP, light operators by memory: an operator pays for one of them.
     computed_s = kind.flops / machine.flops_per_s / devices
     computed_s = computed_s + (0.0 if kind.flops else moved / machine.memory_bytes_per_s)
-    return Table(
+    return ChoiceTable(
         choices=choices,
-        splits=tuple(each.split for each in found),
+        splits=tuple(option.split for option in options),
         operands=tuple(
             None
             if array is None
-            else _numbers([choice.operands[place] for choice in choices], array, book)
-            for place, array in enumerate(kind.operands)
+            else _numbers([choice.operands[index] for choice in choices], array, book)
+            for index, array in enumerate(kind.operands)
         ),
         results=results,
         seconds=seconds + computed_s,

@@ -76,16 +76,16 @@ def carried(
     state = _State(
         operators=operators, choices=list(choices), arrays=arrays, mesh=mesh, readers={}, maker={}
     )
-    for place, operator in enumerate(operators):
+    for index, operator in enumerate(operators):
         for number in operator.inputs:
             if number is not None:
-                state.readers.setdefault(number, []).append(place)
+                state.readers.setdefault(number, []).append(index)
         for number in operator.outputs:
-            state.maker[number] = place
+            state.maker[number] = index
     for number in needed:
         state.readers.setdefault(number, []).append(-1)
-    for place in range(len(operators)):
-        _carry(state, place)
+    for index in range(len(operators)):
+        _carry(state, index)
     return tuple(state.choices)
 
 
@@ -102,16 +102,16 @@ class _State:
         """Return the choice that makes an array, if its partial sums may wait for its reader."""
         if number is None or number not in self.maker or len(self.readers[number]) != 1:
             return None
-        place = self.maker[number]
-        choice, operator = self.choices[place], self.operators[place]
+        index = self.maker[number]
+        choice, operator = self.choices[index], self.operators[index]
         is_sum = bool(choice.partial) and operator.primitive not in _EXTREMES
         if not is_sum or choice.results == (needed,):
             return choice if is_sum else None
         return _scattered(choice, needed)
 
-    def bytes_of(self, place: int, choice: OperatorChoice) -> float:
+    def bytes_of(self, index: int, choice: OperatorChoice) -> float:
         """Return the bytes of the partial sums that an operator makes, over a step."""
-        operator = self.operators[place]
+        operator = self.operators[index]
         array = self.arrays[operator.outputs[0]]
         before = before_sums(choice)
         return operator.times * before.local_bytes(array.shape, array.itemsize, self.mesh)
@@ -122,7 +122,7 @@ def _scattered(choice: OperatorChoice, needed: Sharding) -> OperatorChoice | Non
     axes, (result,) = choice.partial[0].axes, choice.results
     if choice.partial != (PartialSum(axes=axes),):
         return None
-    changed = [dim for dim, each in enumerate(result.dims) if needed.dims[dim] != each]
+    changed = [dim for dim, axes in enumerate(result.dims) if needed.dims[dim] != axes]
     if len(changed) != 1 or needed.dims[changed[0]] != (*result.dims[changed[0]], *axes):
         return None
     partial = (PartialSum(axes=axes, scatter_dim=changed[0]),)
@@ -138,60 +138,62 @@ def before_sums(choice: OperatorChoice) -> Sharding:
     return Sharding(tuple(dims))
 
 
-def _carry(state: _State, place: int) -> None:
+def _carry(state: _State, index: int) -> None:
     """Let an operator read partial sums, if it can and that is no dearer."""
-    operator, choice = state.operators[place], state.choices[place]
-    found = {
+    operator, choice = state.operators[index], state.choices[index]
+    choices = {
         position: made
         for position, (number, needed) in enumerate(
             zip(operator.inputs, choice.operands, strict=True)
         )
         if (made := state.pending(number, needed)) is not None
     }
-    if not found or choice.partial or not _is_linear(operator, found, state):
+    if not choices or choice.partial or not _is_linear(operator, choices, state):
         return
-    after = _through(operator, choice, found)
+    after = _through(operator, choice, choices)
     if after is None:
         return
-    makers = {state.maker[number] for p in found if (number := operator.inputs[p]) is not None}
-    now = sum(state.bytes_of(each, state.choices[each]) for each in makers)
-    if _least_ahead(state, place, after) > now:
+    makers = {state.maker[number] for p in choices if (number := operator.inputs[p]) is not None}
+    now = sum(state.bytes_of(maker, state.choices[maker]) for maker in makers)
+    if _least_ahead(state, index, after) > now:
         return
-    for each in makers:
-        made = state.choices[each]
-        state.choices[each] = OperatorChoice(operands=made.operands, results=(before_sums(made),))
-    state.choices[place] = after
+    for maker in makers:
+        made = state.choices[maker]
+        state.choices[maker] = OperatorChoice(operands=made.operands, results=(before_sums(made),))
+    state.choices[index] = after
 
 
-def _is_linear(operator: Computed, found: Mapping[int, OperatorChoice], state: _State) -> bool:
+def _is_linear(operator: Computed, choices: Mapping[int, OperatorChoice], state: _State) -> bool:
     numbers = (*operator.inputs, *operator.outputs)
     types = [state.arrays[number].dtype for number in numbers if number is not None]
     if operator.primitive in _UNARY:
         # A cast to integers rounds each part.
         return len(operator.inputs) == 1 and all("float" in dtype for dtype in types)
     if operator.primitive in _JOINT:
-        return len(found) == len(operator.inputs)
+        return len(choices) == len(operator.inputs)
     if operator.primitive in _SCALES:
         first = {0} if operator.primitive == "div" else {0, 1}
-        return len(found) == 1 and set(found) <= first and len(set(operator.inputs)) == 2
+        return len(choices) == 1 and set(choices) <= first and len(set(operator.inputs)) == 2
     return False
 
 
 def _through(
-    operator: Computed, choice: OperatorChoice, found: Mapping[int, OperatorChoice]
+    operator: Computed, choice: OperatorChoice, choices: Mapping[int, OperatorChoice]
 ) -> OperatorChoice | None:
     """Return the choice in which an operator reads partial sums and reduces its own result."""
     ends: set[tuple[PartialSum, ...] | None] = set()
     operands = list(choice.operands)
-    for position, made in found.items():
+    for position, made in choices.items():
         ends.add(_mapped(operator, position, made.partial))
         operands[position] = before_sums(made)
     if len(ends) != 1:
         return None
     (partial,) = ends
     # A factor of another operand would be split by the axes that the partial sums lie along.
-    alone = len(found) == len(operands)
-    if partial is None or not (alone or all(each.scatter_dim is None for each in partial)):
+    alone = len(choices) == len(operands)
+    if partial is None or not (
+        alone or all(partial_sum.scatter_dim is None for partial_sum in partial)
+    ):
         return None
     after = OperatorChoice(operands=tuple(operands), results=choice.results, partial=partial)
     return after if _is_innermost(after) and _same_split(operator, after) else None
@@ -203,14 +205,14 @@ def _mapped(
     """Return partial sums of an operand as those of the result; None if a dim is not there."""
     mapped: list[PartialSum] = []
     operand, result = operator.rule.operands[position], operator.rule.results[0]
-    for each in partial:
-        if each.scatter_dim is None:
-            mapped.append(each)
+    for partial_sum in partial:
+        if partial_sum.scatter_dim is None:
+            mapped.append(partial_sum)
             continue
-        factor = operand[each.scatter_dim]
+        factor = operand[partial_sum.scatter_dim]
         if factor is None or factor not in result:
             return None
-        mapped.append(PartialSum(axes=each.axes, scatter_dim=result.index(factor)))
+        mapped.append(PartialSum(axes=partial_sum.axes, scatter_dim=result.index(factor)))
     return tuple(mapped)
 
 
@@ -241,23 +243,23 @@ def _same_split(operator: Computed, choice: OperatorChoice) -> bool:
     )
 
 
-def _least_ahead(state: _State, place: int, after: OperatorChoice) -> float:
+def _least_ahead(state: _State, index: int, after: OperatorChoice) -> float:
     """Return the least bytes at which the sums could be reduced, from this operator on.
 
     A cast that makes them larger may stand before the sum over microbatches.
     """
-    least = state.bytes_of(place, after)
+    least = state.bytes_of(index, after)
     partial = after
     while True:
-        readers = state.readers.get(state.operators[place].outputs[0], [])
+        readers = state.readers.get(state.operators[index].outputs[0], [])
         if len(readers) != 1 or readers[0] < 0:
             return least
-        place, number = readers[0], state.operators[place].outputs[0]
-        operator, choice = state.operators[place], state.choices[place]
+        index, number = readers[0], state.operators[index].outputs[0]
+        operator, choice = state.operators[index], state.choices[index]
         if operator.primitive not in _UNARY or choice.partial or operator.inputs != (number,):
             return least
-        found = _through(operator, choice, {0: partial})
-        if found is None or choice.operands[0] != partial.results[0]:
+        choices = _through(operator, choice, {0: partial})
+        if choices is None or choice.operands[0] != partial.results[0]:
             return least
-        partial = found
-        least = min(least, state.bytes_of(place, found))
+        partial = choices
+        least = min(least, state.bytes_of(index, choices))

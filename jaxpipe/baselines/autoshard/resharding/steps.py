@@ -11,12 +11,12 @@ The search prices these steps and the step runs them: both ask here.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from jaxpipe.baselines.autoshard.resharding.layouts import Layouts
+from jaxpipe.baselines.autoshard.resharding.layout_graph import Layouts
 from jaxpipe.baselines.autoshard.strategy import Collective, Sharding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ReshardingStep:
     """One step of a resharding; a slice has no collective."""
 
     before: Sharding
@@ -24,7 +24,9 @@ class Step:
     collective: Collective | None
 
 
-def steps_to(layouts: Layouts, stored: Sharding, needed: Iterable[Sharding]) -> tuple[Step, ...]:
+def steps_to(
+    layouts: Layouts, stored: Sharding, needed: Iterable[Sharding]
+) -> tuple[ReshardingStep, ...]:
     """Return the steps from a layout to all others that are needed, in an order that works.
 
     The wholest layout first: others may then be sliced from it. Each comes from the nearest that is
@@ -42,22 +44,22 @@ def steps_to(layouts: Layouts, stored: Sharding, needed: Iterable[Sharding]) -> 
     RR RS0 None
     """
     there = [layouts.number[stored]]
-    steps: list[Step] = []
+    steps: list[ReshardingStep] = []
     # Layouts are numbered from the wholest on.
-    for target in sorted({layouts.number[each] for each in needed}):
+    for target in sorted({layouts.number[sharding] for sharding in needed}):
         # The first of those that are equally near: the order is the same on all processes.
-        place = min(there, key=lambda each: layouts.cost[each, target])
-        while place != target:
-            after = int(layouts.after[place, target])
+        layout = min(there, key=lambda layout: layouts.cost[layout, target])
+        while layout != target:
+            after = int(layouts.after[layout, target])
             if after not in there:
-                steps.append(_step(layouts, place, after))
+                steps.append(_step(layouts, layout, after))
                 there.append(after)
-            place = after
+            layout = after
     return tuple(steps)
 
 
-def _step(layouts: Layouts, before: int, after: int) -> Step:
-    return Step(
+def _step(layouts: Layouts, before: int, after: int) -> ReshardingStep:
+    return ReshardingStep(
         before=layouts.shardings[before],
         after=layouts.shardings[after],
         collective=layouts.collective(before, after),

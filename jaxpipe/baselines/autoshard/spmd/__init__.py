@@ -12,7 +12,7 @@ from jaxpipe.baselines.autoshard.spmd.host_step import (
 )
 from jaxpipe.baselines.autoshard.spmd.interpret import Combining
 from jaxpipe.baselines.autoshard.spmd.microbatches import accumulated
-from jaxpipe.baselines.autoshard.spmd.program import Program, trace_program
+from jaxpipe.baselines.autoshard.spmd.program import OperatorProgram, trace_program
 from jaxpipe.baselines.autoshard.spmd.propagate import propagate
 from jaxpipe.baselines.autoshard.spmd.run_steps import Ran, run_hosts, run_one_device, run_program
 from jaxpipe.baselines.autoshard.spmd.sharded_step import (
@@ -38,7 +38,7 @@ __all__ = [
     "HostStep",
     "LossModel",
     "NamedStep",
-    "Program",
+    "OperatorProgram",
     "Ran",
     "ShardedProgram",
     "abstract_arrays",

@@ -13,34 +13,39 @@ A choice that does not fit would fail deep inside JAX, or compute something else
 from collections.abc import Iterator, Mapping
 
 from jaxpipe.baselines.autoshard.graph.rule import Dims
-from jaxpipe.baselines.autoshard.spmd.program import Operator, Program
+from jaxpipe.baselines.autoshard.spmd.program import OperatorProgram, ProgramOperator
 from jaxpipe.baselines.autoshard.strategy import Axes, Axis, MeshShape, OperatorChoice, Sharding
 from jaxpipe.errors import PlanError
 
 
-def check_choices(program: Program, mesh: MeshShape, given: Mapping[int, OperatorChoice]) -> None:
+def check_choices(
+    program: OperatorProgram, mesh: MeshShape, given: Mapping[int, OperatorChoice]
+) -> None:
     """Check the choices that a strategy gives for operators, by their indices.
 
     Raises:
         PlanError: a choice is for no operator of the program, or does not fit its operator.
     """
-    operators = {each.index: each for each in program.operators if each.index is not None}
+    operators = {
+        operator.index: operator for operator in program.operators if operator.index is not None
+    }
     for index, choice in given.items():
         if index not in operators:
             raise PlanError(
-                f"a strategy is for one step: this one has {len(operators)} operators, from 0, and "
-                f"none for `operators.{index}`; search again"
+                f"`operators.{index}` is not in this step, which has {len(operators)} operators, "
+                "from 0: the strategy is for another step; search again"
             )
         problem = next(_problems(operators[index], choice, program, mesh), None)
         if problem is not None:
             raise PlanError(
-                f"a strategy is for one step: `operators.{index}` is {str(choice)!r}, but "
-                f"{_form(operators[index], program)}: {problem}; search again"
+                f"`operators.{index}` cannot be {str(choice)!r}: "
+                f"{_form(operators[index], program)}, and {problem}; the strategy is for another "
+                "step; search again"
             )
 
 
 def _problems(
-    operator: Operator, choice: OperatorChoice, program: Program, mesh: MeshShape
+    operator: ProgramOperator, choice: OperatorChoice, program: OperatorProgram, mesh: MeshShape
 ) -> Iterator[str]:
     """Yield what is wrong with a choice; each check relies on those before."""
     numbers = (*operator.inputs, *operator.outputs)
@@ -61,7 +66,7 @@ def _problems(
 
 
 def _split_problems(
-    operator: Operator, choice: OperatorChoice, before: tuple[Sharding, ...]
+    operator: ProgramOperator, choice: OperatorChoice, before: tuple[Sharding, ...]
 ) -> Iterator[str]:
     """Yield where dims that belong together are split differently, or sums are not reduced."""
     rule = operator.rule
@@ -74,7 +79,7 @@ def _split_problems(
             if factor is not None and split.setdefault(factor, axes) != axes:
                 yield f"{sharding} splits a dim otherwise than another array that has it"
     summed = sorted(axis for factor in rule.summed for axis in split.get(factor, ()))
-    ended = sorted(axis for each in choice.partial for axis in each.axes)
+    ended = sorted(axis for partial_sum in choice.partial for axis in partial_sum.axes)
     if summed != ended:
         yield f"its sums are partial along {_named(summed)}, and reduced along {_named(ended)}"
 
@@ -94,15 +99,15 @@ def _before_scatters(choice: OperatorChoice) -> tuple[Sharding, ...] | None:
             return None
         dims = list(results[0].dims)
         scattered = dims[end.scatter_dim]
-        kept = scattered[: len(scattered) - len(end.axes)]
-        if (*kept, *end.axes) != scattered:
+        remaining = scattered[: len(scattered) - len(end.axes)]
+        if (*remaining, *end.axes) != scattered:
             return None
-        dims[end.scatter_dim] = kept
+        dims[end.scatter_dim] = remaining
         results[0] = Sharding(tuple(dims))
     return tuple(results)
 
 
-def _form(operator: Operator, program: Program) -> str:
+def _form(operator: ProgramOperator, program: OperatorProgram) -> str:
     def shapes(numbers: tuple[int, ...]) -> str:
         return ", ".join(str(program.arrays[number].shape) for number in numbers)
 

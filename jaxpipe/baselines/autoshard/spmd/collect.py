@@ -57,7 +57,7 @@ def gather_all(pieces: Sequence[Array], dims: Sequence[int], axes: Axes) -> list
         return [jax.lax.all_gather(pieces[0], names(axes), axis=dims[0], tiled=True)]
     # Untiled: tiled, the flat buffers of the devices would follow each other.
     gathered = jax.lax.all_gather(_flat(pieces), names(axes), axis=0, tiled=False)
-    found: list[Array] = []
+    results: list[Array] = []
     start = 0
     for piece, dim in zip(pieces, dims, strict=True):
         parts = gathered[:, start : start + piece.size].reshape(-1, *piece.shape)
@@ -66,8 +66,8 @@ def gather_all(pieces: Sequence[Array], dims: Sequence[int], axes: Axes) -> list
         side_by_side = jnp.moveaxis(parts, 0, dim)
         shape = list(piece.shape)
         shape[dim] *= len(parts)
-        found.append(side_by_side.reshape(shape))
-    return found
+        results.append(side_by_side.reshape(shape))
+    return results
 
 
 def _flat(pieces: Sequence[Array]) -> Array:
@@ -80,10 +80,10 @@ def _parted(piece: Array, dim: int, parts: int) -> Array:
 
 
 def _cut_apart(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    found: list[Array] = []
+    parts: list[Array] = []
     start = 0
     for shape in shapes:
         size = math.prod(shape)
-        found.append(flat[start : start + size].reshape(shape))
+        parts.append(flat[start : start + size].reshape(shape))
         start += size
-    return found
+    return parts

@@ -97,7 +97,8 @@ def coordinator_address() -> str:
             probe.bind(("", port))
             return f"{host}:{port}"
     raise TransportError(
-        f"no port of {_PORTS.start} to {_PORTS.stop - 1} is free on {host}, of {_MAX_TRIALS} tried"
+        f"cannot find a free port on {host}: tried {_MAX_TRIALS} of {_PORTS.start} to "
+        f"{_PORTS.stop - 1}"
     )
 
 
@@ -105,9 +106,9 @@ def placed_pieces(tree: Any, shardings: Any) -> Any:
     """Return global arrays; each process has the whole tree and places its own shards."""
 
     def place(leaf: Any, sharding: Any) -> Array:
-        whole = np.asarray(leaf)
+        array = np.asarray(leaf)
         # Called for the shards of this process alone.
-        return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
     return jax.tree.map(place, tree, shardings)
 

@@ -45,7 +45,7 @@ class HostCollective:
     def num_bytes(self) -> int:
         """The larger of one rank's input and output."""
         arrays = (self.operand.aval, self.result.aval)
-        return max(prod(each.shape) * each.dtype.itemsize for each in arrays)
+        return max(prod(array.shape) * array.dtype.itemsize for array in arrays)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,16 +80,16 @@ def host_program(flat: FlatJaxpr, *, rank: int) -> HostProgram:
     for equation in flat.equations:
         if equation.primitive in _REFUSED:
             raise PlanError(
-                f"the host runs {', '.join(sorted(COLLECTIVES))}: this step has "
-                f"`{equation.primitive}`; choose a strategy without it"
+                f"cannot run `{equation.primitive}` on the host, only "
+                f"{', '.join(sorted(COLLECTIVES))}; choose a strategy without it"
             )
     parts = [
-        (equation, place)
+        (equation, position)
         for equation in flat.equations
         if equation.primitive in COLLECTIVES
-        for place in range(len(equation.operands))
+        for position in range(len(equation.operands))
     ]
-    number = {equation.results[place]: index for index, (equation, place) in enumerate(parts)}
+    number = {equation.results[position]: index for index, (equation, position) in enumerate(parts)}
     groups = _groups(flat, number)
     home = {
         result: index
@@ -97,22 +97,22 @@ def host_program(flat: FlatJaxpr, *, rank: int) -> HostProgram:
         for equation in equations
         for result in equation.results
     }
-    outside = set(flat.results) | {equation.operands[place] for equation, place in parts}
+    outside = set(flat.results) | {equation.operands[position] for equation, position in parts}
     for index, equations in enumerate(groups):
         for equation in equations:
-            outside.update(each for each in equation.operands if home.get(each) != index)
+            outside.update(operand for operand in equation.operands if home.get(operand) != index)
     return HostProgram(
         flat=flat,
-        segments=tuple(_segment(each, outside, home, number, rank) for each in groups),
+        segments=tuple(_segment(group, outside, home, number, rank) for group in groups),
         collectives=tuple(
             HostCollective(
                 primitive=equation.primitive,
                 params=equation.params,
-                operand=equation.operands[place],
-                result=equation.results[place],
-                segment=home.get(equation.operands[place]),
+                operand=equation.operands[position],
+                result=equation.results[position],
+                segment=home.get(equation.operands[position]),
             )
-            for equation, place in parts
+            for equation, position in parts
         ),
     )
 
@@ -128,19 +128,19 @@ def _groups(flat: FlatJaxpr, number: Mapping[Variable, int]) -> list[list[Equati
         for result in equation.results:
             before[result] = bits | (1 << number[result] if result in number else 0)
     after: dict[Variable, int] = {}
-    found: dict[_Key, list[Equation]] = {}
+    groups: dict[_Key, list[Equation]] = {}
     keys: dict[int, _Key] = {}
-    for place, equation in reversed(list(enumerate(flat.equations))):
+    for position, equation in reversed(list(enumerate(flat.equations))):
         bits = 0
         for result in equation.results:
             bits |= after.get(result, 0) | (1 << number[result] if result in number else 0)
         for operand in equation.operands:
             after[operand] = after.get(operand, 0) | bits
         if equation.primitive not in COLLECTIVES:
-            keys[place] = (before[equation.results[0]], bits)
-    for place in sorted(keys):
-        found.setdefault(keys[place], []).append(flat.equations[place])
-    return [*found.values()]
+            keys[position] = (before[equation.results[0]], bits)
+    for position in sorted(keys):
+        groups.setdefault(keys[position], []).append(flat.equations[position])
+    return [*groups.values()]
 
 
 def _segment(
@@ -150,28 +150,30 @@ def _segment(
     number: Mapping[Variable, int],
     rank: int,
 ) -> Segment:
-    made = {result for each in equations for result in each.results}
+    made = {result for equation in equations for result in equation.results}
     inputs = dict.fromkeys(
         operand
-        for each in equations
-        for operand in each.operands
+        for equation in equations
+        for operand in equation.operands
         if operand not in made and not operand.is_constant
     )
-    outputs = tuple(result for each in equations for result in each.results if result in outside)
+    outputs = tuple(
+        result for equation in equations for result in equation.results if result in outside
+    )
 
     def run(*arrays: Array) -> tuple[Array, ...]:
         values: dict[Variable, Any] = dict(zip(inputs, arrays, strict=True))
-        for each in equations:
-            operands = [read(values, operand) for operand in each.operands]
-            values.update(zip(each.results, _computed(each, operands, rank), strict=True))
+        for equation in equations:
+            operands = [read(values, operand) for operand in equation.operands]
+            values.update(zip(equation.results, _computed(equation, operands, rank), strict=True))
         return tuple(values[output] for output in outputs)
 
     return Segment(
         inputs=tuple(inputs),
         outputs=outputs,
         run=jax.jit(run),
-        after=tuple(sorted({home[each] for each in inputs if each in home})),
-        collectives=tuple(sorted(number[each] for each in inputs if each in number)),
+        after=tuple(sorted({home[array] for array in inputs if array in home})),
+        collectives=tuple(sorted(number[array] for array in inputs if array in number)),
     )
 
 

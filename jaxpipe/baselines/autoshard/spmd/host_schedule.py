@@ -68,14 +68,14 @@ class _Simulation:
         for index, segment in enumerate(self.program.segments):
             if index in self.segment_end or not self._is_known(segment.after, segment.collectives):
                 continue
-            ends = [self.collective_end[each] for each in segment.collectives]
+            ends = [self.collective_end[collective] for collective in segment.collectives]
             starts[index] = max(self.compute_free_s, *ends, 0.0)
         return min(starts, key=lambda index: (starts[index], -self.behind[index], index))
 
     def compute(self, index: int) -> None:
         """Run a segment, and start the collectives of what it makes."""
         segment = self.program.segments[index]
-        ends = [self.collective_end[each] for each in segment.collectives]
+        ends = [self.collective_end[collective] for collective in segment.collectives]
         self.compute_free_s = max(self.compute_free_s, *ends, 0.0) + self.segment_s[index]
         self.segment_end[index] = self.compute_free_s
         self.start_collectives(index)
@@ -89,8 +89,8 @@ class _Simulation:
                 self.collective_end[number] = self.links_free_s
 
     def _is_known(self, after: Sequence[int], collectives: Sequence[int]) -> bool:
-        return all(each in self.segment_end for each in after) and all(
-            each in self.collective_end for each in collectives
+        return all(segment in self.segment_end for segment in after) and all(
+            collective in self.collective_end for collective in collectives
         )
 
 
@@ -101,10 +101,10 @@ def _behind(
     readers: dict[int, list[int]] = {}
     waiting: dict[int, list[int]] = {}
     for index, segment in enumerate(program.segments):
-        for each in segment.after:
-            readers.setdefault(each, []).append(index)
-        for each in segment.collectives:
-            waiting.setdefault(each, []).append(index)
+        for earlier in segment.after:
+            readers.setdefault(earlier, []).append(index)
+        for earlier in segment.collectives:
+            waiting.setdefault(earlier, []).append(index)
     sent: dict[int | None, list[int]] = {}
     for number, collective in enumerate(program.collectives):
         sent.setdefault(collective.segment, []).append(number)
@@ -112,9 +112,9 @@ def _behind(
 
     def way(index: int) -> float:
         if index not in known:
-            ends = [way(each) for each in readers.get(index, [])]
+            ends = [way(reader) for reader in readers.get(index, [])]
             for number in sent.get(index, []):
-                later = max((way(each) for each in waiting.get(number, [])), default=0.0)
+                later = max((way(reader) for reader in waiting.get(number, [])), default=0.0)
                 ends.append(collective_s[number] + later)
             known[index] = segment_s[index] + max(ends, default=0.0)
         return known[index]

@@ -52,14 +52,14 @@ def trace_host_program(
     mesh = strategy.mesh
     if len(mesh.real_axes) > 1:
         raise PlanError(
-            f"the host runs collectives of all ranks: a mesh of {mesh.dp} x {mesh.op} has others; "
+            f"`dp` ({mesh.dp}) x `op` ({mesh.op}): the host runs only collectives of all ranks; "
             "put all devices on one axis"
         )
     sharded = shard_program(step, arguments, strategy)
-    whole = [leaf for tree in arguments for leaf in jax.tree.leaves(tree)]
+    leaves = [leaf for tree in arguments for leaf in jax.tree.leaves(tree)]
     shapes = [
         jax.ShapeDtypeStruct(sharding.local_shape(leaf.shape, mesh), leaf.dtype)
-        for leaf, sharding in zip(whole, sharded.arguments, strict=True)
+        for leaf, sharding in zip(leaves, sharded.arguments, strict=True)
     ]
     local = local_step(step, sharded, mesh, combining=Combining(bucket_bytes=bucket_bytes))
     traced = jax.make_jaxpr(local, axis_env=[("dp", mesh.dp), ("op", mesh.op)])(*shapes)
@@ -113,7 +113,7 @@ class HostStep:
                     result = under_way[number].result(timeout=self.timeout_s)
                     values[program.collectives[number].result] = result
                 begin_s = time.perf_counter()
-                outputs = segment.run(*(values[each] for each in segment.inputs))
+                outputs = segment.run(*(values[array] for array in segment.inputs))
                 # A collective reads them: its thread must not wait for what is not computed.
                 values.update(zip(segment.outputs, jax.block_until_ready(outputs), strict=True))
                 if self.paced_s:
@@ -124,7 +124,7 @@ class HostStep:
                 values[program.collectives[number].result] = result
         finally:
             thread.close(timeout_s=self.timeout_s)
-        return [read(values, each) for each in program.flat.results]
+        return [read(values, atom) for atom in program.flat.results]
 
     def _begin(
         self,
@@ -137,8 +137,8 @@ class HostStep:
             if collective.segment == segment:
                 operand = np.asarray(read(values, collective.operand))
                 under_way[number] = thread.begin(
-                    lambda each=collective, operand=operand: run_collective(
-                        each, operand, self.transport, timeout_s=self.timeout_s
+                    lambda launched=collective, operand=operand: run_collective(
+                        launched, operand, self.transport, timeout_s=self.timeout_s
                     )
                 )
 
@@ -184,8 +184,8 @@ def _side_by_side(rows: np.ndarray, dim: int, *, tiled: bool) -> np.ndarray:
 def _scattered_shape(
     shape: tuple[int, ...], dim: int, num_ranks: int, *, tiled: bool
 ) -> tuple[int, ...]:
-    kept = (shape[dim] // num_ranks,) if tiled else ()
-    return (*shape[:dim], *kept, *shape[dim + 1 :])
+    size = (shape[dim] // num_ranks,) if tiled else ()
+    return (*shape[:dim], *size, *shape[dim + 1 :])
 
 
 def measured_segments(program: HostProgram, pieces: Sequence[Any], *, repeats: int) -> list[float]:
@@ -196,13 +196,15 @@ def measured_segments(program: HostProgram, pieces: Sequence[Any], *, repeats: i
     """
     values: dict[Variable, Any] = dict(zip(program.flat.arguments, pieces, strict=True))
     even = schedule_of(program, [1.0] * len(program.segments), [0.0] * len(program.collectives))
-    for each in program.collectives:
-        values[each.result] = jax.numpy.zeros(each.result.aval.shape, each.result.aval.dtype)
+    for collective in program.collectives:
+        values[collective.result] = jax.numpy.zeros(
+            collective.result.aval.shape, collective.result.aval.dtype
+        )
     seconds = np.zeros((repeats + 1, len(program.segments)))
     for number in range(repeats + 1):
         for index in even.segments:
             segment = program.segments[index]
-            inputs = [jax.numpy.asarray(values[each]) for each in segment.inputs]
+            inputs = [jax.numpy.asarray(values[array]) for array in segment.inputs]
             begin_s = time.perf_counter()
             outputs = jax.block_until_ready(segment.run(*inputs))
             seconds[number, index] = time.perf_counter() - begin_s
@@ -219,9 +221,9 @@ def measured_collectives(
     """
     seconds = np.zeros((repeats + 1, len(program.collectives)))
     for number in range(repeats + 1):
-        for index, each in enumerate(program.collectives):
-            operand = np.zeros(each.operand.aval.shape, each.operand.aval.dtype)
+        for index, collective in enumerate(program.collectives):
+            operand = np.zeros(collective.operand.aval.shape, collective.operand.aval.dtype)
             begin_s = time.perf_counter()
-            run_collective(each, operand, transport, timeout_s=timeout_s)
+            run_collective(collective, operand, transport, timeout_s=timeout_s)
             seconds[number, index] = time.perf_counter() - begin_s
     return np.median(seconds[1:], axis=0).tolist()  # the first pass connects

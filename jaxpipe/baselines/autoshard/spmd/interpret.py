@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxpipe.baselines.autoshard.resharding import LayoutBook, Step, steps_to
+from jaxpipe.baselines.autoshard.resharding import LayoutBook, ReshardingStep, steps_to
 from jaxpipe.baselines.autoshard.spmd.collect import (
     gather_all,
     names,
@@ -28,7 +28,7 @@ from jaxpipe.baselines.autoshard.spmd.collect import (
     reduce_scatter_all,
 )
 from jaxpipe.baselines.autoshard.spmd.local_operator import run_locally, sliced, unended
-from jaxpipe.baselines.autoshard.spmd.program import Program, array_type
+from jaxpipe.baselines.autoshard.spmd.program import OperatorProgram, array_type
 from jaxpipe.baselines.autoshard.strategy import (
     Axes,
     CollectiveKind,
@@ -122,17 +122,17 @@ class Evaluation:
         combining: which collectives are one.
     """
 
-    program: Program
+    program: OperatorProgram
     choices: Sequence[OperatorChoice]
     mesh: MeshShape
     combining: Combining
     book: LayoutBook
-    held: MutableMapping[int, Held] = field(default_factory=dict)
+    arrays: MutableMapping[int, Held] = field(default_factory=dict)
     guarded: Mapping[int, Held] = field(default_factory=_nothing)
     weights: Sequence[int] = ()
     barriers: dict[tuple[int, Sharding], Array] = field(default_factory=dict)
     reads: dict[int, list[Sharding]] = field(default_factory=dict)
-    steps: dict[int, dict[Sharding, Step]] = field(default_factory=dict)
+    steps: dict[int, dict[Sharding, ReshardingStep]] = field(default_factory=dict)
 
     def run(
         self,
@@ -151,18 +151,18 @@ class Evaluation:
         self.hold(arguments)
         for number, value in self.program.constants.items():
             array = self.program.arrays[number]
-            whole = replicated(len(array.shape))
+            unsharded = replicated(len(array.shape))
             # The compiler of jax 0.11 dies of an empty array that `shard_map` closes over.
-            held = value if math.prod(array.shape) else jnp.zeros(array.shape, array.dtype)
+            stored = value if math.prod(array.shape) else jnp.zeros(array.shape, array.dtype)
             # Computed whole by every device: slices of it are free.
-            self.held[number] = Held(whole, {whole: held})
+            self.arrays[number] = Held(unsharded, {unsharded: stored})
         self.reads = _reads(self.program, self.choices, results)
         self.weights = _dependents(self.program)
 
     def hold(self, arguments: Mapping[int, tuple[Sharding, Array]]) -> None:
         """Take the pieces of arguments, stored as these shardings say."""
         for number, (sharding, piece) in arguments.items():
-            self.held[number] = Held(sharding, {sharding: piece})
+            self.arrays[number] = Held(sharding, {sharding: piece})
 
     def part(self, *, guarded: bool) -> "Evaluation":
         """Return an evaluation that shares what is here, and keeps what it makes to itself.
@@ -172,8 +172,8 @@ class Evaluation:
         """
         return replace(
             self,
-            held=ChainMap({}, self.held),
-            guarded=self.held if guarded else MappingProxyType({}),
+            arrays=ChainMap({}, self.arrays),
+            guarded=self.arrays if guarded else MappingProxyType({}),
         )
 
     def results(self, results: Mapping[int, Sharding]) -> list[Array]:
@@ -193,23 +193,23 @@ class Evaluation:
         while left:
             waiting: list[int] = []
             waits: dict[Wait, int] = {}
-            for place in left:
-                found = self._try(place)
-                if found is None:
+            for position in left:
+                awaited = self._try(position)
+                if awaited is None:
                     continue
-                waiting.append(place)
-                for wait in found:
-                    waits[wait] = max(waits.get(wait, 0), self.weights[place])
+                waiting.append(position)
+                for wait in awaited:
+                    waits[wait] = max(waits.get(wait, 0), self.weights[position])
             left = waiting
             if left:
                 self._collect(self._next(waits))
 
-    def _try(self, place: int) -> list[Wait] | None:
+    def _try(self, position: int) -> list[Wait] | None:
         """Run an operator; if it cannot run yet, return what its operands wait for."""
-        operator, choice = self.program.operators[place], self.choices[place]
+        operator, choice = self.program.operators[position], self.choices[position]
         needs = list(zip(operator.inputs, choice.operands, strict=True))
         # An operand is not made yet: its maker waits, and is counted itself.
-        if any(number not in self.held for number, _ in needs):
+        if any(number not in self.arrays for number, _ in needs):
             return []
         waits = [wait for number, needed in needs if (wait := self._wait(number, needed))]
         if waits:
@@ -217,7 +217,7 @@ class Evaluation:
         operands = [self._read(number, needed) for number, needed in needs]
         results = run_locally(operator, choice, operands, program=self.program, mesh=self.mesh)
         for number, sharding, piece in zip(operator.outputs, unended(choice), results, strict=True):
-            self.held[number] = Held(sharding, {sharding: piece}, choice.partial, operator.name)
+            self.arrays[number] = Held(sharding, {sharding: piece}, choice.partial, operator.name)
         return None
 
     def _next(self, waits: Mapping[Wait, int]) -> list[Wait]:
@@ -233,50 +233,50 @@ class Evaluation:
         """Return the collectives that share a buffer with the first; an all-to-all shares none."""
         if first.kind is CollectiveKind.ALL_TO_ALL:
             return [first]
-        found = [
-            each for each in waits if each.goes_with(first, by_layout=self.combining.by_layout)
+        together = [
+            wait for wait in waits if wait.goes_with(first, by_layout=self.combining.by_layout)
         ]
-        return found if first.kind is not CollectiveKind.ALL_REDUCE else self._bucket(found)
+        return together if first.kind is not CollectiveKind.ALL_REDUCE else self._bucket(together)
 
     def _bucket(self, waits: Sequence[Wait]) -> list[Wait]:
         """Return those that are made first, up to the size of a bucket; at least one."""
         most = self.combining.bucket_bytes
         if most == math.inf:
             return [*waits]
-        found: list[Wait] = []
+        bucket: list[Wait] = []
         size = 0
         # Arrays are numbered as they are made: gradients of the last layer first.
-        for wait in sorted(waits, key=lambda each: each.number):
+        for wait in sorted(waits, key=lambda pending: pending.number):
             size += self._source(wait).nbytes
-            if found and size > most:
+            if bucket and size > most:
                 break
-            found.append(wait)
-        return found
+            bucket.append(wait)
+        return bucket
 
     def _wait(self, number: int, needed: Sharding) -> Wait | None:
         """Return the collective that the array needs first, or None if it needs none."""
-        held = self.held[number]
+        array = self.arrays[number]
         dtype = str(self.program.arrays[number].dtype)
         # Partial sums first: a shard of them is no shard of the array.
-        if held.ends:
-            return _ending(number, held, dtype)
+        if array.ends:
+            return _ending(number, array, dtype)
         step = self._first_missing(number, needed)
         return None if step is None else _moving(number, step, dtype)
 
-    def _first_missing(self, number: int, needed: Sharding) -> Step | None:
+    def _first_missing(self, number: int, needed: Sharding) -> ReshardingStep | None:
         """Return the first collective on the way to a layout; None if slices lead there."""
         missing = None
-        while needed not in self.held[number].pieces:
+        while needed not in self.arrays[number].pieces:
             step = self._steps(number)[needed]
             missing = missing if step.collective is None else step
             needed = step.before
         return missing
 
-    def _steps(self, number: int) -> dict[Sharding, Step]:
+    def _steps(self, number: int) -> dict[Sharding, ReshardingStep]:
         """Return the step that makes each layout of an array other than the stored one."""
         if number not in self.steps:
             layouts = self.book.of(array_type(self.program.arrays[number]))
-            steps = steps_to(layouts, self.held[number].stored, self.reads[number])
+            steps = steps_to(layouts, self.arrays[number].stored, self.reads[number])
             self.steps[number] = {step.after: step for step in steps}
         return self.steps[number]
 
@@ -288,7 +288,7 @@ class Evaluation:
         return self.barriers.setdefault((number, needed), jax.lax.optimization_barrier(piece))
 
     def _piece(self, number: int, needed: Sharding) -> Array:
-        pieces = self.held[number].pieces
+        pieces = self.arrays[number].pieces
         if needed not in pieces:
             step = self._steps(number)[needed]
             assert step.collective is None, (number, step)
@@ -303,23 +303,25 @@ class Evaluation:
         """Run one collective and store its results."""
         sources = [self._source(wait) for wait in waits]
         for wait, piece in zip(waits, self._collected(waits, sources), strict=True):
-            held = self.held[wait.number]
-            if held.ends:  # partial sums are useless once they are reduced
+            array = self.arrays[wait.number]
+            if array.ends:  # partial sums are useless once they are reduced
                 # One reduction at a time: `ends` may have a scatter and an all-reduce.
-                held.stored, held.ends, held.pieces = wait.after, held.ends[1:], {}
-            held.pieces[wait.after] = piece
+                array.stored, array.ends, array.pieces = wait.after, array.ends[1:], {}
+            array.pieces[wait.after] = piece
 
     def _source(self, wait: Wait) -> Array:
-        held = self.held[wait.number]
-        if held.ends:
-            return held.pieces[held.stored]
+        array = self.arrays[wait.number]
+        if array.ends:
+            return array.pieces[array.stored]
         return self._piece(wait.number, wait.before)
 
     def _collected(self, waits: Sequence[Wait], pieces: Sequence[Array]) -> list[Array]:
         kind, axes, dims = waits[0].kind, waits[0].axes, [wait.dim for wait in waits]
         if self.combining.by_compiler and len(waits) > 1 and kind in _COMBINED:
-            each = zip(waits, pieces, strict=True)
-            return [found for one, piece in each for found in self._collected((one,), (piece,))]
+            pairs = zip(waits, pieces, strict=True)
+            return [
+                collected for one, piece in pairs for collected in self._collected((one,), (piece,))
+            ]
         if kind is CollectiveKind.ALL_REDUCE:
             # The operator decides how partial results join: maxima must not be summed.
             join = _JOIN.get(waits[0].join, jax.lax.psum)
@@ -335,9 +337,9 @@ class Evaluation:
         return [moved]
 
 
-def _ending(number: int, held: Held, dtype: str) -> Wait:
-    end = held.ends[0]
-    after, dim = held.stored, -1
+def _ending(number: int, array: Held, dtype: str) -> Wait:
+    end = array.ends[0]
+    after, dim = array.stored, -1
     if end.scatter_dim is not None:
         dim = end.scatter_dim
         dims = list(after.dims)
@@ -347,21 +349,21 @@ def _ending(number: int, held: Held, dtype: str) -> Wait:
     return Wait(
         number=number,
         kind=CollectiveKind.REDUCE_SCATTER if scatters else CollectiveKind.ALL_REDUCE,
-        join=held.join if held.join in _JOIN else "add",
+        join=array.join if array.join in _JOIN else "add",
         dtype=dtype,
         axes=end.axes,
         dim=dim,
         to_dim=-1,
-        before=held.stored,
+        before=array.stored,
         after=after,
     )
 
 
-def _moving(number: int, step: Step, dtype: str) -> Wait:
+def _moving(number: int, step: ReshardingStep, dtype: str) -> Wait:
     assert step.collective is not None, step
     have, need = step.before.dims, step.after.dims
-    (dim,) = [place for place in range(len(have)) if len(need[place]) < len(have[place])]
-    to_dim = [place for place in range(len(have)) if len(need[place]) > len(have[place])]
+    (dim,) = [dim for dim in range(len(have)) if len(need[dim]) < len(have[dim])]
+    to_dim = [dim for dim in range(len(have)) if len(need[dim]) > len(have[dim])]
     return Wait(
         number=number,
         kind=step.collective.kind,
@@ -376,25 +378,25 @@ def _moving(number: int, step: Step, dtype: str) -> Wait:
 
 
 def _reads(
-    program: Program, choices: Sequence[OperatorChoice], results: Mapping[int, Sharding]
+    program: OperatorProgram, choices: Sequence[OperatorChoice], results: Mapping[int, Sharding]
 ) -> dict[int, list[Sharding]]:
     """Return the layouts in which each array is read, once each."""
-    found: dict[int, dict[Sharding, None]] = {}
+    reads: dict[int, dict[Sharding, None]] = {}
     for operator, choice in zip(program.operators, choices, strict=True):
         for number, sharding in zip(operator.inputs, choice.operands, strict=True):
-            found.setdefault(number, {})[sharding] = None
+            reads.setdefault(number, {})[sharding] = None
     for number, sharding in results.items():
-        found.setdefault(number, {})[sharding] = None
-    return {number: [*shardings] for number, shardings in found.items()}
+        reads.setdefault(number, {})[sharding] = None
+    return {number: [*shardings] for number, shardings in reads.items()}
 
 
-def _dependents(program: Program) -> list[int]:
+def _dependents(program: OperatorProgram) -> list[int]:
     """Return how many operators depend on each one, including itself."""
     # Sets of operators as bits of an integer: n ** 2 / 8 bytes, 12 MB for 10,000 operators.
     readers: dict[int, int] = {}
     counts: list[int] = []
-    for place, operator in reversed(list(enumerate(program.operators))):
-        reached = 1 << place
+    for position, operator in reversed(list(enumerate(program.operators))):
+        reached = 1 << position
         for number in operator.outputs:
             reached |= readers.get(number, 0)
         for number in operator.inputs:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jaxpipe.baselines.autoshard.spmd.program import Operator, Program
+from jaxpipe.baselines.autoshard.spmd.program import OperatorProgram, ProgramOperator
 from jaxpipe.baselines.autoshard.strategy import Axes, Axis, MeshShape, OperatorChoice, Sharding
 
 
@@ -29,11 +29,11 @@ def unended(choice: OperatorChoice) -> tuple[Sharding, ...]:
 
 
 def run_locally(
-    operator: Operator,
+    operator: ProgramOperator,
     choice: OperatorChoice,
     operands: Sequence[Array],
     *,
-    program: Program,
+    program: OperatorProgram,
     mesh: MeshShape,
 ) -> tuple[Array, ...]:
     """Return the shards of the results, partial sums where the choice says so."""
@@ -62,15 +62,17 @@ def index_along(axes: Axes, mesh: MeshShape) -> Array:
     return index
 
 
-def _new_sizes(_operator: Operator, _operands: Sequence[Array], shape: Any) -> dict[str, Any]:
+def _new_sizes(
+    _operator: ProgramOperator, _operands: Sequence[Array], shape: Any
+) -> dict[str, Any]:
     return {"new_sizes": shape}
 
 
-def _shape(_operator: Operator, _operands: Sequence[Array], shape: Any) -> dict[str, Any]:
+def _shape(_operator: ProgramOperator, _operands: Sequence[Array], shape: Any) -> dict[str, Any]:
     return {"shape": shape}
 
 
-def _slice(operator: Operator, operands: Sequence[Array], _shape: Any) -> dict[str, Any]:
+def _slice(operator: ProgramOperator, operands: Sequence[Array], _shape: Any) -> dict[str, Any]:
     """A dim that is split is not sliced."""
     limits = operator.params["limit_indices"]
     return {
@@ -79,12 +81,14 @@ def _slice(operator: Operator, operands: Sequence[Array], _shape: Any) -> dict[s
     }
 
 
-def _slice_sizes(_operator: Operator, _operands: Sequence[Array], shape: Any) -> dict[str, Any]:
+def _slice_sizes(
+    _operator: ProgramOperator, _operands: Sequence[Array], shape: Any
+) -> dict[str, Any]:
     return {"slice_sizes": shape}
 
 
 def _gather(
-    operator: Operator,
+    operator: ProgramOperator,
     choice: OperatorChoice,
     operands: Sequence[Array],
     _shape: Any,
@@ -99,16 +103,18 @@ def _gather(
         if dim not in numbers.collapsed_slice_dims and dim not in numbers.operand_batching_dims:
             sizes[dim] = min(sizes[dim], size)
     params["slice_sizes"] = tuple(sizes)
-    own, is_split = _own_indices(numbers.start_index_map, choice.operands[0], table, indices, mesh)
+    local, is_split = _own_indices(
+        numbers.start_index_map, choice.operands[0], table, indices, mesh
+    )
     if is_split:
         # Zeros: the all-reduce adds the row of the one device that has it.
         params |= {"mode": jax.lax.GatherScatterMode.FILL_OR_DROP, "fill_value": 0}
     assert operator.primitive is not None
-    return operator.primitive.bind(table, own, **params)
+    return operator.primitive.bind(table, local, **params)
 
 
 def _scatter_add(
-    operator: Operator,
+    operator: ProgramOperator,
     choice: OperatorChoice,
     operands: Sequence[Array],
     _shape: Any,
@@ -122,13 +128,13 @@ def _scatter_add(
     if choice.partial_axes:
         is_first = index_along(choice.partial_axes, mesh) == 0
         table = jnp.where(is_first, table, jnp.zeros_like(table))
-    own, is_split = _own_indices(
+    local, is_split = _own_indices(
         numbers.scatter_dims_to_operand_dims, choice.operands[0], table, indices, mesh
     )
     if is_split:
         params["mode"] = jax.lax.GatherScatterMode.FILL_OR_DROP
     assert operator.primitive is not None
-    return operator.primitive.bind(table, own, updates, **params)
+    return operator.primitive.bind(table, local, updates, **params)
 
 
 def _own_indices(
@@ -146,8 +152,8 @@ def _own_indices(
     return jnp.where(signed < 0, jnp.int32(2**31 - 1), signed), True
 
 
-_Adapt = Callable[[Operator, Sequence[Array], Any], dict[str, Any]]
-_Special = Callable[[Operator, OperatorChoice, Sequence[Array], Any, MeshShape], Array]
+_Adapt = Callable[[ProgramOperator, Sequence[Array], Any], dict[str, Any]]
+_Special = Callable[[ProgramOperator, OperatorChoice, Sequence[Array], Any, MeshShape], Array]
 
 _ADAPT: Final[Mapping[str, _Adapt]] = MappingProxyType(
     {

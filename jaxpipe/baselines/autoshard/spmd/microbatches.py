@@ -25,7 +25,7 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxpipe.baselines.autoshard.spmd.interpret import Evaluation, Held
-from jaxpipe.baselines.autoshard.spmd.program import Operator, Program
+from jaxpipe.baselines.autoshard.spmd.program import OperatorProgram, ProgramOperator
 from jaxpipe.baselines.autoshard.strategy import Sharding
 from jaxpipe.errors import PlanError
 
@@ -47,7 +47,7 @@ class Phases:
     marks: tuple[int, ...]
 
 
-def phases_of(program: Program, batch: Sequence[int]) -> Phases:
+def phases_of(program: OperatorProgram, batch: Sequence[int]) -> Phases:
     """Return what runs for each microbatch, given the arguments that are the batch.
 
     Raises:
@@ -55,20 +55,20 @@ def phases_of(program: Program, batch: Sequence[int]) -> Phases:
     """
     on_batch, on_sums = set(batch), set[int]()
     before, repeated, after, marks = [], [], [], []
-    for place, operator in enumerate(program.operators):
+    for position, operator in enumerate(program.operators):
         is_after = not on_sums.isdisjoint(operator.inputs)
         if is_after and not (on_batch - on_sums).isdisjoint(operator.inputs):
             raise _unmarked(operator.name)
         if is_after:
-            after.append(place)
+            after.append(position)
             on_sums.update(operator.outputs)
         elif on_batch.isdisjoint(operator.inputs):
-            before.append(place)
+            before.append(position)
         else:
-            repeated.append(place)
+            repeated.append(position)
             on_batch.update(operator.outputs)
             if _is_mark(operator):
-                marks.append(place)
+                marks.append(position)
                 on_sums.update(operator.outputs)
     if not (on_batch - on_sums).isdisjoint(program.results):
         raise _unmarked("a result")
@@ -98,10 +98,10 @@ def run_microbatches(
     `batch` are the arguments of which each device's piece is divided along its first dim.
     """
     phases = phases_of(evaluation.program, batch)
-    own = {number: held for number, held in arguments.items() if number not in batch}
-    evaluation.start(own, results)
+    unbatched = {number: value for number, value in arguments.items() if number not in batch}
+    evaluation.start(unbatched, results)
     evaluation.run_operators(phases.before)
-    outputs = [evaluation.program.operators[place].outputs[0] for place in phases.marks]
+    outputs = [evaluation.program.operators[position].outputs[0] for position in phases.marks]
     total: list[Held] = []
     for index in range(num_microbatches):
         pieces = [_part(arguments[number][1], index, num_microbatches) for number in batch]
@@ -110,9 +110,9 @@ def run_microbatches(
         part = evaluation.part(guarded=duplex and index > 0)
         part.hold({n: (arguments[n][0], p) for n, p in zip(batch, pieces, strict=True)})
         part.run_operators(phases.repeated)
-        made = [part.held[number] for number in outputs]
+        made = [part.arrays[number] for number in outputs]
         total = [*map(_added, total, made)] if total else made
-    evaluation.held.update(zip(outputs, total, strict=True))
+    evaluation.arrays.update(zip(outputs, total, strict=True))
     evaluation.run_operators(phases.after)
     return evaluation.results(results)
 
@@ -124,10 +124,10 @@ def _part(piece: Array, index: int, num_microbatches: int) -> Array:
 
 def _ordered(pieces: Sequence[Array], total: Sequence[Held]) -> list[Array]:
     """Return pieces that are there once the sums so far are: activations of one microbatch live."""
-    sums = [held.pieces[held.stored] for held in total]
+    sums = [array.pieces[array.stored] for array in total]
     after = jax.lax.optimization_barrier((list(pieces), sums))
-    for held, value in zip(total, after[1], strict=True):
-        held.pieces[held.stored] = value
+    for array, value in zip(total, after[1], strict=True):
+        array.pieces[array.stored] = value
     return after[0]
 
 
@@ -136,7 +136,7 @@ def _added(total: Held, part: Held) -> Held:
     return Held(total.stored, {total.stored: piece}, total.ends, total.join)
 
 
-def _is_mark(operator: Operator) -> bool:
+def _is_mark(operator: ProgramOperator) -> bool:
     return operator.name == "name" and operator.params.get("name") == _MARK
 
 

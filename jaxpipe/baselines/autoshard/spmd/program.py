@@ -16,13 +16,13 @@ import numpy as np
 from jax.extend.core import Primitive
 
 from jaxpipe.baselines.autoshard.graph import ArrayType
-from jaxpipe.baselines.autoshard.graph.rule import Form, Rule
+from jaxpipe.baselines.autoshard.graph.rule import EquationForm, Rule
 from jaxpipe.baselines.autoshard.graph.rules import rule_of
 from jaxpipe.jaxpr import Equation, FlatJaxpr, Variable, flatten, live, varying
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
+class ProgramOperator:
     """One operator: a primitive, its parameters, and the numbers of what it reads and writes.
 
     Args:
@@ -43,7 +43,7 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class OperatorProgram:
     """The operators of a step, in an order in which they can run.
 
     Args:
@@ -54,14 +54,14 @@ class Program:
         arrays: shape and dtype of every array, by number.
     """
 
-    operators: tuple[Operator, ...]
+    operators: tuple[ProgramOperator, ...]
     arguments: tuple[int, ...]
     results: tuple[int, ...]
     constants: Mapping[int, Any]
     arrays: Mapping[int, jax.ShapeDtypeStruct]
 
 
-def trace_program(step: Callable[..., Any], *arguments: Any) -> Program:
+def trace_program(step: Callable[..., Any], *arguments: Any) -> OperatorProgram:
     """Return the operators of a step of these arguments, which may be abstract.
 
     >>> x = jax.ShapeDtypeStruct((3,), "float32")
@@ -75,16 +75,16 @@ def trace_program(step: Callable[..., Any], *arguments: Any) -> Program:
     depends = varying(flat)
     # Must count as `trace_step` does: strategies name operators by these indices.
     indices = count()
-    return Program(
+    return OperatorProgram(
         operators=tuple(
             _operator(equation, number, index=_index(equation, depends, indices))
             for equation in flat.equations
         ),
         arguments=tuple(number[variable] for variable in flat.arguments),
         results=tuple(number[variable] for variable in flat.results),
-        constants={n: each.value for each, n in number.items() if each.is_constant},
+        constants={n: atom.value for atom, n in number.items() if atom.is_constant},
         arrays={
-            n: jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype) for each, n in number.items()
+            n: jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom, n in number.items()
         },
     )
 
@@ -97,10 +97,10 @@ def array_type(array: jax.ShapeDtypeStruct) -> ArrayType:
 
 def _variables(flat: FlatJaxpr) -> dict[Variable, None]:
     """Return all variables in order, each once."""
-    found = dict.fromkeys(flat.arguments)
+    variables = dict.fromkeys(flat.arguments)
     for equation in flat.equations:
-        found.update(dict.fromkeys((*equation.operands, *equation.results)))
-    return found | dict.fromkeys(flat.results)
+        variables.update(dict.fromkeys((*equation.operands, *equation.results)))
+    return variables | dict.fromkeys(flat.results)
 
 
 def _index(equation: Equation, depends: Set[Variable], indices: Iterator[int]) -> int | None:
@@ -110,13 +110,15 @@ def _index(equation: Equation, depends: Set[Variable], indices: Iterator[int]) -
     return next(indices)
 
 
-def _operator(equation: Equation, number: Mapping[Variable, int], *, index: int | None) -> Operator:
+def _operator(
+    equation: Equation, number: Mapping[Variable, int], *, index: int | None
+) -> ProgramOperator:
     operands, results = (
         tuple(variable.aval.shape for variable in variables)
         for variables in (equation.operands, equation.results)
     )
-    form = Form(operands=operands, results=results, params=equation.params)
-    return Operator(
+    form = EquationForm(operands=operands, results=results, params=equation.params)
+    return ProgramOperator(
         name=equation.primitive,
         primitive=None if equation.source is None else equation.source.primitive,
         params=equation.params,

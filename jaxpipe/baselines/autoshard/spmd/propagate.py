@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from jaxpipe.baselines.autoshard.graph.rule import Dims
-from jaxpipe.baselines.autoshard.spmd.program import Operator, Program
+from jaxpipe.baselines.autoshard.spmd.program import OperatorProgram, ProgramOperator
 from jaxpipe.baselines.autoshard.strategy import (
     Axes,
     Axis,
@@ -35,7 +35,7 @@ _EXTREMES = frozenset(("reduce_max", "reduce_min"))
 
 
 def propagate(
-    program: Program,
+    program: OperatorProgram,
     mesh: MeshShape,
     *,
     arguments: Mapping[int, Sharding],
@@ -71,7 +71,7 @@ def propagate(
 class _State:
     """What has been decided so far; `light` are arrays that were stored, not computed."""
 
-    program: Program
+    program: OperatorProgram
     mesh: MeshShape
     scatter: bool
     split: Mapping[int, Mapping[int, Axes]]
@@ -81,7 +81,7 @@ class _State:
 
 
 def _decided(
-    operator: Operator, state: _State, given: Mapping[int, OperatorChoice]
+    operator: ProgramOperator, state: _State, given: Mapping[int, OperatorChoice]
 ) -> OperatorChoice:
     choice = given.get(operator.index) if operator.index is not None else None
     choice = _choose(operator, state) if choice is None else choice
@@ -92,7 +92,7 @@ def _decided(
     return choice
 
 
-def _choose(operator: Operator, state: _State) -> OperatorChoice:
+def _choose(operator: ProgramOperator, state: _State) -> OperatorChoice:
     rule = operator.rule
     split = None if operator.index is None else state.split.get(operator.index)
     split = _split_factors(operator, state) if split is None else split
@@ -105,7 +105,7 @@ def _choose(operator: Operator, state: _State) -> OperatorChoice:
     return _ended(operator, state, OperatorChoice(operands=operands, results=results), axes)
 
 
-def _split_factors(operator: Operator, state: _State) -> dict[int, Axes]:
+def _split_factors(operator: ProgramOperator, state: _State) -> dict[int, Axes]:
     """Let each axis split one factor of an array: the first candidate that divides evenly."""
     rule, mesh = operator.rule, state.mesh
     summed = frozenset(rule.summed)
@@ -122,7 +122,7 @@ def _split_factors(operator: Operator, state: _State) -> dict[int, Axes]:
     return split
 
 
-def _beside(operator: Operator, factor: int) -> set[int]:
+def _beside(operator: ProgramOperator, factor: int) -> set[int]:
     """Return the other factors of an operator, or of that array of a barrier."""
     arrays = (*operator.rule.operands, *operator.rule.results)
     # A barrier passes several arrays on: an axis may split each of them.
@@ -131,17 +131,17 @@ def _beside(operator: Operator, factor: int) -> set[int]:
     return {other for dims in arrays for other in dims if other is not None} - {factor}
 
 
-def _candidates(operator: Operator, state: _State) -> Iterable[tuple[int, Axes]]:
+def _candidates(operator: ProgramOperator, state: _State) -> Iterable[tuple[int, Axes]]:
     """Yield the factors that are split in some operand, or wanted so in a result, best first."""
     rule = operator.rule
     summed = frozenset(rule.summed)
-    found = [
+    candidates = [
         (number in state.light, factor in summed, factor, axes)
         for number, dims in zip(operator.inputs, rule.operands, strict=True)
         for factor, axes in _split_dims(dims, state.stored[number])
     ]
     # Stable, by two keys: of equal candidates that of the earlier operand goes first.
-    for _, _, factor, axes in sorted(found, key=lambda each: each[:2]):
+    for _, _, factor, axes in sorted(candidates, key=lambda candidate: candidate[:2]):
         yield factor, axes
     for number, dims in zip(operator.outputs, rule.results, strict=True):
         if number in state.wanted:
@@ -160,11 +160,13 @@ def _sharding(dims: Dims, split: Mapping[int, Axes]) -> Sharding:
     return Sharding(tuple(() if factor is None else split.get(factor, ()) for factor in dims))
 
 
-def _ended(operator: Operator, state: _State, choice: OperatorChoice, axes: Axes) -> OperatorChoice:
+def _ended(
+    operator: ProgramOperator, state: _State, choice: OperatorChoice, axes: Axes
+) -> OperatorChoice:
     """Reduce partial sums: reduce-scatter if the result is wanted split, else all-reduce."""
     (number,), (result,) = operator.outputs, choice.results
     wanted = state.wanted.get(number)
-    whole: list[Axis] = []
+    ended: list[Axis] = []
     ends: list[PartialSum] = []
     # One by one: an axis that cannot be scattered must not keep the other from it.
     for axis in axes:
@@ -173,13 +175,13 @@ def _ended(operator: Operator, state: _State, choice: OperatorChoice, axes: Axes
         shape = state.program.arrays[number].shape
         # `psum_scatter` adds: there is none for extremes.
         if operator.name in _EXTREMES or grown is None or not grown.fits(shape, state.mesh):
-            whole.append(axis)
+            ended.append(axis)
         else:
             result = grown
             ends.append(PartialSum(axes=(axis,), scatter_dim=dim))
     # Last, so that it has the bytes of the scattered result.
-    if whole:
-        ends.append(PartialSum(axes=tuple(whole)))
+    if ended:
+        ends.append(PartialSum(axes=tuple(ended)))
     return OperatorChoice(operands=choice.operands, results=(result,), partial=tuple(ends))
 
 
@@ -189,7 +191,7 @@ def _grown(sharding: Sharding, dim: int, axis: Axis) -> Sharding:
     return Sharding(tuple(dims))
 
 
-def _wanted(program: Program, results: Mapping[int, Sharding]) -> dict[int, Sharding]:
+def _wanted(program: OperatorProgram, results: Mapping[int, Sharding]) -> dict[int, Sharding]:
     """Propagate the shardings of the results backwards through elementwise operators."""
     wanted = {number: sharding for number, sharding in results.items() if sharding.axes}
     for operator in reversed(program.operators):
@@ -197,14 +199,14 @@ def _wanted(program: Program, results: Mapping[int, Sharding]) -> dict[int, Shar
         if any(operator.rule.sizes[factor] > 1 for factor in operator.rule.summed):
             continue
         for number, dims in zip(operator.inputs, operator.rule.operands, strict=True):
-            found = _carried(operator, wanted, dims)
+            carried = _carried(operator, wanted, dims)
             # Of several readers, the one that splits most.
-            if found.axes and len(found.axes) > len(wanted.get(number, replicated(0)).axes):
-                wanted[number] = found
+            if carried.axes and len(carried.axes) > len(wanted.get(number, replicated(0)).axes):
+                wanted[number] = carried
     return wanted
 
 
-def _carried(operator: Operator, wanted: Mapping[int, Sharding], dims: Dims) -> Sharding:
+def _carried(operator: ProgramOperator, wanted: Mapping[int, Sharding], dims: Dims) -> Sharding:
     split: dict[int, Axes] = {}
     for number, result_dims in zip(operator.outputs, operator.rule.results, strict=True):
         if number in wanted:

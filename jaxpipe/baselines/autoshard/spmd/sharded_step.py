@@ -13,7 +13,7 @@ from jaxpipe.baselines.autoshard.resharding import Computed, LayoutBook, carried
 from jaxpipe.baselines.autoshard.spmd.check_choice import check_choices
 from jaxpipe.baselines.autoshard.spmd.interpret import Combining, Evaluation
 from jaxpipe.baselines.autoshard.spmd.microbatches import phases_of, run_microbatches, times_of
-from jaxpipe.baselines.autoshard.spmd.program import Program, array_type, trace_program
+from jaxpipe.baselines.autoshard.spmd.program import OperatorProgram, array_type, trace_program
 from jaxpipe.baselines.autoshard.spmd.propagate import propagate
 from jaxpipe.baselines.autoshard.strategy import (
     MeshShape,
@@ -64,9 +64,7 @@ class NamedStep:
         if self.microbatches < 1:
             raise PlanError(f"`microbatches` must be at least 1, is {self.microbatches}; raise it")
         if self.duplex and self.microbatches != 2:
-            raise PlanError(
-                f"a `duplex` has two halves: `microbatches` is {self.microbatches}; set it to 2"
-            )
+            raise PlanError(f"`microbatches` ({self.microbatches}) must be 2 with `duplex`")
 
     @property
     def batch(self) -> tuple[str, ...]:
@@ -108,7 +106,7 @@ class ShardedProgram:
     `batch` are the arguments that microbatches divide.
     """
 
-    program: Program
+    program: OperatorProgram
     arguments: tuple[Sharding, ...]
     results: tuple[Sharding, ...]
     choices: tuple[OperatorChoice, ...]
@@ -149,7 +147,7 @@ def shard_program(step: NamedStep, arguments: Sequence[Any], strategy: Strategy)
 
 
 def _carried(
-    program: Program,
+    program: OperatorProgram,
     choices: Sequence[OperatorChoice],
     mesh: MeshShape,
     times: Mapping[int, int],
@@ -161,13 +159,13 @@ def _carried(
     return carried(
         [
             Computed(
-                primitive=each.name,
-                inputs=each.inputs,
-                outputs=each.outputs,
-                rule=each.rule,
-                times=times.get(place, 1),
+                primitive=operator.name,
+                inputs=operator.inputs,
+                outputs=operator.outputs,
+                rule=operator.rule,
+                times=times.get(position, 1),
             )
-            for place, each in enumerate(program.operators)
+            for position, operator in enumerate(program.operators)
         ],
         choices,
         {number: array_type(array) for number, array in program.arrays.items()},
@@ -235,16 +233,16 @@ def local_step(
             combining=combining,
             book=LayoutBook(mesh=mesh),
         )
-        held = dict(
+        arrays = dict(
             zip(program.arguments, zip(sharded.arguments, pieces, strict=True), strict=True)
         )
         wanted = dict(zip(program.results, sharded.results, strict=True))
         if step.microbatches == 1:
-            return tuple(evaluation.run(held, wanted))
+            return tuple(evaluation.run(arrays, wanted))
         return tuple(
             run_microbatches(
                 evaluation,
-                held,
+                arrays,
                 wanted,
                 batch=sharded.batch,
                 num_microbatches=step.microbatches,
@@ -306,7 +304,7 @@ def _paths(trees: Sequence[Any], names: Sequence[str]) -> list[str]:
 
 
 def _numbers_of(
-    names: Sequence[str], step: NamedStep, arguments: Sequence[Any], program: Program
+    names: Sequence[str], step: NamedStep, arguments: Sequence[Any], program: OperatorProgram
 ) -> tuple[int, ...]:
     """Return the numbers of the arrays in these arguments."""
     owners = [
@@ -318,7 +316,7 @@ def _numbers_of(
     return tuple(number for owner, number in pairs if owner in names)
 
 
-def _shapes(program: Program, numbers: Sequence[int]) -> list[tuple[int, ...]]:
+def _shapes(program: OperatorProgram, numbers: Sequence[int]) -> list[tuple[int, ...]]:
     return [program.arrays[number].shape for number in numbers]
 
 
@@ -328,28 +326,28 @@ def _named(
     shapes: Sequence[tuple[int, ...]],
     mesh: MeshShape,
 ) -> tuple[Sharding, ...]:
-    found: list[Sharding] = []
+    shardings_found: list[Sharding] = []
     for path, shape in zip(paths, shapes, strict=True):
         sharding = _sharding_of(shardings, path, shape)
         if not sharding.fits(shape, mesh):
             raise PlanError(
-                f"a sharding divides each dim evenly: `{path}` is {shape}, its sharding {sharding} "
+                f"`{path}`, of shape {shape}, must be divided evenly by its sharding, {sharding} "
                 f"on {mesh.dp} x {mesh.op} devices; trace the strategy and the step alike"
             )
-        found.append(sharding)
-    return tuple(found)
+        shardings_found.append(sharding)
+    return tuple(shardings_found)
 
 
 def _sharding_of(shardings: Mapping[str, Sharding], path: str, shape: tuple[int, ...]) -> Sharding:
     if path not in shardings:
         raise PlanError(
-            f"a strategy says how each argument and result is sharded: `{path}` is missing; it "
-            f"names {', '.join(sorted(shardings)[:4])} and others"
+            f"`{path}` has no sharding: the strategy must have one for each argument and result, "
+            f"and has {', '.join(sorted(shardings)[:4])} and others"
         )
     sharding = shardings[path]
     if len(sharding.dims) != len(shape):
         raise PlanError(
-            f"a sharding has as many dims as its array: `{path}` is {shape}, its sharding "
-            f"{sharding}; trace the strategy and the step alike"
+            f"`{path}`, of shape {shape}, must have as many dims as its sharding, {sharding}; "
+            "trace the strategy and the step alike"
         )
     return sharding

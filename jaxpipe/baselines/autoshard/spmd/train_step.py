@@ -125,7 +125,7 @@ def train_step(
         if microbatches > 1:
             return _of_sums(summed_loss, params, tokens, targets)
         # `loss` is a sum: the mean needs the number of targets, which padding lowers.
-        mean = lambda *each: summed_loss(*each) / _num_targets(targets)  # noqa: E731
+        mean = lambda *arguments: summed_loss(*arguments) / _num_targets(targets)  # noqa: E731
         loss, grads = jax.value_and_grad(mean)(params, tokens, targets)
         # Moments and updates are float32: small updates would vanish in a shorter format.
         return loss, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), grads)
@@ -133,13 +133,13 @@ def train_step(
     def step(state: Tree, tokens: Array, targets: Array) -> tuple[Tree, Array]:
         loss, grads = gradients(state["params"], tokens, targets)
         master = state.get("master", state["params"])
-        updates, kept = optimizer.update(grads, state["optimizer"], master)
+        updates, moments = optimizer.update(grads, state["optimizer"], master)
         new = optax.apply_updates(master, updates)
         if "master" not in state:
-            return {"params": new, "optimizer": kept}, loss
+            return {"params": new, "optimizer": moments}, loss
         # Cast from the master each step: rounding does not accumulate.
         cast = jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), new, state["params"])
-        return {"params": cast, "optimizer": kept, "master": new}, loss
+        return {"params": cast, "optimizer": moments, "master": new}, loss
 
     return step
 
@@ -150,7 +150,7 @@ def _of_sums(
     """Return the mean loss and its gradients, from sums that are marked."""
     # A constant, which all microbatches share: gradients of a bare sum overflow float16.
     size = jnp.float32(targets.size)
-    scaled = lambda *each: summed_loss(*each) / size  # noqa: E731
+    scaled = lambda *arguments: summed_loss(*arguments) / size  # noqa: E731
     loss, grads = jax.value_and_grad(scaled)(params, tokens, targets)
     # In float32 before they are added up.
     wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), grads)

@@ -42,13 +42,13 @@ class OperatorChoice:
     @property
     def partial_axes(self) -> tuple[Axis, ...]:
         """All axes along which devices hold partial sums, in the order of the mesh."""
-        return tuple(sorted(axis for each in self.partial for axis in each.axes))
+        return tuple(sorted(axis for partial_sum in self.partial for axis in partial_sum.axes))
 
     def __str__(self) -> str:
         ends = "".join(
-            f" +{''.join(str(int(axis)) for axis in each.axes)}"
-            + ("" if each.scatter_dim is None else f">{each.scatter_dim}")
-            for each in self.partial
+            f" +{''.join(str(int(axis)) for axis in partial_sum.axes)}"
+            + ("" if partial_sum.scatter_dim is None else f">{partial_sum.scatter_dim}")
+            for partial_sum in self.partial
         )
         return f"{','.join(map(str, self.operands))}->{','.join(map(str, self.results))}{ends}"
 
@@ -67,7 +67,8 @@ def parse_choice(text: str) -> OperatorChoice:
     operands, arrow, results = shardings.partition("->")
     if not arrow:
         raise PlanError(
-            f"an operator's choice reads operands->results, is {text!r}; write 'S0R,RS1->S0S1'"
+            f"cannot parse the choice of an operator {text!r}: expected operands->results, for "
+            "example 'S0R,RS1->S0S1'"
         )
     return OperatorChoice(
         operands=_listed(operands),
@@ -77,7 +78,7 @@ def parse_choice(text: str) -> OperatorChoice:
 
 
 def _listed(text: str) -> tuple[Sharding, ...]:
-    return tuple(parse_sharding(each) for each in text.split(",")) if text else ()
+    return tuple(parse_sharding(word) for word in text.split(",")) if text else ()
 
 
 def _parse_end(text: str) -> PartialSum:
@@ -87,8 +88,8 @@ def _parse_end(text: str) -> PartialSum:
     # A dim has one digit or two; Python refuses to convert 4,300 digits.
     if not known or (scattered and not (dim.isdecimal() and len(dim) <= 2)):
         raise PlanError(
-            f"a partial sum is a plus, its axes, and > with a dim if scattered, is {text[:40]!r}; "
-            "write '+1' or '+1>0'"
+            f"cannot parse partial sum {text[:40]!r}: expected '+AXES' or '+AXES>DIM', for example "
+            "'+1>0'"
         )
     return PartialSum(
         axes=tuple(Axis(int(axis)) for axis in axes), scatter_dim=int(dim) if scattered else None

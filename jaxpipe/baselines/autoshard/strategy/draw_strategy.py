@@ -56,8 +56,10 @@ def draw_collectives(
     all-reduce   op   x 3   6 MB   6 ms
     """
     groups: dict[tuple[str, str], list[Collective]] = defaultdict(list)
-    for each in collectives:
-        groups[str(each.kind), "x".join(axis.label for axis in each.axes)].append(each)
+    for collective in collectives:
+        groups[str(collective.kind), "x".join(axis.label for axis in collective.axes)].append(
+            collective
+        )
     return "\n".join(
         _aligned(
             [
@@ -65,7 +67,7 @@ def draw_collectives(
                     kind,
                     axes,
                     f"x {len(members)}",
-                    f"{sum(each.num_bytes for each in members) / 1e6:.4g} MB",
+                    f"{sum(member.num_bytes for member in members) / 1e6:.4g} MB",
                     f"{_total_s(members, mesh, launch_s) * 1e3:.4g} ms",
                 )
                 for (kind, axes), members in sorted(groups.items())
@@ -75,7 +77,7 @@ def draw_collectives(
 
 
 def _total_s(members: Sequence[Collective], mesh: MeshShape, launch_s: float) -> float:
-    return sum(collective_s(each, mesh, launch_s=launch_s) for each in members)
+    return sum(collective_s(member, mesh, launch_s=launch_s) for member in members)
 
 
 def _pattern(path: str) -> str:

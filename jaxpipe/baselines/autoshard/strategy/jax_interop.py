@@ -33,8 +33,8 @@ def jax_mesh(mesh: MeshShape, devices: Sequence[Device] | None = None) -> Mesh:
     devices = jax.devices() if devices is None else devices
     if len(devices) < mesh.num_devices:
         raise PlanError(
-            f"a mesh needs a device at each place: `dp` x `op` is {mesh.dp} x {mesh.op}, there are "
-            f"{len(devices)} devices; make an axis shorter"
+            f"`dp` ({mesh.dp}) x `op` ({mesh.op}) must be at most the number of devices, "
+            f"{len(devices)}; lower one of them"
         )
     grid = np.asarray(devices[: mesh.num_devices], dtype=object).reshape(mesh.sizes)
     return Mesh(grid, tuple(axis.label for axis in Axis))

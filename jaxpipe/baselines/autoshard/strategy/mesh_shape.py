@@ -61,10 +61,7 @@ class MeshShape:
     def __post_init__(self) -> None:
         for name in ("dp", "op"):
             if not getattr(self, name) >= 1:
-                raise PlanError(
-                    f"an axis has at least one device: `{name}` is {getattr(self, name)}; "
-                    "give 1 or more"
-                )
+                raise PlanError(f"`{name}` ({getattr(self, name)}) must be at least 1")
 
     @property
     def num_devices(self) -> int:
@@ -115,8 +112,8 @@ def mesh_on(cluster: Cluster, *, dp: int, op: int) -> MeshShape:
     """
     if dp * op > len(cluster):
         raise PlanError(
-            f"a mesh needs a device at each place: `dp` x `op` is {dp} x {op}, the cluster "
-            f"{cluster.name!r} has {len(cluster)} devices; make an axis shorter"
+            f"`dp` ({dp}) x `op` ({op}) must be at most the {len(cluster)} devices of cluster "
+            f"{cluster.name!r}; lower one of them"
         )
     # Devices are numbered row by row: neighbours along dp are op devices apart.
     along_dp = [[i * op + j for i in range(dp)] for j in range(op)]
@@ -128,10 +125,10 @@ def mesh_on(cluster: Cluster, *, dp: int, op: int) -> MeshShape:
 
 def _slowest(cluster: Cluster, rings: list[list[int]]) -> AxisLink:
     hops = [
-        cluster.link(ring[place], ring[(place + 1) % len(ring)])
+        cluster.link(ring[index], ring[(index + 1) % len(ring)])
         for ring in rings
         if len(ring) > 1
-        for place in range(len(ring))  # the ring closes: its last hop may be the slowest
+        for index in range(len(ring))  # the ring closes: its last hop may be the slowest
     ]
     return AxisLink(
         latency_s=max((hop.latency_s for hop in hops), default=0.0),

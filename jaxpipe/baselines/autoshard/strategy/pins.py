@@ -46,12 +46,12 @@ class Pins:
 
     def argument(self, path: str) -> Sharding | None:
         """Return the pinned sharding of an argument, or None."""
-        found = None
+        pinned = None
         for pattern, sharding in self.arguments.items():
             # Equality first: in a pattern, "[" would start a set of characters.
             if pattern == path or fnmatchcase(path, pattern):
-                found = sharding
-        return found
+                pinned = sharding
+        return pinned
 
     def __or__(self, other: "Pins") -> "Pins":
         """Return the union; `other` wins conflicts."""
@@ -88,10 +88,14 @@ def pins_from(tree: Any) -> Pins:
         PlanError: a key or a value is wrong.
     """
     if not isinstance(tree, Mapping):
-        raise PlanError(f"pins have `arguments` and `operators`, not {tree!r:.80}; add one of them")
+        raise PlanError(
+            f"`arguments` or `operators` must be among the pins, not {tree!r:.80}; add one of them"
+        )
     for key in tree:
         if key not in ("arguments", "operators"):
-            raise PlanError(f"pins have `arguments` and `operators`, not {key!r}; remove it")
+            raise PlanError(
+                f"`{key!s:.80}` is unknown among pins: choose from arguments, operators"
+            )
     arguments, operators = _table(tree, "arguments"), _table(tree, "operators")
     for number in operators:
         # Bounded: Python refuses to convert 4,300 digits.

@@ -39,7 +39,7 @@ class Sharding:
         # A device would then hold the diagonal blocks alone, and the rest would be on none.
         if len(set(axes)) != len(axes):
             raise PlanError(
-                f"an axis splits one dim: the `sharding` {self} has one twice; make one of them R"
+                f"`sharding` ({self}) has an axis twice: an axis splits one dim; make one of them R"
             )
 
     def __str__(self) -> str:
@@ -105,7 +105,7 @@ def parse_sharding(text: str) -> Sharding:
         return Sharding(())
     if not text or not re.fullmatch(f"(?:{_DIM.pattern})+", text):
         raise PlanError(
-            f"a `sharding` is R, S0, S1, S01 or S10 for each dim, is {text!r}; write S0R for rows "
+            f"`sharding` ({text!r}) must be R, S0, S1, S01 or S10 for each dim; write S0R for rows "
             f"over dp, {_SCALAR!r} for a scalar"
         )
     dims = [match.group(1) or "" for match in _DIM.finditer(text)]

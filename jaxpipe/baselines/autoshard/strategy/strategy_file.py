@@ -71,9 +71,9 @@ def strategy_text(strategy: Strategy) -> str:
         mesh=_Mesh(
             dp=mesh.dp, op=mesh.op, dp_link=_to_file(mesh.dp_link), op_link=_to_file(mesh.op_link)
         ),
-        arguments={path: str(each) for path, each in strategy.arguments.items()},
-        results={path: str(each) for path, each in strategy.results.items()},
-        operators={number: str(each) for number, each in strategy.operators.items()},
+        arguments={path: str(argument) for path, argument in strategy.arguments.items()},
+        results={path: str(result) for path, result in strategy.results.items()},
+        operators={number: str(operator) for number, operator in strategy.operators.items()},
         zero=strategy.zero,
         seconds=strategy.seconds,
         bound_s=strategy.bound_s,

@@ -44,13 +44,13 @@ class Trackers:
         values = {name: value for name, value in flat.items() if value is not None}
         step = values.pop("step")
         values |= _link_values(metrics.links)
-        for each in self._all:
-            each.log(step, values)
+        for tracker in self._all:
+            tracker.log(step, values)
 
     def close(self) -> None:
         """Wait for all trackers to finish, each for a limited time."""
-        for each in self._all:
-            each.close(timeout_s=_CLOSE_TIMEOUT_S)  # each has its own: one may hang
+        for tracker in self._all:
+            tracker.close(timeout_s=_CLOSE_TIMEOUT_S)  # each has its own: one may hang
 
 
 def _link_values(report: LinkReport | None) -> dict[str, float]:
@@ -85,6 +85,6 @@ def check_installed(kinds: Sequence[TrackerKind]) -> None:
     for kind in kinds:
         if find_spec(_MODULES[kind]) is None:
             raise ConfigError(
-                f"each tracker needs its own package: `run.trackers` has {kind}, and "
-                f"{_MODULES[kind]} is not installed; pip install 'jaxpipe[{kind}]', or leave it out"
+                f"`run.trackers` has {kind}, and {_MODULES[kind]} is not installed; pip install "
+                f"'jaxpipe[{kind}]', or leave it out"
             )

@@ -48,18 +48,18 @@ class SplitBackward:
         of_output = jax.tree.leaves(cotangent)  # the last arguments
         inputs |= enumerate(of_output, start=len(self.flat.arguments) - len(of_output))
         # The weights are among the inputs too: `weight_part` receives them again, instead of here.
-        kept = {p: inputs[p] for p in sorted(self.halves.second_inputs & inputs.keys())}
-        return Carried(kept=kept, crossing=crossing, split=self)
+        inputs_kept = {p: inputs[p] for p in sorted(self.halves.second_inputs & inputs.keys())}
+        return Carried(values=inputs_kept, crossing=crossing, split=self)
 
     def weight_part(self, carried: "Carried", weights: Any) -> Any:
         """Return the gradients of the weights."""
         # Arguments are residuals, weights, cotangent.
         known = enumerate(jax.tree.leaves(weights), start=self.num_residuals)
-        values = self._values(carried.kept | dict(known))
+        values = self._values(carried.values | dict(known))
         values.update(zip(crossing_keys(self.halves), carried.crossing, strict=True))
         run_second(self.flat, self.halves, values)
-        found = [read(values, atom) for atom in self.flat.results[:-1]]
-        return jax.tree.unflatten(self.of_weights_structure, found)
+        cotangents = [read(values, atom) for atom in self.flat.results[:-1]]
+        return jax.tree.unflatten(self.of_weights_structure, cotangents)
 
     def _values(self, inputs: dict[int, Any]) -> Values:
         return {self.flat.arguments[position]: array for position, array in inputs.items()}
@@ -68,12 +68,12 @@ class SplitBackward:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """What lives between the halves: the inputs `kept`, by their position, and what crosses.
+    """What lives between the halves: `values` of inputs, by their position, and what crosses.
 
     `split` is None where nothing is computed, as in a paced run.
     """
 
-    kept: dict[int, Any]
+    values: dict[int, Any]
     crossing: Crossing
     split: SplitBackward | None = field(metadata={"static": True})
 
@@ -92,7 +92,7 @@ def split_backward(
     >>> split = split_backward(backward, *arguments)
     >>> of_input, crossing = split.input_part(*arguments)
     >>> carried = split.carry(arguments[0], arguments[2], crossing)
-    >>> jax.tree.map(jnp.shape, (carried.kept, carried.crossing))
+    >>> jax.tree.map(jnp.shape, (carried.values, carried.crossing))
     ({1: (2, 3), 3: (2, 4)}, ())
     >>> jnp.allclose(split.weight_part(carried, arguments[1]), backward(*arguments)[0])
     Array(True, dtype=bool)

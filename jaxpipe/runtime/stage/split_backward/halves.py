@@ -60,10 +60,10 @@ class ScanHalves:
 
 def halve(flat: FlatJaxpr, *, first: Positions, second: Positions) -> Halves:
     """Return the halves that compute the outputs at the positions `first` and `second`."""
-    chosen, first_inputs = _slice(flat, first)
+    selected, first_inputs = _slice(flat, first)
     made = {
         flat.equations[number].results[position]
-        for number, positions in chosen.items()
+        for number, positions in selected.items()
         for position in positions
     }
     needed = _variables(flat.results[position] for position in second)
@@ -72,7 +72,7 @@ def halve(flat: FlatJaxpr, *, first: Positions, second: Positions) -> Halves:
     # From the last equation to the first: `needed` is complete for an equation once all equations
     # that read its outputs have been visited.
     for number, equation in _backwards(flat):
-        wanted, have = _among(equation.results, needed), chosen.get(number, frozenset())
+        wanted, have = _among(equation.results, needed), selected.get(number, frozenset())
         missing = wanted - have
         scan = equation.scan
         if scan is not None and (missing or 0 < len(have) < len(equation.results)):
@@ -88,7 +88,7 @@ def halve(flat: FlatJaxpr, *, first: Positions, second: Positions) -> Halves:
             needed -= {equation.results[position] for position in missing}
             needed |= _variables(equation.operands[position] for position in inputs)
     return Halves(
-        first=chosen,
+        first=selected,
         second=rest,
         scans=scans,
         # In the order of the equations, as sets have none: both halves count on it.
@@ -103,7 +103,7 @@ def _slice(flat: FlatJaxpr, wanted: Positions) -> tuple[dict[int, Positions], Po
     needed = _variables(flat.results[position] for position in wanted)
     for equation in flat.equations:
         needed.update(equation.results if equation.primitive in _SUMS else ())
-    chosen: dict[int, Positions] = {}
+    selected: dict[int, Positions] = {}
     for number, equation in _backwards(flat):
         positions = _among(equation.results, needed)
         if not positions:
@@ -113,9 +113,9 @@ def _slice(flat: FlatJaxpr, wanted: Positions) -> tuple[dict[int, Positions], Po
         else:
             positions = frozenset(range(len(equation.results)))
             inputs = frozenset(range(len(equation.operands)))
-        chosen[number] = positions
+        selected[number] = positions
         needed |= _variables(equation.operands[position] for position in inputs)
-    return chosen, _among(flat.arguments, needed)
+    return selected, _among(flat.arguments, needed)
 
 
 def _slice_scan(
@@ -151,8 +151,8 @@ def _halve_scan(scan: Scan, *, first: Positions, second: Positions) -> ScanHalve
 def _second_inputs(scan: Scan, halves: ScanHalves) -> Positions:
     """Return the inputs of a scan that its second half reads from outside."""
     elsewhere = {scan.num_consts + carry for carry in halves.first_carries}
-    own = {scan.num_consts + carry for carry in halves.second_carries}
-    return (halves.body.second_inputs - elsewhere) | own
+    carries = {scan.num_consts + carry for carry in halves.second_carries}
+    return (halves.body.second_inputs - elsewhere) | carries
 
 
 def _is_cheap(equation: Equation) -> bool:

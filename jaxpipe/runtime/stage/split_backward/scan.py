@@ -89,8 +89,8 @@ class _HalvedScan:
         )
 
         def step(carry: Arrays, xs: Any) -> tuple[Arrays, Arrays]:
-            own, (crossed, before) = xs
-            inside = self._inside(constants, carry, own)
+            step_inputs, (crossed, before) = xs
+            inside = self._inside(constants, carry, step_inputs)
             inside.update(zip(keys, crossed, strict=True))
             # As they were before this iteration: the first half has run through all of them.
             for number, array in zip(self.halves.crossing_carries, before, strict=True):
@@ -113,7 +113,7 @@ class _HalvedScan:
     def _inside(self, constants: Arrays, carry: Arrays, xs: Arrays) -> Values:
         """Return the values with which one iteration of the body begins."""
         first = self.scan.num_consts
-        inputs = {**constants, **{first + n: each for n, each in carry.items()}, **xs}
+        inputs = {**constants, **{first + n: value for n, value in carry.items()}, **xs}
         return {self.scan.body.arguments[p]: array for p, array in inputs.items()}
 
     def _outputs(self, inside: Values, positions: Iterable[int]) -> Arrays:
@@ -124,7 +124,9 @@ class _HalvedScan:
 
 
 def _whole(equation: Equation, values: Values) -> Arrays:
-    return dict(enumerate(compute(equation, [read(values, each) for each in equation.operands])))
+    return dict(
+        enumerate(compute(equation, [read(values, operand) for operand in equation.operands]))
+    )
 
 
 def _write(values: Values, equation: Equation, outputs: Arrays) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from jaxpipe.baselines.autoshard.duplex import (
     CostModel,
-    Device,
+    DeviceSpeed,
     TransformerSizes,
     find_profile,
     parse_profiles,
@@ -23,7 +23,7 @@ MODEL = CostModel(
         TransformerSizes(num_layers=1, dim=16, num_heads=4, sequence=8, vocabulary=32, outputs=32),
         batch=8,
     ),
-    device=Device(flops_per_s=1.0),
+    device=DeviceSpeed(flops_per_s=1.0),
     profile=PROFILE,
 )
 
@@ -67,8 +67,8 @@ def test_an_unknown_profile_names_those_that_there_are() -> None:
         ("[x]\ndevices = 0", "`devices` must be at least 1, is 0"),
         ("[x]\ndevices = 2\nall_reduce = -1.0", "`all_reduce` must be above 0 bytes/s"),
         ("[x]\ndevices = 2\nlatency_s = -1.0", "`latency_s` must be at least 0"),
-        ("[x]\nlatency_s = 1.0", "no profile of collectives: .*devices"),
-        ("x", "no profile of collectives"),
+        ("[x]\nlatency_s = 1.0", "cannot read the profiles of collectives: .*devices"),
+        ("x", "cannot read the profiles of collectives"),
     ],
 )
 def test_wrong_profiles_are_errors(text: str, message: str) -> None:

@@ -5,7 +5,7 @@ import pytest
 from jaxpipe.baselines.autoshard.duplex import (
     CollectiveProfile,
     CostModel,
-    Device,
+    DeviceSpeed,
     ExpertSizes,
     TransformerSizes,
     published_profiles,
@@ -47,7 +47,7 @@ def test_experts_are_split_over_slow_links() -> None:
     config = GptConfig(**load_preset("bert-switch"))
     graph = transformer_graph(transformer_sizes(config), batch=256)
     profile = published_profiles()["v100-8x1-9.7gbps"]
-    found = search(CostModel(graph=graph, device=Device(flops_per_s=1e13), profile=profile))
+    found = search(CostModel(graph=graph, device=DeviceSpeed(flops_per_s=1e13), profile=profile))
     named = dict(zip((each.name for each in graph.operators), found.strategy, strict=True))
     assert [named[f"layer{number}.up"].signature.label for number in (1, 3, 5, 7)] == ["e"] * 4
 
@@ -65,7 +65,7 @@ def test_moves_are_linear_in_layers_and_the_same_for_any_number_of_devices() -> 
         )
         model = CostModel(
             graph=transformer_graph(sizes, batch=1024),
-            device=Device(flops_per_s=1e13),
+            device=DeviceSpeed(flops_per_s=1e13),
             profile=CollectiveProfile(devices=devices),
         )
         found = Moves(model, with_memory=False)

@@ -40,7 +40,7 @@ def costs(**changes: Any) -> ShardedCosts:
     given = {
         "works": works,
         "hosts": HOSTS,
-        "each": BytesEach(held=18, gradient=2, update=28),
+        "per_parameter": BytesEach(stored=18, gradient=2, update=28),
         "num_layers": 6,
         "microbatch": 4,
         "num_microbatches": 8,

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from jaxpipe.baselines.autoshard.inter_op import (
     ProfiledCosts,
-    Stage,
     StageCost,
     StageCosts,
     StagedModel,
     SubmeshSpace,
+    SubmeshStage,
     alpa_plan,
     assign_stages,
     plan_of,
@@ -47,7 +47,7 @@ def random_costs(random: np.random.Generator) -> StageCosts:
 
 def all_ways(
     costs: StageCosts, space: SubmeshSpace, *, layers: range, devices: int
-) -> Iterator[tuple[Stage, ...]]:
+) -> Iterator[tuple[SubmeshStage, ...]]:
     """Yield all stages of the layers on submeshes from a device on."""
     if not layers:
         yield ()
@@ -55,13 +55,13 @@ def all_ways(
         for stop in range(layers.start + 1, layers.stop + 1):
             cost = costs(range(layers.start, stop), mesh) if mesh.start == devices else None
             if cost is not None:
-                first = Stage(layers=range(layers.start, stop), devices=mesh, cost=cost)
+                first = SubmeshStage(layers=range(layers.start, stop), devices=mesh, cost=cost)
                 rest = range(stop, layers.stop)
                 for others in all_ways(costs, space, layers=rest, devices=mesh.stop):
                     yield (first, *others)
 
 
-def fits(stages: tuple[Stage, ...], space: SubmeshSpace, *, num_microbatches: int) -> bool:
+def fits(stages: tuple[SubmeshStage, ...], space: SubmeshSpace, *, num_microbatches: int) -> bool:
     return all(
         stage.cost.held_bytes + min(ahead, num_microbatches) * stage.cost.live_bytes
         <= min(space.memory_bytes[device] for device in stage.devices)
@@ -90,7 +90,7 @@ def test_no_other_stages_are_faster(
         if fits(way, space, num_microbatches=microbatches)
     ]
     if not seconds:
-        with pytest.raises(PlanError, match="some stages fit into their devices"):
+        with pytest.raises(PlanError, match="no plan fits into device memory"):
             assign_stages(costs, space, num_layers=layers, num_microbatches=microbatches)
         return
     found = assign_stages(costs, space, num_layers=layers, num_microbatches=microbatches)
@@ -146,12 +146,12 @@ def test_uneven_submeshes_are_no_plan():
     cost = StageCost(seconds=1.0)
     staged = StagedModel(
         stages=(
-            Stage(layers=range(1), devices=range(1), cost=cost),
-            Stage(layers=range(1, 2), devices=range(1, 3), cost=cost),
+            SubmeshStage(layers=range(1), devices=range(1), cost=cost),
+            SubmeshStage(layers=range(1, 2), devices=range(1, 3), cost=cost),
         ),
         step_s=3.0,
     )
-    with pytest.raises(PlanError, match=r"the submeshes have \[1, 2\]; search with `equal`"):
+    with pytest.raises(PlanError, match=r"they have \[1, 2\] devices; search with `equal`"):
         plan_of(staged, task, microbatch=2)
 
 
@@ -180,7 +180,7 @@ def test_the_task_decides_stages_and_replicas():
     assert (found.plan.num_stages, found.plan.num_replicas) == (2, 3)
     assert found.uneven is None
     assert alpa_plan(task.with_fixed(Fixed(stages=3))).plan.num_stages == 3
-    with pytest.raises(PlanError, match=r"`stages` 4, `replicas` 2, `batch` 6, 4 layers and the 6"):
+    with pytest.raises(PlanError, match=r"`stages` 4, `replicas` 2, `batch` 6, 4 layers, 6"):
         alpa_plan(task.with_fixed(Fixed(stages=4, replicas=2)))
 
 

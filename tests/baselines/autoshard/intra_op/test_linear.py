@@ -15,11 +15,11 @@ from scipy.optimize import milp
 from jaxpipe.baselines.autoshard.intra_op import linear
 from jaxpipe.baselines.autoshard.intra_op.dominate import undominated
 from jaxpipe.baselines.autoshard.intra_op.linear import solve
-from jaxpipe.baselines.autoshard.intra_op.problem import Edge, Node, Problem, restricted
+from jaxpipe.baselines.autoshard.intra_op.problem import ChoiceProblem, Edge, Node, restricted
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
+def problems(draw: st.DrawFn) -> ChoiceProblem:
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     num_nodes, num_charges = draw(st.integers(1, 5)), draw(st.integers(0, 2))
     sizes = [draw(st.integers(1, 4)) for _ in range(num_nodes)]
@@ -46,7 +46,7 @@ def problems(draw: st.DrawFn) -> Problem:
         for b in range(num_nodes)
         if a != b and rng.random() < 0.5
     )
-    return Problem(
+    return ChoiceProblem(
         nodes=nodes,
         edges=edges,
         charge_s=rng.integers(1, 6, num_charges).astype(float),
@@ -54,31 +54,31 @@ def problems(draw: st.DrawFn) -> Problem:
     )
 
 
-def least(problem: Problem) -> float:
+def least(problem: ChoiceProblem) -> float:
     every = product(*(range(len(node)) for node in problem.nodes))
     return min((problem.seconds(each) for each in every if problem.fits(each)), default=np.inf)
 
 
 @given(problem=problems())
-def test_the_answer_is_the_least_of_all(problem: Problem) -> None:
+def test_the_answer_is_the_least_of_all(problem: ChoiceProblem) -> None:
     answer = solve(problem, time_limit_s=30)
-    if answer.chosen is None:
+    if answer.numbers is None:
         assert least(problem) == np.inf
         return
-    assert problem.fits(answer.chosen)
-    assert problem.seconds(answer.chosen) == pytest.approx(least(problem))
+    assert problem.fits(answer.numbers)
+    assert problem.seconds(answer.numbers) == pytest.approx(least(problem))
     assert answer.bound_s == pytest.approx(least(problem), abs=1e-5)
 
 
 @given(problem=problems())
-def test_nothing_is_lost_with_what_is_dominated(problem: Problem) -> None:
+def test_nothing_is_lost_with_what_is_dominated(problem: ChoiceProblem) -> None:
     kept = undominated(problem)
     assert all(len(each) for each in kept)
     assert least(restricted(problem, kept)) == least(problem)
 
 
 @given(problem=problems(), limit=st.integers(0, 30))
-def test_less_memory_never_takes_less_time(problem: Problem, limit: int) -> None:
+def test_less_memory_never_takes_less_time(problem: ChoiceProblem, limit: int) -> None:
     assert least(problem) <= least(
         replace(problem, memory_limit=min(problem.memory_limit, float(limit)))
     )
@@ -86,8 +86,8 @@ def test_less_memory_never_takes_less_time(problem: Problem, limit: int) -> None
 
 def test_one_node_with_one_choice_is_no_choice() -> None:
     node = Node(seconds=np.array([3.0]), memory=np.zeros((1, 1)))
-    answer = solve(Problem(nodes=(node,), edges=()), time_limit_s=1)
-    assert answer.chosen == (0,)
+    answer = solve(ChoiceProblem(nodes=(node,), edges=()), time_limit_s=1)
+    assert answer.numbers == (0,)
     assert answer.bound_s == 3.0
 
 
@@ -108,6 +108,6 @@ def test_the_time_limit_is_one_for_both_programs(
     monkeypatch.setattr(linear, "milp", timed)
     monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
     nodes = tuple(Node(seconds=np.array([2.0, 1.0]), memory=np.ones((1, 2))) for _ in range(2))
-    answer = solve(Problem(nodes=nodes, edges=(), memory_limit=2.0), time_limit_s=10.0)
+    answer = solve(ChoiceProblem(nodes=nodes, edges=(), memory_limit=2.0), time_limit_s=10.0)
     assert limits_s == [10.0, left_s]
-    assert answer.chosen == ((1, 1) if left_s else None)
+    assert answer.numbers == ((1, 1) if left_s else None)

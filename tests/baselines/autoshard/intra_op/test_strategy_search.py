@@ -6,10 +6,10 @@ import pytest
 
 from jaxpipe.baselines.autoshard.graph import Graph, roles_of
 from jaxpipe.baselines.autoshard.intra_op import (
-    Found,
     GradientReduction,
     Machine,
     SearchConfig,
+    SearchedStrategy,
     find_strategy,
     price_strategy,
 )
@@ -89,11 +89,11 @@ def hand(
 
 
 @cache
-def found_on(dp: int, op: int) -> Found:
+def found_on(dp: int, op: int) -> SearchedStrategy:
     return find_strategy(small(), on(dp, op), SLOW)
 
 
-def kernels(found: Found, *, of: str = "state.params.blocks.0") -> dict[str, str]:
+def kernels(found: SearchedStrategy, *, of: str = "state.params.blocks.0") -> dict[str, str]:
     return {
         path.removeprefix(f"{of}."): str(sharding)
         for path, sharding in found.priced.strategy.arguments.items()
@@ -101,7 +101,7 @@ def kernels(found: Found, *, of: str = "state.params.blocks.0") -> dict[str, str
     }
 
 
-def seconds(found: Found) -> float:
+def seconds(found: SearchedStrategy) -> float:
     assert found.priced.strategy.seconds is not None
     return found.priced.strategy.seconds
 
@@ -201,9 +201,11 @@ def test_a_found_strategy_is_written_read_and_replayed(tmp_path: Path) -> None:
 
 def test_a_strategy_is_for_one_step_and_one_mesh() -> None:
     strategy = find_strategy(small(), on(2, 1), SLOW).priced.strategy
-    with pytest.raises(PlanError, match=r"'found' does not name `state\.params\.blocks\.1"):
+    with pytest.raises(
+        PlanError, match=r"'found' must shard each argument, and lacks `state\.params\.blocks\.1"
+    ):
         price_strategy(gpt_graph(Size(num_layers=2)), strategy, SLOW)
-    with pytest.raises(PlanError, match=r"cannot be here; search again"):
+    with pytest.raises(PlanError, match=r"cannot be as the strategy says"):
         price_strategy(small(), replace(strategy, mesh=on(1, 2)), SLOW)
 
 

@@ -63,7 +63,7 @@ def test_what_fits_is_taken_as_it_is(text: str) -> None:
         (0, "R,RR->RR", r"R does not divide \(8, 4\) on 2 x 2 devices"),
         (0, "RR,RS01->RS01", r"RS01 does not divide \(4, 2\) on 2 x 2 devices"),
         (1, "S0R->RR", "splits a dim otherwise"),
-        (2, "RR->RR", "this one has 2 operators, from 0, and none for `operators.2`"),
+        (2, "RR->RR", "`operators.2` is not in this step, which has 2 operators, from 0"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(index: int, text: str, words: str) -> None:
@@ -74,7 +74,9 @@ def test_what_does_not_fit_is_refused_by_name(index: int, text: str, words: str)
 
 def test_an_argument_that_does_not_divide_is_refused_by_name() -> None:
     uneven = jax.ShapeDtypeStruct((7, 4), jnp.float32)
-    with pytest.raises(PlanError, match=r"`x` is \(7, 4\), its sharding S0R on 2 x 2 devices"):
+    with pytest.raises(
+        PlanError, match=r"`x`, of shape \(7, 4\), must .* sharding, S0R on 2 x 2 devices"
+    ):
         shard_program(STEP, (uneven, UP), strategy({}, x="S0R"))
 
 

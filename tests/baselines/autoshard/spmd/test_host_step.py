@@ -118,5 +118,5 @@ def test_two_axes_are_refused() -> None:
         arguments={"up": parse_sharding("RS1"), "x": parse_sharding("S0R")},
         results={"up": parse_sharding("RS1")},
     )
-    with pytest.raises(PlanError, match="a mesh of 2 x 2 has others"):
+    with pytest.raises(PlanError, match=r"`dp` .2. x `op` .2.: the host runs only"):
         trace_host_program(step(duplex=False), ARGUMENTS, given, rank=0)

@@ -32,15 +32,15 @@ def test_later_pins_count() -> None:
 @pytest.mark.parametrize(
     ("tree", "words"),
     [
-        ({"argument": {}}, "not 'argument'; remove it"),
+        ({"argument": {}}, "`argument` is unknown among pins"),
         ({"arguments": {"up": 3}}, r"`arguments\.up` must be a text such as 'S0R', is 3"),
-        ({"arguments": {"up": "X"}}, r"`arguments\.up`: a `sharding` is"),
+        ({"arguments": {"up": "X"}}, r"`arguments\.up`: `sharding` \('X'\) must be"),
         ({"operators": {"dot": "RR"}}, "indices, not 'dot'; look one up"),
         ({"operators": {"9" * 5000: "RR"}}, "indices, not '9{40}'; look one up"),
         ({"arguments": 3}, r"`arguments` must be a table of shardings, is 3; write \[arguments\]"),
         ({"operators": ["RR"]}, r"`operators` must be a table of shardings, is \['RR'\]"),
-        ([], r"pins have `arguments` and `operators`, not \[\]; add one"),
-        ("S0R", "pins have `arguments` and `operators`, not 'S0R'"),
+        ([], r"`arguments` or `operators` must be among the pins, not \[\]"),
+        ("S0R", "`arguments` or `operators` must be among the pins, not 'S0R'"),
     ],
 )
 def test_what_is_wrong_in_pins_is_named(tree: object, words: str) -> None:

@@ -36,13 +36,17 @@ def test_a_file_reads_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("there", "instead", "words"),
     [
-        ('"RS1"', '"RX"', r"`arguments\.params\.up`: a `sharding` is .* is 'RX'; write"),
-        ("->", "=>", r"`operators\.3`: an operator's choice reads operands->results"),
-        (" +1>0", " 1>0", r"`operators\.7`: a partial sum is a plus.*write '\+1'"),
-        (" +1>0", f" +1>{'9' * 5000}", r"`operators\.7`: a partial sum is a plus"),
+        ('"RS1"', '"RX"', r"`arguments\.params\.up`: `sharding` \('RX'\) must be .*write"),
+        (
+            "->",
+            "=>",
+            r"`operators\.3`: cannot parse the choice of an operator .* operands->results",
+        ),
+        (" +1>0", " 1>0", r"`operators\.7`: cannot parse partial sum .* example '\+1>0'"),
+        (" +1>0", f" +1>{'9' * 5000}", r"`operators\.7`: cannot parse partial sum"),
         ('"format": 1', '"format": 2', r"`format` must be 1, is 2"),
         ('"zero": "optimizer"', '"zero": "all"', r"Invalid enum value 'all' - at `\$\.zero`"),
-        ('"dp": 2', '"dp": 0', r"`dp` is 0; give 1 or more"),
+        ('"dp": 2', '"dp": 0', r"`dp` \(0\) must be at least 1"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(

@@ -188,7 +188,7 @@ def test_residuals_that_only_the_input_part_reads_are_let_go():
     split = functions.split_backward(compute, residuals, output)
     _, crossing = jax.jit(split.input_part)(residuals, compute, output)
     carried = split.carry(residuals, output, crossing)
-    kept, crossing = carried.kept, carried.crossing
+    kept, crossing = carried.values, carried.crossing
 
     def num_bytes(tree: Any) -> int:
         return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))

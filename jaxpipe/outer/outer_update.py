@@ -69,10 +69,10 @@ def token_weights(tokens: Sequence[float]) -> tuple[float, ...]:
     total = sum(tokens)
     if min(tokens) < 0 or not total > 0:
         raise ConfigError(
-            f"islands are weighted by their tokens: they have {', '.join(map(str, tokens))}; none "
-            "may be negative, and one must be positive"
+            f"`tokens` of the islands ({', '.join(map(str, tokens))}) must not be negative, and "
+            "one must be positive"
         )
-    return tuple(each / total for each in tokens)
+    return tuple(count / total for count in tokens)
 
 
 def outer_gradient(anchor: Vector, local: Vector, *, weight: float) -> Vector:
@@ -116,5 +116,5 @@ def mixed(local: Vector, anchor: Vector, *, local_fraction: float) -> Vector:
     # Two cases of their own: 0 times an infinite value would be NaN.
     if local_fraction in (0, 1):
         return (local if local_fraction else anchor).copy()
-    kept = np.float32(local_fraction)
-    return kept * local + (np.float32(1) - kept) * anchor
+    fraction = np.float32(local_fraction)
+    return fraction * local + (np.float32(1) - fraction) * anchor

@@ -68,7 +68,7 @@ def _ignore(_now_s: float) -> None:
     """Default of `tend`."""
 
 
-class Progress(Generic[OperationT]):
+class ProgressEngine(Generic[OperationT]):
     """The operations of one rank, and the thread that drives them while no other thread waits.
 
     `nudge` is called instead of `test` when nothing is pending: a send that is complete here may

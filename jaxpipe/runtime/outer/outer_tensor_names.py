@@ -39,7 +39,7 @@ def parameter_of(name: str) -> str:
     >>> parameter_of("momentum.embed.tokens"), parameter_of("mu.embed.tokens")
     ('embed.tokens', 'mu.embed.tokens')
     """
-    prefix = next((each for each in _PREFIXES if name.startswith(each)), "")
+    prefix = next((known for known in _PREFIXES if name.startswith(known)), "")
     return name.removeprefix(prefix)
 
 
@@ -58,8 +58,8 @@ def split_island(name: str) -> tuple[int | None, str]:
     >>> split_island("island.1.embed.tokens"), split_island("embed.tokens")
     ((1, 'embed.tokens'), (None, 'embed.tokens'))
     """
-    found = _ISLAND.fullmatch(name)
-    return (None, name) if found is None else (int(found[1]), found[2])
+    match = _ISLAND.fullmatch(name)
+    return (None, name) if match is None else (int(match[1]), match[2])
 
 
 def counters(metadata: Mapping[str, Any]) -> np.ndarray:

@@ -49,20 +49,19 @@ def alpa_plan(task: Task) -> AlpaPlan:
     Raises:
         PlanError: no stages on equal submeshes divide the batch and fit the devices.
     """
-    found = [
+    candidates = [
         (staged, microbatch)
         for size, microbatch in _sizes(task)
         if (staged := _assigned(task, microbatch=microbatch, equal=size)) is not None
     ]
-    if not found:
+    if not candidates:
         raise PlanError(
-            f"stages on equal submeshes divide the batch and fit their devices: none do for "
-            f"`stages` {task.fixed.stages}, `replicas` {task.fixed.replicas}, `batch` "
-            f"{task.batch}, {task.num_layers} layers and the {len(task.cluster)} devices of "
-            f"cluster {task.cluster.name!r}; "
-            "leave out `stages` or `replicas`, or use larger devices"
+            "no plan fits the batch and the memory of equal submeshes: `stages` "
+            f"{task.fixed.stages}, `replicas` {task.fixed.replicas}, `batch` {task.batch}, "
+            f"{task.num_layers} layers, {len(task.cluster)} devices of cluster "
+            f"{task.cluster.name!r}; leave out `stages` or `replicas`, or use larger devices"
         )
-    staged, microbatch = min(found, key=lambda each: each[0].step_s)
+    staged, microbatch = min(candidates, key=lambda candidate: candidate[0].step_s)
     uneven = (
         _assigned(task, microbatch=microbatch, equal=None) if task.fixed.replicas is None else None
     )
@@ -85,13 +84,12 @@ def plan_of(staged: StagedModel, task: Task, *, microbatch: int) -> Plan:
     sizes = [len(stage.devices) for stage in staged.stages]
     if len(set(sizes)) > 1:
         raise PlanError(
-            f"each replica has one device of every stage: the submeshes have {sizes}; search with "
-            "`equal` submeshes"
+            "`submeshes` must be equal, since each replica takes one device of every stage; they "
+            f"have {sizes} devices; search with `equal` submeshes"
         )
     if microbatch % sizes[0]:
         raise PlanError(
-            f"devices of a stage take equal parts: `microbatch` is {microbatch} for {sizes[0]} "
-            "devices; make it a multiple"
+            f"`microbatch` ({microbatch}) must be a multiple of {sizes[0]}, the devices of a stage"
         )
     return build(
         task,
@@ -108,9 +106,9 @@ def _sizes(task: Task) -> Iterator[tuple[int, int]]:
     # Larger submeshes would leave too few devices for the stages.
     most = len(task.cluster) // (task.fixed.stages or 1)
     for size in range(1, most + 1) if task.fixed.replicas is None else (task.fixed.replicas,):
-        for each in _MICROBATCHES:
-            if size <= most and task.batch % (size * each) == 0:
-                yield size, size * each
+        for microbatch in _MICROBATCHES:
+            if size <= most and task.batch % (size * microbatch) == 0:
+                yield size, size * microbatch
 
 
 def _assigned(task: Task, *, microbatch: int, equal: int | None) -> StagedModel | None:

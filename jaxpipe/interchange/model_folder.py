@@ -16,10 +16,16 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from jaxpipe.errors import CheckpointError, ConfigError
-from jaxpipe.interchange.gpt2_config import check_is_gpt2, config_of_gpt2, gpt2_config_of
+from jaxpipe.interchange.gpt2_config_json import check_is_gpt2, config_of_gpt2, gpt2_config_of
 from jaxpipe.interchange.gpt2_tensors import tensors_of_gpt2, their_names, to_gpt2_tensors
-from jaxpipe.interchange.llama_config import ARCHITECTURES, config_of_llama, llama_config_of
-from jaxpipe.interchange.llama_tensors import Pair, known_pairs, llama_pairs, pieces_of, to_theirs
+from jaxpipe.interchange.llama_config_json import ARCHITECTURES, config_of_llama, llama_config_of
+from jaxpipe.interchange.llama_tensors import (
+    TensorPair,
+    known_pairs,
+    llama_pairs,
+    pieces_of,
+    to_theirs,
+)
 from jaxpipe.interchange.tensor_files import (
     CONFIG,
     INDEX,
@@ -50,7 +56,7 @@ def read_model(folder: Path) -> tuple[ModelConfig, Streamed]:
     fields = read_json(folder / CONFIG, ConfigError)
     if fields.get("model_type") not in ARCHITECTURES:
         config, tensors = _gpt2(folder, fields)
-        return config, (StreamedTensor.of(name, each) for name, each in tensors.items())
+        return config, (StreamedTensor.of(name, tensor) for name, tensor in tensors.items())
     model, files = config_of_llama(fields), open_tensors(folder)
     pairs = known_pairs(model, files.files)
     return model, _streamed(files, pairs)
@@ -67,7 +73,7 @@ def read_gpt2(folder: Path) -> tuple[GptConfig, dict[str, np.ndarray]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class FamilyFiles:
     """The form of a family in the files of `transformers`.
 
     Args:
@@ -83,7 +89,7 @@ class Exchange:
     is_inputs_first: bool
 
 
-def exchange_of(config: ModelConfig) -> Exchange:
+def exchange_of(config: ModelConfig) -> FamilyFiles:
     """Return the form of a model's family in the files of `transformers`.
 
     Raises:
@@ -91,10 +97,10 @@ def exchange_of(config: ModelConfig) -> Exchange:
     """
     name = family_of(config).name
     exchanges = {
-        "gpt": Exchange(
+        "gpt": FamilyFiles(
             names=their_names, fields=_gpt2_fields, write=_write_gpt2, is_inputs_first=True
         ),
-        "llama": Exchange(
+        "llama": FamilyFiles(
             names=_llama_names, fields=llama_config_of, write=_write_llama, is_inputs_first=False
         ),
     }
@@ -161,7 +167,7 @@ def _gpt2(folder: Path, fields: dict[str, Any]) -> tuple[GptConfig, dict[str, np
     return config, tensors_of_gpt2({name: files.read(name) for name in files.files}, config)
 
 
-def _streamed(files: TensorFiles, pairs: Iterable[Pair]) -> Streamed:
+def _streamed(files: TensorFiles, pairs: Iterable[TensorPair]) -> Streamed:
     for pair in pairs:
         yield StreamedTensor(pair.ours, pair.shape, partial(pieces_of, files, pair))
 
@@ -188,21 +194,21 @@ def _write_llama(folder: Path, config: LlamaConfig, fields: dict[str, Any], read
         _write_json(folder / INDEX, {"metadata": {"total_size": size}, "weight_map": where})
 
 
-def _theirs(tensor: np.ndarray, pair: Pair) -> np.ndarray:
+def _theirs(tensor: np.ndarray, pair: TensorPair) -> np.ndarray:
     return to_theirs(np.asarray(tensor, np.float32), pair)
 
 
-def _shards(pairs: Iterable[Pair]) -> Iterator[tuple[Pair, ...]]:
-    held: list[Pair] = []
+def _shards(pairs: Iterable[TensorPair]) -> Iterator[tuple[TensorPair, ...]]:
+    shard: list[TensorPair] = []
     size = 0
     for pair in pairs:
         num_bytes = 4 * int(np.prod(pair.shape))
-        if held and size + num_bytes > FILE_BYTES:
-            yield tuple(held)
-            held, size = [], 0
-        held.append(pair)
+        if shard and size + num_bytes > FILE_BYTES:
+            yield tuple(shard)
+            shard, size = [], 0
+        shard.append(pair)
         size += num_bytes
-    yield tuple(held)
+    yield tuple(shard)
 
 
 def _write(

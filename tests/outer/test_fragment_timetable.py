@@ -109,7 +109,7 @@ def test_no_fragment_of_a_whole_model_is_empty(num_fragments: int, num_layers: i
         check_fragments(num_fragments, num_layers=num_layers)
         assert all(fragments(names, num_fragments=num_fragments))
     else:
-        with pytest.raises(ConfigError, match=f"choose at most {num_layers + 1}"):
+        with pytest.raises(ConfigError, match=f"must be at most {num_layers + 1}"):
             check_fragments(num_fragments, num_layers=num_layers)
 
 
@@ -117,11 +117,11 @@ def test_no_fragment_of_a_whole_model_is_empty(num_fragments: int, num_layers: i
     ("fields", "message"),
     [
         ({"islands": -1}, "`islands` must be at least 0, not -1"),
-        ({"every": 10}, "an outer loop needs islands: `every` is 10, and `islands` is 0"),
+        ({"every": 10}, "`every` (10) needs islands, and `islands` is 0"),
         ({"islands": 2, "every": 0}, "`every` must be at least 1, not 0"),
         ({"islands": 2, "fragments": 0}, "`fragments` must be at least 1, not 0"),
-        ({"islands": 2, "fragments": 4}, "`fragments` is 4, which does not divide `every`, 30"),
-        ({"islands": 2, "delay": 30}, "`delay` is 30, and must be below `every` / `fragments`, 30"),
+        ({"islands": 2, "fragments": 4}, "`fragments` (4) must divide `every` (30)"),
+        ({"islands": 2, "delay": 30}, "`delay` (30) must be below `every` / `fragments` (30)"),
         ({"islands": 2, "delay": -1}, "`delay` must be at least 0, not -1"),
         ({"islands": 2, "learning_rate": 0.0}, "`learning_rate` must be above 0, not 0.0"),
         ({"islands": 2, "momentum": 1.0}, "`momentum` must be from 0 to below 1, not 1.0"),

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 
 @runtime_checkable
-class Timing(Protocol):
+class MessageTiming(Protocol):
     """The times of one message on this rank's clock, `time.perf_counter`; NaN until they come.
 
     Of a send, `started_s` is when its array was computed and handed to the network; of a receive,
@@ -36,6 +36,6 @@ class Times:
     over_s: float = nan
 
 
-def timing_of(handle: Any) -> Timing | None:
+def timing_of(handle: Any) -> MessageTiming | None:
     """Return the times of a message by the handle of its send or receive; None if it has none."""
     return getattr(handle, "timing", None)

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from jax import Array
 
-from jaxpipe.models.moe.mixture import Mixture
+from jaxpipe.models.moe.expert_mixture import ExpertMixture
 from jaxpipe.models.moe.router import load_balance_loss, route, z_loss
 from jaxpipe.models.moe.routing import Dispatch, Routing
 from tests.oracles import numpy_moe
@@ -32,8 +32,8 @@ ROUTINGS = {
 }
 
 
-def layer(routing: Routing, dtype: str = "float32") -> Mixture:
-    return Mixture(
+def layer(routing: Routing, dtype: str = "float32") -> ExpertMixture:
+    return ExpertMixture(
         routing, dim=DIM, hidden=HIDDEN, dtype=dtype, std=1.0, residual_std=1.0, rngs=nnx.Rngs(1)
     )
 

@@ -52,10 +52,10 @@ def sent_in_rings(
     (100.0, 100.0)
     """
     sent = slow = 0.0
-    for each in collectives:
-        ring = _ring(mesh, each.group or mesh.num_devices, rank)
+    for collective in collectives:
+        ring = _ring(mesh, collective.group or mesh.num_devices, rank)
         following = ring[(ring.index(rank) + 1) % len(ring)]
-        num_bytes = each.ring_bytes(mesh.num_devices)
+        num_bytes = collective.ring_bytes(mesh.num_devices)
         sent += num_bytes
         slow += num_bytes if is_slow(regions, rank, following) else 0.0
     return sent, slow

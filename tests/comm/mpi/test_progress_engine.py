@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jaxpipe.comm.mpi.progress import Progress
+from jaxpipe.comm.mpi.progress_engine import ProgressEngine
 from jaxpipe.errors import DeadlineError
 
 
@@ -41,8 +41,8 @@ def nudges() -> list[float]:
 
 
 @pytest.fixture
-def progress(nudges: list[float]) -> Iterator[Progress[Fake]]:
-    progress: Progress[Fake] = Progress(
+def progress(nudges: list[float]) -> Iterator[ProgressEngine[Fake]]:
+    progress: ProgressEngine[Fake] = ProgressEngine(
         lambda: nudges.append(time.monotonic()), clock=time.monotonic
     )
     yield progress
@@ -50,7 +50,7 @@ def progress(nudges: list[float]) -> Iterator[Progress[Fake]]:
 
 
 @pytest.mark.parametrize("tests", [1, 2, 1_000])
-def test_a_wait_drives_to_the_end(progress: Progress[Fake], tests: int):
+def test_a_wait_drives_to_the_end(progress: ProgressEngine[Fake], tests: int):
     log: list[str] = []
     operation = Fake("one", log, tests=tests)
     progress.add(operation)
@@ -62,7 +62,9 @@ def test_a_wait_drives_to_the_end(progress: Progress[Fake], tests: int):
 @pytest.mark.parametrize("waits", [True, False])
 def test_whoever_drives_tends(waits: bool):
     times_s: list[float] = []
-    progress: Progress[Fake] = Progress(lambda: None, clock=time.monotonic, tend=times_s.append)
+    progress: ProgressEngine[Fake] = ProgressEngine(
+        lambda: None, clock=time.monotonic, tend=times_s.append
+    )
     operation = Fake("one", [], tests=1_000_000_000)
     progress.add(operation)
     try:
@@ -77,7 +79,7 @@ def test_whoever_drives_tends(waits: bool):
     assert times_s == sorted(times_s)
 
 
-def test_the_thread_drives_while_nobody_waits(progress: Progress[Fake]):
+def test_the_thread_drives_while_nobody_waits(progress: ProgressEngine[Fake]):
     operation = Fake("one", [], tests=20)
     progress.add(operation)
     end_s = time.monotonic() + 5.0
@@ -86,7 +88,7 @@ def test_the_thread_drives_while_nobody_waits(progress: Progress[Fake]):
     assert operation.is_over
 
 
-def test_what_is_not_ready_holds_back_its_channel_and_no_other(progress: Progress[Fake]):
+def test_what_is_not_ready_holds_back_its_channel_and_no_other(progress: ProgressEngine[Fake]):
     log: list[str] = []
     first, second = Fake("first", log), Fake("second", log)
     other = Fake("other", log, channel=1)
@@ -101,7 +103,7 @@ def test_what_is_not_ready_holds_back_its_channel_and_no_other(progress: Progres
     assert log == ["other", "first", "second"]
 
 
-def test_a_late_operation_goes_on(progress: Progress[Fake]):
+def test_a_late_operation_goes_on(progress: ProgressEngine[Fake]):
     operation = Fake("one", [])
     operation.ready = False
     progress.add(operation)
@@ -111,7 +113,7 @@ def test_a_late_operation_goes_on(progress: Progress[Fake]):
     progress.wait(operation, timeout_s=5.0)
 
 
-def test_nudges_when_nothing_is_under_way(progress: Progress[Fake], nudges: list[float]):
+def test_nudges_when_nothing_is_under_way(progress: ProgressEngine[Fake], nudges: list[float]):
     time.sleep(0.1)
     assert nudges
     progress.stop(timeout_s=5.0)

@@ -12,29 +12,33 @@ from jaxpipe.baselines.autoshard.duplex import (
     PARTIAL,
     CollectiveProfile,
     CostModel,
-    Decision,
-    Device,
-    Graph,
+    DeviceSpeed,
+    LabelledGraph,
+    LabelledOperator,
     Linearity,
-    Operator,
+    OperatorDecision,
     memory_bytes,
     search,
     step_s,
 )
 from jaxpipe.baselines.autoshard.duplex.decision import Held, conversions, held_after, options
 from jaxpipe.baselines.autoshard.duplex.form import FULL
-from jaxpipe.baselines.autoshard.duplex.stage import Stage, costs_of, stages
+from jaxpipe.baselines.autoshard.duplex.stage_seconds import StageSeconds, costs_of, stages
 from jaxpipe.errors import PlanError
 
 SIZES = {"b": 12.0, "d": 6.0, "f": 8.0}
 
 
-def chain(flops: list[float]) -> Graph:
+def chain(flops: list[float]) -> LabelledGraph:
     """Return a small network: two products with parameters, a sum with the stream, and the loss."""
     operators = (
-        Operator(name="up", equation="bd,df->bf", inputs=("x", "w1"), output="h", flops=flops[0]),
-        Operator(name="down", equation="bf,fd->bd", inputs=("h", "w2"), output="y", flops=flops[1]),
-        Operator(
+        LabelledOperator(
+            name="up", equation="bd,df->bf", inputs=("x", "w1"), output="h", flops=flops[0]
+        ),
+        LabelledOperator(
+            name="down", equation="bf,fd->bd", inputs=("h", "w2"), output="y", flops=flops[1]
+        ),
+        LabelledOperator(
             name="add",
             equation="bd,bd->bd",
             inputs=("x", "y"),
@@ -42,17 +46,17 @@ def chain(flops: list[float]) -> Graph:
             flops=flops[2],
             linearity=Linearity.SUM,
         ),
-        Operator(
+        LabelledOperator(
             name="loss",
             equation="bd->",
             inputs=("z",),
             output="loss",
             flops=flops[3],
             linearity=Linearity.NONE,
-            whole=frozenset("d"),
+            unsplit=frozenset("d"),
         ),
     )
-    return Graph(
+    return LabelledGraph(
         operators=operators,
         sizes=SIZES,
         inputs=frozenset("x"),
@@ -60,12 +64,12 @@ def chain(flops: list[float]) -> Graph:
     )
 
 
-def every_strategy(model: CostModel) -> Iterator[tuple[Decision, ...]]:
+def every_strategy(model: CostModel) -> Iterator[tuple[OperatorDecision, ...]]:
     """Yield all strategies, with all divisions into stages."""
     graph = model.graph
     last_reads = graph.last_reads()
 
-    def rest(index: int, held: Held) -> Iterator[tuple[Decision, ...]]:
+    def rest(index: int, held: Held) -> Iterator[tuple[OperatorDecision, ...]]:
         if index == len(graph.operators):
             if PARTIAL in held[graph.operators[-1].output]:
                 yield ()
@@ -73,7 +77,7 @@ def every_strategy(model: CostModel) -> Iterator[tuple[Decision, ...]]:
         operator = graph.operators[index]
         for signature, stored in options(operator, graph, num_devices=model.profile.devices):
             for moved in conversions(operator, signature, graph, held):
-                decision = Decision(signature, moved, stored)
+                decision = OperatorDecision(signature, moved, stored)
                 after = held_after(operator, decision, held, last_read=last_reads[index])
                 for others in rest(index + 1, after):
                     yield (replace(decision, starts_stage=True), *others)
@@ -83,7 +87,7 @@ def every_strategy(model: CostModel) -> Iterator[tuple[Decision, ...]]:
     yield from rest(0, {"x": frozenset({FULL})})
 
 
-def by_events_s(steps: list[Stage], *, overlaps_backward: bool) -> float:
+def by_events_s(steps: list[StageSeconds], *, overlaps_backward: bool) -> float:
     """Play a step slot by slot: in each, one stream computes and the other communicates."""
     slots: list[tuple[float, float]] = []  # seconds of compute, seconds of communication
     waiting: list[float] = []  # compute of half b, which runs under the next stage
@@ -107,7 +111,7 @@ speeds = st.floats(min_value=1.0, max_value=100.0)
 models = st.builds(
     lambda flops, rates, latency, devices, overlaps: CostModel(
         graph=chain(flops),
-        device=Device(flops_per_s=10.0, memory_bytes_per_s=40.0, update_bytes=1.0),
+        device=DeviceSpeed(flops_per_s=10.0, memory_bytes_per_s=40.0, update_bytes=1.0),
         profile=CollectiveProfile(
             devices=devices,
             latency_s=latency,
@@ -151,7 +155,9 @@ def test_search_is_as_fast_as_the_best_that_fits(model: CostModel, part: float) 
 
 def test_too_little_memory_is_an_error() -> None:
     model = CostModel(
-        graph=chain([1.0] * 4), device=Device(flops_per_s=1.0), profile=CollectiveProfile(devices=2)
+        graph=chain([1.0] * 4),
+        device=DeviceSpeed(flops_per_s=1.0),
+        profile=CollectiveProfile(devices=2),
     )
     with pytest.raises(PlanError, match="no strategy fits into `memory_limit_bytes` 1; allow more"):
         search(model, memory_limit_bytes=1.0)
@@ -162,24 +168,24 @@ def test_a_loss_that_no_device_can_sum_is_an_error() -> None:
         chain([1.0] * 4),
         operators=(
             *chain([1.0] * 4).operators[:3],
-            Operator(
+            LabelledOperator(
                 name="loss",
                 equation="bd->",
                 inputs=("z",),
                 output="loss",
                 linearity=Linearity.NONE,
-                whole=frozenset("bd"),
+                unsplit=frozenset("bd"),
             ),
         ),
     )
     model = CostModel(
-        graph=graph, device=Device(flops_per_s=1.0), profile=CollectiveProfile(devices=2)
+        graph=graph, device=DeviceSpeed(flops_per_s=1.0), profile=CollectiveProfile(devices=2)
     )
     with pytest.raises(PlanError, match="must sum the loss over a label that can split"):
         search(model)
 
 
-def _played_s(model: CostModel, strategy: tuple[Decision, ...]) -> float:
+def _played_s(model: CostModel, strategy: tuple[OperatorDecision, ...]) -> float:
     costs = costs_of(model, strategy)
     steps = stages(costs, strategy)
     played_s = by_events_s(steps, overlaps_backward=model.overlaps_backward)

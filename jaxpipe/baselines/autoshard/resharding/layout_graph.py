@@ -91,44 +91,44 @@ def shardings_of(shape: tuple[int, ...], mesh: MeshShape) -> tuple[Sharding, ...
     >>> [str(each) for each in shardings_of((4, 3), MeshShape(dp=2, op=2))]
     ['RR', 'S0R', 'S1R', 'S01R', 'S10R']
     """
-    found: dict[Sharding, None] = {}
+    shardings: dict[Sharding, None] = {}
     axes = mesh.real_axes
     for places in product((None, *range(len(shape))), repeat=len(axes)):
         # S01 and S10 place different rows on a device: an order of axes is a layout of its own.
         for order in permutations(range(len(axes))):
             dims: list[Axes] = [()] * len(shape)
             for turn in order:
-                place = places[turn]
-                if place is not None:
-                    dims[place] = (*dims[place], axes[turn])
+                dim = places[turn]
+                if dim is not None:
+                    dims[dim] = (*dims[dim], axes[turn])
             sharding = Sharding(tuple(dims))
             if sharding.fits(shape, mesh):
-                found[sharding] = None
+                shardings[sharding] = None
     # The replicated one, without axes, becomes number 0.
-    return tuple(sorted(found, key=lambda each: (len(each.axes), each.axes)))
+    return tuple(sorted(shardings, key=lambda sharding: (len(sharding.axes), sharding.axes)))
 
 
 def _layouts(array: ArrayType, mesh: MeshShape, launch_s: float) -> Layouts:
     shardings, judged = shardings_of(array.shape, mesh), _judged(mesh)
-    number = {sharding: place for place, sharding in enumerate(shardings)}
+    number = {sharding: index for index, sharding in enumerate(shardings)}
     size = len(shardings)
     wire, latency = np.full((size, size), np.inf), np.full((size, size), np.inf)
     cost = np.full((size, size), np.inf)
     after = np.tile(np.arange(size), (size, 1))
     for table in (wire, latency, cost):
         np.fill_diagonal(table, 0.0)
-    for place, sharding in enumerate(shardings):
+    for index, sharding in enumerate(shardings):
         for other in _neighbours(sharding):
             if other not in number:  # it does not divide, or the axis has one device
                 continue
             step = _step(sharding, other, array, mesh)
             target = number[other]
             # As for a slice; a collective adds its cost below.
-            wire[place, target] = latency[place, target] = cost[place, target] = 0.0
+            wire[index, target] = latency[index, target] = cost[index, target] = 0.0
             if step is not None:
-                wire[place, target] = wire_s(step.kind, step.axes, mesh, num_bytes=step.num_bytes)
-                latency[place, target] = latency_s(step.kind, step.axes, mesh, launch_s=launch_s)
-                cost[place, target] = collective_s(step, judged, launch_s=_LAUNCH_S)
+                wire[index, target] = wire_s(step.kind, step.axes, mesh, num_bytes=step.num_bytes)
+                latency[index, target] = latency_s(step.kind, step.axes, mesh, launch_s=launch_s)
+                cost[index, target] = collective_s(step, judged, launch_s=_LAUNCH_S)
     # Floyd: `middle` must be the outer loop, so that paths through earlier ones are final.
     for middle in range(size):
         through = cost[:, middle, None] + cost[None, middle]
@@ -165,9 +165,9 @@ def _neighbours(sharding: Sharding) -> Iterator[Sharding]:
             for dim in range(rank):
                 yield _with(sharding, {dim: (*sharding.dims[dim], axis)})
     for dim, axes in enumerate(sharding.dims):
-        for kept in range(len(axes)):
+        for num_axes in range(len(axes)):
             # The innermost `len(axes) - kept` together: one gather over both axes, not one each.
-            yield _with(sharding, {dim: axes[:kept]})
+            yield _with(sharding, {dim: axes[:num_axes]})
         for other in range(rank):
             if axes and other != dim:
                 moved = (*sharding.dims[other], axes[-1])

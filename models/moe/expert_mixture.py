@@ -12,7 +12,7 @@ from jaxpipe.models.moe.router import auxiliary_loss, route
 from jaxpipe.models.moe.routing import Dispatch, Routing
 
 
-class Mixture(nnx.Module):
+class ExpertMixture(nnx.Module):
     """Experts that widen a token, apply GELU in its tanh form, and narrow it again; no biases.
 
     Args:

@@ -20,11 +20,11 @@ import numpy as np
 
 from jaxpipe.baselines.autoshard.duplex.by_label import split_by_label
 from jaxpipe.baselines.autoshard.duplex.collective_profile import CollectiveProfile
-from jaxpipe.baselines.autoshard.duplex.cost import CostModel, Device
-from jaxpipe.baselines.autoshard.duplex.decision import Decision, Strategy
-from jaxpipe.baselines.autoshard.duplex.graph import Graph, Operator
+from jaxpipe.baselines.autoshard.duplex.decision import OperatorDecision, Strategy
+from jaxpipe.baselines.autoshard.duplex.duplex_search import search
+from jaxpipe.baselines.autoshard.duplex.labelled_graph import LabelledGraph, LabelledOperator
+from jaxpipe.baselines.autoshard.duplex.operator_cost import CostModel, DeviceSpeed
 from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup, RoutingLoad
-from jaxpipe.baselines.autoshard.duplex.search import search
 from jaxpipe.baselines.autoshard.duplex.timeline import Overlap, replicated_bytes, whole_step_s
 from jaxpipe.baselines.autoshard.duplex.transformer_graph import TransformerSizes, transformer_graph
 from jaxpipe.baselines.systems import System
@@ -53,7 +53,7 @@ _RULES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class DuplexWorkload:
     """A model and a batch on devices.
 
     Args:
@@ -69,7 +69,7 @@ class Workload:
 
     sizes: TransformerSizes
     load: RoutingLoad
-    device: Device
+    device: DeviceSpeed
     profile: CollectiveProfile
     throughput: tuple[tuple[float, float], ...] = ((1.0, 1.0),)
     hosts: int = 1
@@ -99,7 +99,9 @@ class Workload:
         return self.load.fullest(self.hosts) if group is RoutingGroup.NONE else 1.0
 
 
-def strategy_of(system: System, graph: Graph, *, num_devices: int) -> tuple[Decision, ...]:
+def strategy_of(
+    system: System, graph: LabelledGraph, *, num_devices: int
+) -> tuple[OperatorDecision, ...]:
     """Return the strategy of a system that does not search.
 
     Raises:
@@ -119,7 +121,7 @@ def bucket_bytes(system: System) -> float:
     return _RULES[system].overlap.bucket_bytes
 
 
-def sums_gradients(system: System, workload: Workload) -> bool:
+def sums_gradients(system: System, workload: DuplexWorkload) -> bool:
     """Return whether a system sums the gradients of what each device stores as a whole."""
     return system not in workload.unsummed
 
@@ -132,12 +134,12 @@ def fusing_s(
     return elements * _RULES[system].copied_bytes / memory_bytes_per_s
 
 
-def _label_of(operator: Operator, rule: _Rule) -> str:
+def _label_of(operator: LabelledOperator, rule: _Rule) -> str:
     is_expert = "e" in operator.operands[0] and "e" in operator.result
     return "e" if rule.splits_experts and is_expert else "b"
 
 
-def predicted_step_s(system: System, workload: Workload) -> float:
+def predicted_step_s(system: System, workload: DuplexWorkload) -> float:
     """Return the predicted seconds of a step of a system."""
     if system in (System.HIDUP, System.DUPLEX):
         both = system is System.DUPLEX
@@ -147,7 +149,7 @@ def predicted_step_s(system: System, workload: Workload) -> float:
     rule = _RULES[system]
     model = workload.model(rule.group, halves=1)
     strategy = strategy_of(system, model.graph, num_devices=workload.profile.devices)
-    mixtures = sum(_label_of(each, rule) == "e" for each in model.graph.operators) / 2
+    mixtures = sum(_label_of(operator, rule) == "e" for operator in model.graph.operators) / 2
     others_s = rule.num_counts * mixtures * workload.profile.latency_s
     others_s += fusing_s(
         system, model, strategy, memory_bytes_per_s=workload.device.memory_bytes_per_s

@@ -68,7 +68,7 @@ def config_of_llama(fields: Mapping[str, Any]) -> LlamaConfig:
         check_choice(fields, name, values)
     sizes = {ours: size_of(fields, theirs) for ours, theirs in _SIZES.items()}
     heads = sizes["num_heads"]
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         **sizes,
         "num_layers": size_of(fields, "num_hidden_layers"),
         "num_kv_heads": size_of(fields, "num_key_value_heads", default=heads),
@@ -79,9 +79,9 @@ def config_of_llama(fields: Mapping[str, Any]) -> LlamaConfig:
         **_special(fields),
     }
     try:
-        return LlamaConfig(**found)
+        return LlamaConfig(**settings)
     except ValueError as error:
-        raise ConfigError(f"in `config.json`: {error}") from error
+        raise ConfigError(f"`config.json`: {error}") from error
 
 
 def llama_config_of(config: LlamaConfig) -> dict[str, Any]:
@@ -123,16 +123,15 @@ def _kind(config: LlamaConfig) -> str:
 
 
 def _check_is_whole(config: LlamaConfig, again: LlamaConfig, *, kind: str) -> None:
-    for name in sorted({each.name for each in dataclasses.fields(config)} - _FORMATS):
+    for name in sorted({field.name for field in dataclasses.fields(config)} - _FORMATS):
         ours, theirs = getattr(config, name), getattr(again, name)
         # 0 and the width that it stands for are the same.
         if name in ("head_width", "query_scale"):
             ours, theirs = ours or config.width, theirs or config.width
         if ours != theirs:
             raise ConfigError(
-                f"a model is exported as an architecture of `transformers`: this one is nearest to "
-                f"{kind}, in which `model.{name}` is {theirs!r}, not {ours!r}; change it, or keep "
-                "the model in jaxpipe"
+                f"`model.{name}` is {ours!r}, and must be {theirs!r} in {kind}, the nearest "
+                "architecture of `transformers`; change it, or keep the model in jaxpipe"
             )
 
 
@@ -166,8 +165,8 @@ def _special_of_gemma(fields: Mapping[str, Any], layers: int) -> dict[str, Any]:
     check_choice(fields, "hidden_activation", ("gelu_pytorch_tanh",))
     if layers % 2:
         raise ConfigError(
-            f"the layers of Gemma 2 are pairs here: `num_hidden_layers` is {layers} in "
-            "`config.json`; only even numbers can be imported"
+            f"`num_hidden_layers` ({layers}) in `config.json` must be even for Gemma 2, whose "
+            "layers are pairs here; such a model cannot be imported"
         )
     _check_layer_types(fields, ["sliding_attention", "full_attention"] * (layers // 2))
     bias = switch_of(fields, "attention_bias", default=False)
@@ -184,12 +183,12 @@ def _special_of_gemma(fields: Mapping[str, Any], layers: int) -> dict[str, Any]:
 
 
 def _check_layer_types(fields: Mapping[str, Any], expected: list[str]) -> None:
-    found = fields.get("layer_types")
-    if found is not None and found != expected:
+    layer_types = fields.get("layer_types")
+    if layer_types is not None and layer_types != expected:
         raise ConfigError(
-            f"windows are in no layer, in all, or in every other one: `layer_types` is "
-            f"{found!r:.80} in `config.json`, not {expected[:2]!r:.80} and so on; such a model "
-            "cannot be imported"
+            f"`layer_types` in `config.json` is {layer_types!r:.80}, not {expected[:2]!r:.80} and "
+            "so on: windows are in no layer, in all, or in every other one; such a model cannot be "
+            "imported"
         )
 
 

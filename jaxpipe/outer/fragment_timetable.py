@@ -73,11 +73,11 @@ class OuterTimetable:
         >>> [(action.value, p) for action, p in table.events(8)]
         [('send', 0), ('average', 0), ('send', 1), ('apply', 1)]
         """
-        each = range(self.num_fragments)
+        numbers = range(self.num_fragments)
         if done == self.num_steps:
-            return tuple(event for p in each for event in self._last_events(p))
-        due = (OuterEvent(OuterAction.APPLY, p) for p in each if self._applies(p, done))
-        sent = (OuterEvent(OuterAction.SEND, p) for p in each if self.is_due(p, done))
+            return tuple(event for p in numbers for event in self._last_events(p))
+        due = (OuterEvent(OuterAction.APPLY, p) for p in numbers if self._applies(p, done))
+        sent = (OuterEvent(OuterAction.SEND, p) for p in numbers if self.is_due(p, done))
         # Without a delay a fragment is applied right after it was sent.
         return tuple([*sent, *due] if self.delay == 0 else [*due, *sent])
 
@@ -90,8 +90,8 @@ class OuterTimetable:
         if done in (0, self.num_steps):
             return ()
         since = range(max(1, done - self.delay + 1), done + 1)
-        each = range(self.num_fragments)
-        return tuple(p for p in each if any(self.is_due(p, sent) for sent in since))
+        numbers = range(self.num_fragments)
+        return tuple(p for p in numbers if any(self.is_due(p, sent) for sent in since))
 
     def is_in_sync(self, done: int) -> bool:
         """Return whether all local parameters equal the anchor, if nothing of them is kept.
@@ -129,11 +129,11 @@ def check_timetable(*, every: int, num_fragments: int, delay: int) -> None:
     """
     if every % num_fragments:
         raise ValueError(
-            f"fragments are sent at equal intervals: `fragments` is {num_fragments}, which does "
-            f"not divide `every`, {every}; change one of them"
+            f"`fragments` ({num_fragments}) must divide `every` ({every}), since fragments are "
+            "sent at equal intervals; change one of them"
         )
     if not 0 <= delay < every // num_fragments:
         raise ValueError(
-            f"a fragment arrives before the next one is sent: `delay` is {delay}, and must be "
-            f"below `every` / `fragments`, {every // num_fragments}; lower it"
+            f"`delay` ({delay}) must be below `every` / `fragments` ({every // num_fragments}), "
+            "since a fragment arrives before the next one is sent; lower it"
         )

@@ -45,9 +45,7 @@ def config_of_gpt2(fields: Mapping[str, Any]) -> GptConfig:
             not compute.
     """
     if "model_type" not in fields:
-        raise ConfigError(
-            "a `config.json` names its `model_type`, and this one does not; give gpt2"
-        )
+        raise ConfigError("`model_type` is missing in `config.json`; give gpt2")
     # Missing fields have GPT-2's default, as in `transformers`: old files leave many out.
     for name, values in _ONLY.items():
         _check(name, fields.get(name, values[0]), values)
@@ -56,8 +54,7 @@ def config_of_gpt2(fields: Mapping[str, Any]) -> GptConfig:
         size = fields.get(theirs)
         if not isinstance(size, int) or isinstance(size, bool):
             raise ConfigError(
-                f"a GPT-2 has its sizes: `{theirs}` is {size!r:.80} in `config.json`; "
-                "give a whole number"
+                f"`{theirs}` in `config.json` must be a whole number, not {size!r:.80}"
             )
         sizes[ours] = size
     tied = fields.get("tie_word_embeddings", True)
@@ -67,7 +64,7 @@ def config_of_gpt2(fields: Mapping[str, Any]) -> GptConfig:
     try:
         return GptConfig(**sizes, tied=tied)
     except ValueError as error:
-        raise ConfigError(f"in `config.json`: {error}") from error
+        raise ConfigError(f"`config.json`: {error}") from error
 
 
 def gpt2_config_of(config: GptConfig) -> dict[str, Any]:
@@ -99,9 +96,9 @@ def check_is_gpt2(config: GptConfig) -> None:
     """
     plain = {"experts": 0, "classes": 0, "patch": 0, "causal": True}
     for field, value in plain.items():
-        if (found := getattr(config, field)) != value:
+        if (actual := getattr(config, field)) != value:
             raise ConfigError(
-                f"only a GPT-2 can be exported: `model.{field}` must be {value}, not {found}"
+                f"`model.{field}` must be {value}, not {actual}: only a GPT-2 can be exported"
             )
 
 
@@ -109,6 +106,6 @@ def _check(name: str, value: Any, values: tuple[Any, ...]) -> None:
     if value not in values:
         choices = " or ".join(map(repr, values))
         raise ConfigError(
-            f"jaxpipe computes GPT-2 alone: `{name}` is {value!r:.80} in `config.json`; only "
-            f"{choices} can be imported"
+            f"`{name}` in `config.json` is {value!r:.80}, and of GPT-2 only {choices} can be "
+            "imported"
         )

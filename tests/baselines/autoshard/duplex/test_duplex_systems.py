@@ -7,17 +7,17 @@ from statistics import NormalDist
 
 import pytest
 
-from jaxpipe.baselines.autoshard.duplex import CollectiveProfile, Device, TransformerSizes
+from jaxpipe.baselines.autoshard.duplex import CollectiveProfile, DeviceSpeed, TransformerSizes
+from jaxpipe.baselines.autoshard.duplex.duplex_systems import DuplexWorkload, predicted_step_s
 from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup, RoutingLoad
-from jaxpipe.baselines.autoshard.duplex.systems import Workload, predicted_step_s
 from jaxpipe.baselines.systems import System
 
 DEVICES = 4
 INSTANT = 1e30
 
 
-def work(*, profile: CollectiveProfile, flops_per_s: float = INSTANT) -> Workload:
-    return Workload(
+def work(*, profile: CollectiveProfile, flops_per_s: float = INSTANT) -> DuplexWorkload:
+    return DuplexWorkload(
         sizes=TransformerSizes(
             num_layers=2, dim=16, num_heads=4, sequence=8, vocabulary=32, outputs=32
         ),
@@ -29,7 +29,7 @@ def work(*, profile: CollectiveProfile, flops_per_s: float = INSTANT) -> Workloa
             tokens=8,
             sequences=2,
         ),
-        device=Device(flops_per_s=flops_per_s, memory_bytes_per_s=INSTANT),
+        device=DeviceSpeed(flops_per_s=flops_per_s, memory_bytes_per_s=INSTANT),
         profile=profile,
     )
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from jaxpipe.baselines.autoshard.hlo import HloCollective, HloKind
 from jaxpipe.baselines.autoshard.strategy import MeshShape
-from jaxpipe.baselines.compare.slow_links import is_slow, sent_in_messages, sent_in_rings
+from jaxpipe.baselines.compare.slow_link_bytes import is_slow, sent_in_messages, sent_in_rings
 from jaxpipe.comm import CountingTransport, Transport, run_ranks
 
 KINDS = (HloKind.ALL_REDUCE, HloKind.ALL_GATHER, HloKind.REDUCE_SCATTER)

@@ -103,7 +103,7 @@ def test_mixing_has_exact_ends(local: np.ndarray, anchor: np.ndarray):
 
 @pytest.mark.parametrize("tokens", [(0, 0), (1, -1), (float("nan"),)])
 def test_weights_need_tokens(tokens: tuple[float, ...]):
-    with pytest.raises(ConfigError, match=re.escape("islands are weighted by their tokens")):
+    with pytest.raises(ConfigError, match=re.escape("`tokens` of the islands")):
         token_weights(tokens)
 
 

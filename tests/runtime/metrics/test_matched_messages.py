@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jaxpipe import topo
 from jaxpipe.comm import LoggedTransport, MessageLog, ShapedTransport, Transport, run_ranks
 from jaxpipe.comm.message_log import RECEIVED, SENT
-from jaxpipe.runtime.metrics.transfers import EARLY_S, Matcher, pair_uses
+from jaxpipe.runtime.metrics.matched_messages import EARLY_S, Matcher, pair_uses
 from jaxpipe.trace import PairUse, busy
 from tests.comm.test_message_log import like
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from math import inf
 
 from jaxpipe.baselines.autoshard.duplex.collective_profile import CollectiveProfile
-from jaxpipe.baselines.autoshard.duplex.decision import Conversion, Decision, Placement
+from jaxpipe.baselines.autoshard.duplex.decision import Conversion, OperatorDecision, Placement
 from jaxpipe.baselines.autoshard.duplex.form import FULL, backward_conversion, conversion
-from jaxpipe.baselines.autoshard.duplex.graph import Graph, Operator
+from jaxpipe.baselines.autoshard.duplex.labelled_graph import LabelledGraph, LabelledOperator
 from jaxpipe.baselines.autoshard.duplex.signature import Signature
 from jaxpipe.collective.kinds import CollectiveKind
 from jaxpipe.errors import PlanError
@@ -27,7 +27,7 @@ BACKWARD = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class DeviceSpeed:
     """The speed of one device.
 
     Args:
@@ -92,64 +92,64 @@ class CostModel:
             published cost function of HiDup has none of it.
     """
 
-    graph: Graph
-    device: Device
+    graph: LabelledGraph
+    device: DeviceSpeed
     profile: CollectiveProfile
     halves: int = 2
     overlaps_backward: bool = True
 
-    def of(self, operator: Operator, decision: Decision) -> OperatorCost:
+    def of(self, operator: LabelledOperator, decision: OperatorDecision) -> OperatorCost:
         """Return the cost of a decision."""
-        moved = [self.conversion_s(each) for each in decision.conversions]
-        stored = [self.placement_s(each) for each in decision.placements]
+        moved = [self.conversion_s(conversion) for conversion in decision.conversions]
+        stored = [self.placement_s(placement) for placement in decision.placements]
         return OperatorCost(
             compute_s=self.compute_s(operator, decision.signature),
-            forward_s=sum(each[0] for each in moved),
-            backward_s=sum(each[1] for each in moved),
-            gather_s=sum(each[0] for each in stored),
-            sync_s=sum(each[1] for each in stored),
-            update_s=sum(self.update_s(each) for each in decision.placements),
+            forward_s=sum(seconds[0] for seconds in moved),
+            backward_s=sum(seconds[1] for seconds in moved),
+            gather_s=sum(seconds[0] for seconds in stored),
+            sync_s=sum(seconds[1] for seconds in stored),
+            update_s=sum(self.update_s(placement) for placement in decision.placements),
             memory_bytes=self.memory_bytes(operator, decision),
         )
 
-    def compute_s(self, operator: Operator, signature: Signature) -> float:
+    def compute_s(self, operator: LabelledOperator, signature: Signature) -> float:
         """Return the seconds of a forward of one half."""
         work_s = operator.flops / self.device.flops_per_s
         work_s += operator.traffic_bytes / self.device.memory_bytes_per_s
         share = self.profile.devices if signature.is_split else 1
         return work_s / share / self.halves + self.device.launch_s
 
-    def conversion_s(self, each: Conversion) -> tuple[float, float]:
+    def conversion_s(self, converted: Conversion) -> tuple[float, float]:
         """Return the seconds in a forward and in a backward of one half."""
-        num_bytes = self.graph.num_bytes(each.labels) / self.halves
-        forward = conversion(each.source, each.target)
-        backward = backward_conversion(each.source, each.target)
+        num_bytes = self.graph.num_bytes(converted.labels) / self.halves
+        forward = conversion(converted.source, converted.target)
+        backward = backward_conversion(converted.source, converted.target)
         return self.profile.seconds(forward, num_bytes), self.profile.seconds(backward, num_bytes)
 
-    def placement_s(self, each: Placement) -> tuple[float, float]:
+    def placement_s(self, placement: Placement) -> tuple[float, float]:
         """Return the seconds to gather a parameter and to sum its gradient."""
-        num_bytes = self.graph.num_bytes(each.labels)
-        if each.used != FULL:
+        num_bytes = self.graph.num_bytes(placement.labels)
+        if placement.used != FULL:
             return 0.0, 0.0
-        if each.stored == FULL:
+        if placement.stored == FULL:
             return 0.0, self.profile.seconds(CollectiveKind.ALL_REDUCE, num_bytes)
         kinds = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
         gather, scatter = (self.profile.seconds(kind, num_bytes) for kind in kinds)
         return gather, scatter
 
-    def update_s(self, each: Placement) -> float:
+    def update_s(self, placement: Placement) -> float:
         """Return the seconds of the optimizer for a parameter."""
-        return self._stored(each) * self.device.update_bytes / self.device.memory_bytes_per_s
+        return self._stored(placement) * self.device.update_bytes / self.device.memory_bytes_per_s
 
-    def memory_bytes(self, operator: Operator, decision: Decision) -> float:
+    def memory_bytes(self, operator: LabelledOperator, decision: OperatorDecision) -> float:
         """Return the bytes of the operator's parameters and of its output, both halves."""
         output = self.graph.num_bytes(operator.result)
         if decision.signature.output.dim >= 0:
             output /= self.profile.devices
-        stored = sum(self._stored(each) for each in decision.placements)
+        stored = sum(self._stored(placement) for placement in decision.placements)
         return output + stored * self.device.state_bytes
 
-    def _stored(self, each: Placement) -> float:
+    def _stored(self, placement: Placement) -> float:
         """Return the elements of a parameter that a device stores."""
-        elements = self.graph.num_bytes(each.labels) / self.graph.bytes_per_element
-        return elements if each.stored == FULL else elements / self.profile.devices
+        elements = self.graph.num_bytes(placement.labels) / self.graph.bytes_per_element
+        return elements if placement.stored == FULL else elements / self.profile.devices

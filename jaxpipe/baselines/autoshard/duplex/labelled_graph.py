@@ -31,7 +31,7 @@ class Linearity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
+class LabelledOperator:
     """One operator: what it reads and writes, how its dims relate, and what it costs.
 
     Args:
@@ -42,7 +42,7 @@ class Operator:
         flops: a third of those of a forward and a backward, over all devices [FLOP].
         traffic_bytes: read and written by what is not a product, over all devices [bytes].
         linearity: in what it is linear.
-        whole: labels along which nothing may be split, such as the classes of a softmax.
+        unsplit: labels along which nothing may be split, such as the classes of a softmax.
 
     Raises:
         PlanError: the equation does not fit the operands.
@@ -55,7 +55,7 @@ class Operator:
     flops: float = 0.0
     traffic_bytes: float = 0.0
     linearity: Linearity = Linearity.PRODUCT
-    whole: frozenset[str] = frozenset()
+    unsplit: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         operands = self.equation.partition("->")[0].split(",")
@@ -77,7 +77,7 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class LabelledGraph:
     """The operators of a step; see the module.
 
     Args:
@@ -92,7 +92,7 @@ class Graph:
             have exactly one reader; a label has no size.
     """
 
-    operators: tuple[Operator, ...]
+    operators: tuple[LabelledOperator, ...]
     sizes: Mapping[str, float]
     inputs: frozenset[str]
     parameters: frozenset[str]
@@ -112,7 +112,7 @@ class Graph:
                 raise PlanError(
                     f"`sizes` has no {sorted(missing)[0]!r}, a label of {operator.name}"
                 )
-        readers = Counter(name for each in self.operators for name in each.inputs)
+        readers = Counter(name for node in self.operators for name in node.inputs)
         for name in sorted(self.parameters):
             if readers[name] != 1:
                 raise PlanError(f"parameter {name!r} must have one reader, has {readers[name]}")
@@ -123,8 +123,10 @@ class Graph:
 
     def last_reads(self) -> list[frozenset[str]]:
         """Return for each operator the tensors that no later one reads."""
-        last = {name: index for index, each in enumerate(self.operators) for name in each.inputs}
+        last = {
+            name: index for index, operator in enumerate(self.operators) for name in operator.inputs
+        }
         names: list[set[str]] = [set() for _ in self.operators]
         for name, index in last.items():
             names[index].add(name)
-        return [frozenset(each) for each in names]
+        return [frozenset(reads) for reads in names]

@@ -11,7 +11,7 @@ from jaxpipe.baselines.published.dtfm import (
 from jaxpipe.baselines.published.dtfm_launch_order import launch_order, shuffled
 from jaxpipe.baselines.published.jaxpipe_on_dtfm import jaxpipe_step
 from jaxpipe.baselines.published.megatron import MegatronLayout, megatron_step
-from jaxpipe.baselines.published.memory import peak_bytes, pipe_peak_bytes
+from jaxpipe.baselines.published.pipeline_memory import peak_bytes, pipe_peak_bytes
 from jaxpipe.baselines.published.workload import Workload
 from jaxpipe.baselines.published.zero3 import SAMPLES, zero3_step
 from jaxpipe.baselines.systems import System

@@ -19,8 +19,7 @@ from math import inf
 
 import numpy as np
 
-from jaxpipe.baselines.autoshard.duplex.cost import CostModel
-from jaxpipe.baselines.autoshard.duplex.decision import Decision
+from jaxpipe.baselines.autoshard.duplex.decision import OperatorDecision
 from jaxpipe.baselines.autoshard.duplex.form import PARTIAL
 from jaxpipe.baselines.autoshard.duplex.labels import (
     MEMORY,
@@ -31,8 +30,9 @@ from jaxpipe.baselines.autoshard.duplex.labels import (
     undominated,
 )
 from jaxpipe.baselines.autoshard.duplex.moves import Moves
+from jaxpipe.baselines.autoshard.duplex.operator_cost import CostModel
 from jaxpipe.baselines.autoshard.duplex.relaxed import RestBounds
-from jaxpipe.baselines.autoshard.duplex.stage import memory_bytes
+from jaxpipe.baselines.autoshard.duplex.stage_seconds import memory_bytes
 from jaxpipe.errors import PlanError
 
 _FEW = 48
@@ -43,16 +43,16 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class DuplexResult:
     """A strategy, its predicted seconds and memory on each device, and how long the search took."""
 
-    strategy: tuple[Decision, ...]
+    strategy: tuple[OperatorDecision, ...]
     seconds: float
     memory_bytes: float
     search_s: float
 
 
-def search(model: CostModel, *, memory_limit_bytes: float = inf) -> Found:
+def search(model: CostModel, *, memory_limit_bytes: float = inf) -> DuplexResult:
     """Return the fastest strategy whose memory fits.
 
     Raises:
@@ -67,7 +67,7 @@ def search(model: CostModel, *, memory_limit_bytes: float = inf) -> Found:
     if best is None:
         raise PlanError(_no_strategy(memory_limit_bytes))
     strategy, seconds = best
-    return Found(
+    return DuplexResult(
         strategy=strategy,
         seconds=seconds,
         memory_bytes=memory_bytes(model, strategy),
@@ -109,7 +109,7 @@ class _Search:
 
     def run(
         self, *, below: float, at_most: int | None
-    ) -> tuple[tuple[Decision, ...], float] | None:
+    ) -> tuple[tuple[OperatorDecision, ...], float] | None:
         """Return the best strategy below a bound, of all or of the most promising labels."""
         none = np.full(1, -1)
         front = _Front(states=self.moves.first, rows=start(), before=none, decisions=none)
@@ -128,17 +128,17 @@ class _Search:
         labels, moves, steps, states = map(
             np.concatenate, zip(*self._pairs(front, index), strict=True)
         )
-        found = _Front(
+        successors = _Front(
             states=states,
             rows=extended(front.rows[labels], steps),
             before=labels,
             decisions=moves,
         )
-        fits = (self.rest.of(found.rows, states, index) <= below) & (
-            found.rows[:, MEMORY] <= self.limit
+        fits = (self.rest.of(successors.rows, states, index) <= below) & (
+            successors.rows[:, MEMORY] <= self.limit
         )
-        found = found.taken(np.flatnonzero(fits))
-        return _pruned(found) if len(found.rows) else found
+        successors = successors.taken(np.flatnonzero(fits))
+        return _pruned(successors) if len(successors.rows) else successors
 
     def _pairs(self, front: _Front, index: int) -> Iterator[tuple[np.ndarray, ...]]:
         """Yield, for each state, all pairs of a label and a move, with its step and next state."""
@@ -151,7 +151,7 @@ class _Search:
                 np.tile(moves.states, count),
             )
 
-    def _best(self, fronts: list[_Front]) -> tuple[tuple[Decision, ...], float] | None:
+    def _best(self, fronts: list[_Front]) -> tuple[tuple[OperatorDecision, ...], float] | None:
         """Return the fastest strategy that ends in partial sums of the loss."""
         last = fronts[-1]
         ends = [PARTIAL in self.moves.loss_forms(state) for state in last.states]
@@ -160,7 +160,7 @@ class _Search:
             return None
         seconds = elapsed(last.rows[at])
         label = int(at[np.argmin(seconds)])
-        strategy: list[Decision] = []
+        strategy: list[OperatorDecision] = []
         for front in reversed(fronts[1:]):
             strategy.append(self.moves.decisions[front.decisions[label]])
             label = int(front.before[label])
@@ -169,8 +169,8 @@ class _Search:
 
 def _pruned(front: _Front) -> _Front:
     """Keep the undominated labels of each state."""
-    kept = [labels[undominated(front.rows[labels])] for _, labels in _groups(front.states)]
-    return front.taken(np.concatenate(kept))
+    pruned = [labels[undominated(front.rows[labels])] for _, labels in _groups(front.states)]
+    return front.taken(np.concatenate(pruned))
 
 
 def _groups(states: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:

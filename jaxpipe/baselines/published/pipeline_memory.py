@@ -33,13 +33,13 @@ def _stage_bytes(split: MegatronLayout, workload: Workload, stage: int, num_repl
     layers = workload.num_layers / split.stages
     layer_bytes = _layer_bytes(split, workload)
     if workload.recompute:
-        kept = in_flight * layers * workload.activation_bytes
+        activations = in_flight * layers * workload.activation_bytes
         working = layer_bytes
     else:
-        kept, working = in_flight * layers * layer_bytes, 0.0
+        activations, working = in_flight * layers * layer_bytes, 0.0
     return (
         _parameter_bytes(split, workload, stage)
-        + kept
+        + activations
         + working
         + _RESERVED_BYTES
         + (_logit_bytes(split, workload) if stage == split.stages - 1 else 0.0)
@@ -53,10 +53,10 @@ def pipe_peak_bytes(workload: Workload, *, num_stages: int) -> float:
     """
     split = MegatronLayout(stages=num_stages, tensor=1)
     layers = workload.num_layers / num_stages
-    kept = workload.batch / workload.microbatch * workload.activation_bytes
+    activations = workload.batch / workload.microbatch * workload.activation_bytes
     working = layers * _layer_bytes(split, workload)
     last = _parameter_bytes(split, workload, num_stages - 1) + _logit_bytes(split, workload)
-    return last + kept + working + _RESERVED_BYTES
+    return last + activations + working + _RESERVED_BYTES
 
 
 def _layer_bytes(split: MegatronLayout, workload: Workload) -> float:

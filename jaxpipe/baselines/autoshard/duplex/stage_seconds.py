@@ -21,12 +21,12 @@ halves.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxpipe.baselines.autoshard.duplex.cost import BACKWARD, CostModel, OperatorCost
 from jaxpipe.baselines.autoshard.duplex.decision import Strategy
+from jaxpipe.baselines.autoshard.duplex.operator_cost import BACKWARD, CostModel, OperatorCost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class StageSeconds:
     """The seconds of one stage of one half; `gather_s` and `sync_s` are once for both."""
 
     compute_s: float
@@ -36,13 +36,13 @@ class Stage:
     sync_s: float = 0.0
 
 
-def duplex_s(stages: Sequence[Stage], *, overlaps_backward: bool = True) -> float:
+def duplex_s(stages: Sequence[StageSeconds], *, overlaps_backward: bool = True) -> float:
     """Return the seconds of a forward and a backward of both halves.
 
-    >>> alone = Stage(compute_s=1.0)
-    >>> duplex_s([alone, Stage(compute_s=1.0, forward_s=1.0, backward_s=2.0)])
+    >>> alone = StageSeconds(compute_s=1.0)
+    >>> duplex_s([alone, StageSeconds(compute_s=1.0, forward_s=1.0, backward_s=2.0)])
     12.0
-    >>> duplex_s([alone, Stage(compute_s=1.0, forward_s=1.5)])
+    >>> duplex_s([alone, StageSeconds(compute_s=1.0, forward_s=1.5)])
     13.0
     """
     total, before = 0.0, 0.0
@@ -53,7 +53,7 @@ def duplex_s(stages: Sequence[Stage], *, overlaps_backward: bool = True) -> floa
     return total + before + _backward_s(stages, overlaps=overlaps_backward)
 
 
-def _backward_s(stages: Sequence[Stage], *, overlaps: bool) -> float:
+def _backward_s(stages: Sequence[StageSeconds], *, overlaps: bool) -> float:
     total, before = 0.0, 0.0
     for stage in stages:
         compute, moved = BACKWARD * stage.compute_s, stage.backward_s
@@ -65,7 +65,7 @@ def _backward_s(stages: Sequence[Stage], *, overlaps: bool) -> float:
     return total + before
 
 
-def stages(costs: Sequence[OperatorCost], strategy: Strategy) -> list[Stage]:
+def stages(costs: Sequence[OperatorCost], strategy: Strategy) -> list[StageSeconds]:
     """Return the stages of a strategy, summed over their operators."""
     groups: list[list[OperatorCost]] = []
     for cost, decision in zip(costs, strategy, strict=True):
@@ -73,12 +73,12 @@ def stages(costs: Sequence[OperatorCost], strategy: Strategy) -> list[Stage]:
             groups.append([])
         groups[-1].append(cost)
     return [
-        Stage(
-            compute_s=sum(each.compute_s for each in group),
-            forward_s=sum(each.forward_s for each in group),
-            backward_s=sum(each.backward_s for each in group),
-            gather_s=sum(each.gather_s for each in group),
-            sync_s=sum(each.sync_s for each in group),
+        StageSeconds(
+            compute_s=sum(cost.compute_s for cost in group),
+            forward_s=sum(cost.forward_s for cost in group),
+            backward_s=sum(cost.backward_s for cost in group),
+            gather_s=sum(cost.gather_s for cost in group),
+            sync_s=sum(cost.sync_s for cost in group),
         )
         for group in groups
     ]
@@ -97,9 +97,9 @@ def step_s(model: CostModel, strategy: Strategy) -> float:
     costs = costs_of(model, strategy)
     steps = stages(costs, strategy)
     passes_s = duplex_s(steps, overlaps_backward=model.overlaps_backward)
-    return passes_s + sum(each.update_s for each in costs)
+    return passes_s + sum(cost.update_s for cost in costs)
 
 
 def memory_bytes(model: CostModel, strategy: Strategy) -> float:
     """Return the bytes that a device needs: state of parameters, and outputs of operators."""
-    return sum(each.memory_bytes for each in costs_of(model, strategy))
+    return sum(cost.memory_bytes for cost in costs_of(model, strategy))

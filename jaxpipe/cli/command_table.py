@@ -33,7 +33,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CommandGroup:
     """Commands of two words."""
 
     first_line: str
@@ -41,12 +41,12 @@ class Group:
     """By the second word."""
 
 
-TOPICS: Mapping[str, Mapping[str, Command | Group]] = {
+TOPICS: Mapping[str, Mapping[str, Command | CommandGroup]] = {
     "Train": {
         "init": Command(
             "init:init", "Write a commented starter configuration, and print the next commands."
         ),
-        "data": Group(
+        "data": CommandGroup(
             "Prepare and inspect datasets.",
             {
                 "prepare": Command(
@@ -114,7 +114,7 @@ TOPICS: Mapping[str, Mapping[str, Command | Group]] = {
             "compare:compare",
             "Train with the pipeline, then with each baseline, and write one table and one plot.",
         ),
-        "autoshard": Group(
+        "autoshard": CommandGroup(
             "Shard a training step over devices: search, compile and execute strategies.",
             {
                 "search": Command(
@@ -148,7 +148,7 @@ TOPICS: Mapping[str, Mapping[str, Command | Group]] = {
                 ),
             },
         ),
-        "published": Group(
+        "published": CommandGroup(
             "List systems of the literature, simulate their published runs, plan their layouts.",
             {
                 "list": Command(
@@ -167,7 +167,7 @@ TOPICS: Mapping[str, Mapping[str, Command | Group]] = {
         ),
     },
     "Clusters": {
-        "topo": Group(
+        "topo": CommandGroup(
             "List, draw, imitate and measure clusters.",
             {
                 "list": Command(
@@ -219,7 +219,7 @@ TOPICS: Mapping[str, Mapping[str, Command | Group]] = {
 }
 """All commands, as `jaxpipe --help` groups them."""
 
-COMMANDS: Mapping[str, Command | Group] = {
+COMMANDS: Mapping[str, Command | CommandGroup] = {
     name: command for topic in TOPICS.values() for name, command in topic.items()
 }
 
@@ -230,7 +230,7 @@ def single_commands() -> Mapping[str, Command]:
     grouped = {
         f"{group} {name}": command
         for group, entry in COMMANDS.items()
-        if isinstance(entry, Group)
+        if isinstance(entry, CommandGroup)
         for name, command in entry.commands.items()
     }
     return single | grouped
