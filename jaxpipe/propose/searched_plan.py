@@ -287,7 +287,7 @@ def _described_plans(query: Query) -> Iterator[Plan]:
     section = query.config.plan
     kinds: tuple[ScheduleKind | None, ...] = (section.schedule,)
     if section.schedule is None and section.schedule_file is None:
-        kinds = tuple(kind for kind in ScheduleKind if kind is not ScheduleKind.INTERLEAVED)
+        kinds = tuple(k for k in ScheduleKind if k.facts.is_searched and not k.facts.takes_chunks)
     sizes = _MICROBATCHES if section.microbatch is None else (section.microbatch,)
     refusal: PlanError | None = None
     has_plan = False

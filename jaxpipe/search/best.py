@@ -9,8 +9,8 @@ import numpy as np
 
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan
-from jaxpipe.plan.cost import overfull
 from jaxpipe.schedule import ScheduleKind
+from jaxpipe.search.build_plan import is_possible, lacking_bytes
 from jaxpipe.search.shapes import shape_name
 from jaxpipe.search.task import Task
 
@@ -125,24 +125,6 @@ class Best:
 
 def _handicap(plan: Plan) -> float:
     return 1.0 if isinstance(plan.schedule, ScheduleKind) else CUSTOM_HANDICAP
-
-
-def lacking_bytes(task: Task, plan: Plan) -> int:
-    """Return by how many bytes a plan exceeds the memory of a device at most; 0 if it fits."""
-    excess = overfull(plan, task.profile, task.cluster, each=task.bytes_each)
-    return max(excess.values(), default=0)
-
-
-def is_possible(plan: Plan) -> bool:
-    """Return whether ranks have all stages, and the schedule the chunks that it needs."""
-    sizes = ((each.num_stages, each.num_ranks * plan.num_chunks) for each in plan.pipelines)
-    if any(num_stages != num_held for num_stages, num_held in sizes):
-        return False  # a cut that is set has stages for one number of chunks alone
-    if not isinstance(plan.schedule, ScheduleKind) or not plan.schedule.facts.takes_chunks:
-        return plan.num_chunks == 1
-    return plan.num_chunks > 1 and all(
-        pipeline.num_microbatches % pipeline.num_ranks == 0 for pipeline in plan.pipelines
-    )
 
 
 Generator: TypeAlias = Callable[[Task, Best], Iterator[tuple[float, Plan]]]

@@ -15,7 +15,8 @@ from jaxpipe.plan import Plan, check_plan, even_partition
 from jaxpipe.plan.cost import Part, overfull
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.search import Effort, Fixed, Objective, Task, build, search
-from jaxpipe.search.best import CUSTOM_HANDICAP, is_possible
+from jaxpipe.search.best import CUSTOM_HANDICAP
+from jaxpipe.search.build_plan import is_possible
 from jaxpipe.simulate import Conditions, plan_step_s
 from jaxpipe.topo import Precision
 from tests.plan.models import cluster_of, profile_of

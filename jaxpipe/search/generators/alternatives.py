@@ -18,8 +18,8 @@ import numpy as np
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.plan import Plan, even_partition
 from jaxpipe.schedule import ScheduleKind
-from jaxpipe.search.best import Best, is_possible
-from jaxpipe.search.build_plan import cut_by_cost, with_suited_trees
+from jaxpipe.search.best import Best
+from jaxpipe.search.build_plan import cut_by_cost, is_possible, with_suited_trees
 from jaxpipe.search.task import Task
 
 _DEEPEST_WARMUP = 4

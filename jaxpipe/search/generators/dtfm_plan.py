@@ -1,10 +1,9 @@
 """DT-FM's plan: devices grouped by its published cost, and its schedule."""
 
 from jaxpipe.errors import PlanError
-from jaxpipe.plan.cost.memory import overfull
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import ScheduleKind
-from jaxpipe.search.build_plan import build
+from jaxpipe.search.build_plan import build, lacking_bytes, with_first_schedules
 from jaxpipe.search.dtfm import Budget, link_weights
 from jaxpipe.search.shapes import Shape, shapes
 from jaxpipe.search.starts import grouped
@@ -12,9 +11,6 @@ from jaxpipe.search.task import Task
 
 STAGES = 8
 """The stages of DT-FM's runs, the default if the task does not set them."""
-
-# From the most live microbatches to the fewest: all, 2 (p - s) - 1, p - s.
-_SCHEDULES = (ScheduleKind.GPIPE, ScheduleKind.EAGER_ONE_F_ONE_B, ScheduleKind.ONE_F_ONE_B)
 
 
 def dtfm_plan(task: Task, *, seed: int, seconds: float) -> Plan:
@@ -34,13 +30,15 @@ def dtfm_plan(task: Task, *, seed: int, seconds: float) -> Plan:
         cluster.latency_s, cluster.bandwidth_bytes_per_s, group_size=shape.replicas
     )
     placement = grouped(weights, shape, seed=seed, budget=Budget(seconds=seconds))
-    for schedule in _SCHEDULES:
-        # One sample per microbatch, as in the runs of DT-FM.
-        plan = build(task, placement, microbatch=1, schedule=schedule)
-        if not overfull(plan, task.profile, task.cluster, each=task.bytes_each):
+    # One sample per microbatch, as in the runs of DT-FM.
+    plan = build(task, placement, microbatch=1, schedule=ScheduleKind.GPIPE)
+    plans = tuple(with_first_schedules(task, plan, grows=True))
+    for plan in plans:
+        if not lacking_bytes(task, plan):
             return plan
+    names = ", ".join(plan.schedule_name for plan in plans)
     raise PlanError(
-        f"a stage fits into its device: none of {', '.join(_SCHEDULES)} does with "
+        f"a stage fits into its device: none of {names} does with "
         f"{shape.stages} stages on cluster {task.cluster.name!r}; use more `stages`"
     )
 

@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -14,8 +14,13 @@ import numpy as np
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import estimate
-from jaxpipe.search.best import Best, is_possible, lacking_bytes
-from jaxpipe.search.build_plan import build, first_schedules
+from jaxpipe.search.best import Best
+from jaxpipe.search.build_plan import (
+    build,
+    first_schedules,
+    lacking_bytes,
+    with_first_schedules,
+)
 from jaxpipe.search.generators.alternatives import with_all_reduce
 from jaxpipe.search.shapes import Shape, shapes
 from jaxpipe.search.starts import by_dtfm_cost, orders
@@ -85,10 +90,7 @@ def _fastest(task: Task, shape: Shape, placements: Iterable[np.ndarray]) -> _Ran
     smallest = None
     # Memory is checked in this order, and only until a plan fits.
     for estimate_s, index in order:
-        for kind in first_schedules(task):
-            plan = replace(plans[index], schedule=kind)
-            if not is_possible(plan):
-                continue
+        for plan in with_first_schedules(task, plans[index]):
             if not lacking_bytes(task, plan):
                 return _Ranked(estimate_s=estimate_s, plan=plan, shape=shape)
             smallest = plan
@@ -106,7 +108,7 @@ def _unsized(task: Task, shape: Shape, placements: Iterable[np.ndarray]) -> list
             task,
             placement,
             microbatch=1,
-            schedule=first_schedules(task)[0],
+            schedule=first_schedules(task, shape.stages)[0],
             warmup=fixed.warmup,
             all_reduce=kinds[0],
             num_chunks=fixed.num_chunks,

@@ -15,8 +15,8 @@ from math import comb, inf
 
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan
-from jaxpipe.search.best import Best, lacking_bytes
-from jaxpipe.search.build_plan import first_schedules, with_suited_trees
+from jaxpipe.search.best import Best
+from jaxpipe.search.build_plan import first_fitting, with_suited_trees
 from jaxpipe.search.layout import Layout, LayoutTask, closed_form_s, plan_of_layout, search_layout
 from jaxpipe.search.layout.task_costs import TaskCosts
 from jaxpipe.search.task import Task
@@ -103,7 +103,6 @@ def _plan(task: Task, costs: TaskCosts, layout: Layout) -> Plan:
         tied=task.tied,
         types=costs.types,
     )
-    deep = (replace(plan, schedule=kind) for kind in first_schedules(task))
-    fitting = next((each for each in deep if not lacking_bytes(task, each)), plan)
+    fitting = first_fitting(task, plan) or plan
     kind = task.fixed.all_reduce or plan.all_reduce
     return with_suited_trees(task, replace(fitting, all_reduce=kind))
