@@ -23,7 +23,7 @@ CUSTOM_HANDICAP = 1.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """The effort of a search: its seconds, the shapes to value first, and the random changes.
+    """The effort of a search: its seconds, the shapes to value first, the random changes, a seed.
 
     A search that ends before `seconds` gives the same result in every run.
 
@@ -34,6 +34,7 @@ class Effort:
     seconds: float = inf
     num_valued: int = 8
     num_changes: int = 100
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.num_valued < 1 or self.num_changes < 0 or not self.seconds > 0:
@@ -66,7 +67,7 @@ class Best:
         objective: Objective,
         effort: Effort,
         *,
-        seed: int,
+        bound: Objective,
         clock: Callable[[], float],
         observe: Callable[[int], None],
     ) -> None:
@@ -74,12 +75,12 @@ class Best:
         self.value = inf
         self.num_valued = 0
         self.effort = effort
-        self.seed = seed
-        self.random = np.random.default_rng(seed)
+        self.random = np.random.default_rng(effort.seed)
         self.trials: dict[Plan, Trial] = {}
         self.by_shape: dict[str, Trial] = {}
         self._task = task
         self._objective = objective
+        self._bound = bound
         self._clock = clock
         self._observe = observe
         self._start_s = clock()
@@ -114,6 +115,12 @@ class Best:
             self.plan, self.value = plan, value
         return self._remember(Trial(plan=plan, value=value))
 
+    def may_win(self, plan: Plan) -> bool:
+        """Return whether the bound of a plan leaves it a chance against the best one."""
+        if self.plan is None:
+            return True
+        return self._bound(plan) * _handicap(plan) < self.value * _handicap(self.plan)
+
     def _remember(self, trial: Trial) -> Trial:
         self.trials[trial.plan] = trial
         name = shape_name(trial.plan)
@@ -127,8 +134,5 @@ def _handicap(plan: Plan) -> float:
     return 1.0 if isinstance(plan.schedule, ScheduleKind) else CUSTOM_HANDICAP
 
 
-Generator: TypeAlias = Callable[[Task, Best], Iterator[tuple[float, Plan]]]
-"""What yields plans to try, each with a lower bound of its value, or 0.
-
-It is lazy: it may continue from the best plan at that time.
-"""
+Generator: TypeAlias = Callable[[Task, Best], Iterator[Plan]]
+"""What yields plans to try. It is lazy: it may continue from the best plan at that time."""

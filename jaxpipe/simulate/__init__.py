@@ -42,6 +42,7 @@ from jaxpipe.simulate.plan_step import (
     Overheads,
     plan_step,
     plan_step_s,
+    step_bound_s,
 )
 from jaxpipe.simulate.replay import (
     replay_step,
@@ -81,6 +82,7 @@ __all__ = [
     "replay_step",
     "simulate",
     "simulate_ends",
+    "step_bound_s",
     "step_breakdown",
     "step_dollars",
     "step_objective",

@@ -40,12 +40,12 @@ class _Ranked:
     shape: Shape
 
 
-def even(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
+def even(task: Task, best: Best) -> Iterator[Plan]:
     """Yield the best plan of each of the best shapes, best first."""
     yield from even_plans(task, best, until=_UNTIL)
 
 
-def even_plans(task: Task, best: Best, *, until: float) -> Iterator[tuple[float, Plan]]:
+def even_plans(task: Task, best: Best, *, until: float) -> Iterator[Plan]:
     """Yield the best plans of a task, until a fraction of the seconds is spent.
 
     All shapes are ranked with simple placements; for twice as many of the best as are valued first,
@@ -65,13 +65,13 @@ def even_plans(task: Task, best: Best, *, until: float) -> Iterator[tuple[float,
     fitting = [each for each in ranked if each.estimate_s < inf][: 2 * num_valued]
     for number, first in enumerate(fitting):
         if is_free and (seconds := best.left_s(until)) > 0:
-            placement = by_dtfm_cost(task, first.shape, seed=best.seed, seconds=seconds)
+            placement = by_dtfm_cost(task, first.shape, seed=best.effort.seed, seconds=seconds)
             other = _fastest(task, first.shape, [placement])
             fitting[number] = min(first, other, key=lambda each: each.estimate_s)
     fitting.sort(key=lambda each: each.estimate_s)
     for each in (*fitting[:num_valued], *ranked[len(fitting) :][:num_valued]):
         if each.plan is not None:
-            yield 0.0, each.plan
+            yield each.plan
 
 
 def _fastest(task: Task, shape: Shape, placements: Iterable[np.ndarray]) -> _Ranked:

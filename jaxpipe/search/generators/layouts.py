@@ -33,7 +33,7 @@ _FRACTION = 0.15
 """The fraction of the seconds for layouts."""
 
 
-def layouts(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
+def layouts(task: Task, best: Best) -> Iterator[Plan]:
     """Yield the plans of the best layouts, if devices are of several types."""
     costs = TaskCosts(task)
     if len(set(costs.types)) == 1 or task.fixed.devices is not None or task.fixed.num_chunks > 1:
@@ -43,14 +43,14 @@ def layouts(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
             _layout_task(task, costs),
             limit_s=best.left_s(best.spent() + _FRACTION),
             most_evaluated=_PER_CHANGE * (1 + best.effort.num_changes),
-            seed=best.seed,
+            seed=best.effort.seed,
             num_best=_NUM_BEST,
         )
     except PlanError:  # no layout fits: other plans may
         return
     for layout in _of_each_shape(found.best)[:_NUM_PLANS]:
         with suppress(PlanError):  # groups may be scattered over hosts, or the batch not divide
-            yield 0.0, _plan(task, costs, layout)
+            yield _plan(task, costs, layout)
 
 
 def _of_each_shape(best: Iterable[Layout]) -> list[Layout]:

@@ -24,7 +24,7 @@ _SLOPES = (1, 2, 3, 4, 8)
 """Warm-up microbatches of a rank in addition to the next rank's: 1F1B has 1, ZB-H2 has 2."""
 
 
-def schedules(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
+def schedules(task: Task, best: Best) -> Iterator[Plan]:
     """Yield the best plans of the best shapes with the schedules that are faster for a replica."""
     shapes = sorted(best.by_shape.values(), key=lambda trial: trial.value)
     for trial in shapes:
@@ -35,8 +35,7 @@ def schedules(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
             base_s = replica_s(task, trial.plan)
             seconds = {plan: replica_s(task, plan) for plan in others}
             faster = [plan for plan in others if seconds[plan] < _FASTER * base_s]
-            for plan in sorted(faster, key=seconds.__getitem__)[:_MOST_SCHEDULES]:
-                yield 0.0, plan
+            yield from sorted(faster, key=seconds.__getitem__)[:_MOST_SCHEDULES]
 
 
 def replica_s(task: Task, plan: Plan) -> float:
@@ -59,7 +58,7 @@ def conditions_of(task: Task) -> Conditions:
     )
 
 
-def made_to_measure(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
+def made_to_measure(task: Task, best: Best) -> Iterator[Plan]:
     """Yield the best plan with greedy schedules of its stages' and messages' seconds."""
     plan = best.plan
     if plan is None or not _is_suited(task, plan):
@@ -81,7 +80,7 @@ def made_to_measure(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
                 max_live=limits,
                 weights=weights,
             )
-            yield 0.0, replace(plan, schedule=schedule).of_each(warmup=None)
+            yield replace(plan, schedule=schedule).of_each(warmup=None)
 
 
 def _is_suited(task: Task, plan: Plan) -> bool:

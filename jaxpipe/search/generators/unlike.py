@@ -26,14 +26,14 @@ _FEW_REPLICAS = 8
 """As many are tried, however few the best even plan has."""
 
 
-def unlike(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
+def unlike(task: Task, best: Best) -> Iterator[Plan]:
     """Yield plans with unlike replicas, if devices differ or some are left out of the best plan."""
     plan, fixed = best.even_plan, task.fixed
     if plan is None or not is_worth_trying(task, plan):
         return
     # Each replica has its own number of stages, on devices that are chosen by speed.
     if (fixed.depth, fixed.devices, fixed.replicas) == (None, None, None):
-        yield from ((0.0, other) for other in unlike_plans(task, plan))
+        yield from unlike_plans(task, plan)
 
 
 def is_worth_trying(task: Task, plan: Plan) -> bool:
