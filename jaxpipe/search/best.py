@@ -1,14 +1,22 @@
-"""The state of a search: the best plan so far, what was tried, and the effort that is left."""
+"""The state of a search: the best plan so far, what was tried, and the effort that is left.
+
+Plans are compared by their value, and for the sake of simplicity
+
+- a schedule without a name counts as 2 % worse: it makes a plan longer and less clear;
+- of equal plans the one that needs less memory is better, then the one whose schedule is listed
+  first: 1F1B rather than eager 1F1B, where both are the same.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import inf
+from math import inf, isclose
 from typing import TypeAlias
 
 import numpy as np
 
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan
+from jaxpipe.plan.cost.memory import stage_memory
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.search.build_plan import is_possible, lacking_bytes
 from jaxpipe.search.shapes import shape_name
@@ -18,7 +26,10 @@ Objective: TypeAlias = Callable[[Plan], float]
 """The cost of a plan, to be minimised: for example the simulated seconds of its step."""
 
 CUSTOM_HANDICAP = 1.02
-"""A schedule without a name has to be better by so much: it makes a plan longer and less clear."""
+"""A schedule without a name has to be better by so much."""
+
+_EQUAL = 1e-13
+"""Values of equal schedules differ by their sums in another order, relatively by less than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +122,7 @@ class Best:
         value = self._objective(plan)
         self.num_valued += 1
         self._observe(self.num_valued)
-        if self.plan is None or value * _handicap(plan) < self.value * _handicap(self.plan):
+        if self._is_better(plan, value):
             self.plan, self.value = plan, value
         return self._remember(Trial(plan=plan, value=value))
 
@@ -120,6 +131,25 @@ class Best:
         if self.plan is None:
             return True
         return self._bound(plan) * _handicap(plan) < self.value * _handicap(self.plan)
+
+    def _is_better(self, plan: Plan, value: float) -> bool:
+        if self.plan is None:
+            return True
+        value, least = value * _handicap(plan), self.value * _handicap(self.plan)
+        if isclose(value, least, rel_tol=_EQUAL):
+            return self._complexity(plan) < self._complexity(self.plan)
+        return value < least
+
+    def _complexity(self, plan: Plan) -> tuple[int, int]:
+        """Return the bytes that all ranks need together, and the place of the schedule."""
+        task, kinds = self._task, list(ScheduleKind)
+        num_bytes = sum(
+            rank.total
+            for replica in range(plan.num_replicas)
+            for rank in stage_memory(plan, task.profile, each=task.bytes_each, replica=replica)
+        )
+        kind = plan.schedule
+        return num_bytes, kinds.index(kind) if isinstance(kind, ScheduleKind) else len(kinds)
 
     def _remember(self, trial: Trial) -> Trial:
         self.trials[trial.plan] = trial
