@@ -14,8 +14,14 @@ from jaxpipe.search import Task, build
 from jaxpipe.search.build_plan import is_possible
 from jaxpipe.search.generators.alternatives import other_schedules
 from jaxpipe.search.generators.unlike import unlike_plans
-from jaxpipe.simulate import Conditions, Overheads, plan_step, plan_step_s, step_bound_s
-from jaxpipe.simulate.schedule_search import costs_of
+from jaxpipe.simulate import (
+    Conditions,
+    Overheads,
+    plan_step,
+    plan_step_s,
+    stage_costs,
+    step_bound_s,
+)
 from jaxpipe.topo import Precision, without_network
 from tests.plan.models import cluster_of, profile_of
 
@@ -39,7 +45,7 @@ def split_profile(weight: float, rest: float) -> Profile:
 def measured(task: Task, plan: Plan, conditions: Conditions) -> Plan:
     """Return a plan with a schedule of split backwards in an order of its own."""
     schedule = greedy(
-        costs_of(plan_step(plan, conditions)),
+        stage_costs(plan_step(plan, conditions)),
         num_microbatches=plan.num_microbatches,
         warmup=(2,) * plan.num_stages,
         max_live=(3,) * plan.num_stages,
