@@ -29,13 +29,12 @@ from experiments.table import Row, markdown, write_csv
 from jaxpipe.config import cluster_from, config_of_settings
 from jaxpipe.propose.fleet_proposal import fleet_costs
 from jaxpipe.propose.searched_plan import Query
-from jaxpipe.schedule import Remat, ScheduleKind
+from jaxpipe.schedule import Remat, deepest_first
 from jaxpipe.search import balanced_cut
 from jaxpipe.search.fleet import Fits, FleetCosts, Team, search_fleet
 from jaxpipe.simulate import Conditions, plan_step_s
 
 _HERE = Path(__file__).parent
-_SCHEDULES = (ScheduleKind.EAGER_ONE_F_ONE_B, ScheduleKind.ONE_F_ONE_B)
 _STAGES = (4, 6, 8, 10, 12, 16, 20, 24, 32)
 _MICROBATCHES = (1, 2, 4, 8)
 _NUMBER = ".4g"
@@ -58,7 +57,7 @@ def conditions_of(
 def step_s(costs: FleetCosts, rows: np.ndarray, *, microbatch: int, fits: Fits) -> float:
     """Return the seconds of a step of one team; infinite if it does not fit."""
     team = Team(devices=rows, cut=balanced_cut(costs.task.profile, costs.task.slow[rows].max(0)))
-    for schedule in _SCHEDULES:
+    for schedule in deepest_first(rows.shape[1]):
         if fits([team], microbatch=microbatch, schedule=schedule):
             return costs.step([team], microbatch=microbatch, schedule=schedule).step_s
     return inf

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from statistics import median
 
@@ -23,12 +24,13 @@ from jaxpipe.propose.searched_plan import Query, executable, generators_of, reas
 from jaxpipe.propose.side_by_side import SideBySide, side_by_side
 from jaxpipe.propose.worth import Appraisal, Worth, worth_of
 from jaxpipe.schedule import Remat
-from jaxpipe.search import Effort, Found, Task, build, dtfm_plan, search, with_suited_trees
+from jaxpipe.search import Effort, Found, Task, build, dtfm_plans, search, with_suited_trees
 from jaxpipe.search.dtfm import dtfm_cost
 from jaxpipe.simulate import (
     Conditions,
     StepBreakdown,
     plan_step_s,
+    step_bound_s,
     step_breakdown,
     step_objective,
 )
@@ -254,23 +256,16 @@ class _Study:
             self.num_valued = before + number
             observe(self.num_valued)
 
-        if options.objective is Goal.DTFM:
-            plan = dtfm_plan(task, seed=options.seed, seconds=seconds)
-            self.num_valued = before + 1
-            return Found(
-                plan=plan,
-                value=plan_step_s(plan, conditions),
-                bound=0.0,
-                num_valued=1,
-                left_out=(),
-                candidates=(),
-            )
+        is_dtfm = options.objective is Goal.DTFM
         found = search(
             task,
             executable(self.query.config, objective),
-            generators=generators_of(self.query),
-            effort=Effort(seconds=seconds),
-            seed=options.seed,
+            # The bound is one of seconds.
+            bound=(lambda _: 0.0)
+            if self.appraisal
+            else partial(step_bound_s, conditions=conditions),
+            generators=((dtfm_plans, 1.0),) if is_dtfm else generators_of(self.query),
+            effort=Effort(seconds=seconds, seed=options.seed),
             clock=clock.now,
             observe=count,
         )

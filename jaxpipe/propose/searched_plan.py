@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from itertools import product
 from math import inf, isfinite
@@ -36,7 +37,7 @@ from jaxpipe.propose.decided_plan import decided_plan
 from jaxpipe.propose.reasons import Reason
 from jaxpipe.schedule import Remat, ScheduleKind
 from jaxpipe.search import DEFAULT, Best, Effort, Fixed, Found, Generator, Objective, Task, search
-from jaxpipe.simulate import Conditions, plan_step_s, step_objective
+from jaxpipe.simulate import Conditions, plan_step_s, step_bound_s, step_objective
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.write import cluster_toml
 
@@ -237,6 +238,7 @@ def _search_with(
     found = search(
         task,
         objective,
+        bound=partial(step_bound_s, conditions=conditions),
         generators=generators_of(query),
         effort=Effort(seconds=seconds),
         # Of the processor: other processes on the machine make no plan worse.
@@ -272,8 +274,8 @@ def generators_of(query: Query) -> Generators:
     if not query.is_described:
         return DEFAULT
 
-    def listed(_task: Task, _best: Best) -> Iterator[tuple[float, Plan]]:
-        return ((0.0, plan) for plan in _described_plans(query))
+    def listed(_task: Task, _best: Best) -> Iterator[Plan]:
+        return _described_plans(query)
 
     return ((listed, 1.0),)
 
@@ -287,7 +289,7 @@ def _described_plans(query: Query) -> Iterator[Plan]:
     section = query.config.plan
     kinds: tuple[ScheduleKind | None, ...] = (section.schedule,)
     if section.schedule is None and section.schedule_file is None:
-        kinds = tuple(kind for kind in ScheduleKind if kind is not ScheduleKind.INTERLEAVED)
+        kinds = tuple(k for k in ScheduleKind if k.facts.is_searched and not k.facts.takes_chunks)
     sizes = _MICROBATCHES if section.microbatch is None else (section.microbatch,)
     refusal: PlanError | None = None
     has_plan = False

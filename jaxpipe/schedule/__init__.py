@@ -33,7 +33,7 @@ from jaxpipe.schedule.instruction import (
     update,
 )
 from jaxpipe.schedule.lower import lower
-from jaxpipe.schedule.peak_live import peak_live, peak_live_of_kind
+from jaxpipe.schedule.peak_live import deepest_first, peak_live, peak_live_of_kind
 from jaxpipe.schedule.remat import Remat
 from jaxpipe.schedule.render import legend, render
 from jaxpipe.schedule.timetable import TimedInstruction, Timetable, timetable
@@ -57,6 +57,7 @@ __all__ = [
     "check",
     "check_chunks",
     "count_stages",
+    "deepest_first",
     "describe",
     "eager_one_f_one_b",
     "forward",

@@ -1,5 +1,7 @@
 """Peak memory of a schedule, in microbatches whose residuals a rank keeps at once."""
 
+from functools import cache
+
 from jaxpipe.schedule.generators.registry import ScheduleKind, generate
 from jaxpipe.schedule.generators.schedule_facts import ScheduleSize
 from jaxpipe.schedule.instruction import Op, Program, Schedule
@@ -71,3 +73,28 @@ def peak_live_of_kind(
             warmup=warmup,
         )
     )
+
+
+@cache
+def deepest_first(num_stages: int, *, grows: bool = False) -> tuple[ScheduleKind, ...]:
+    """Return the schedules that a closed form of a step knows, those with most live pairs first.
+
+    These are the searched ones with whole backwards and a stage on each rank: of them depth alone
+    decides how well messages are hidden, at the price of memory. Those whose memory grows with the
+    microbatches come only if `grows`. Of equal ones the first in the registry, the simplest, comes
+    first.
+
+    >>> print(*deepest_first(4), "|", *deepest_first(4, grows=True), "|", *deepest_first(1))
+    eager-1f1b 1f1b | gpipe eager-1f1b 1f1b | 1f1b eager-1f1b
+    """
+    few, many = 4 * num_stages, 8 * num_stages
+    depths = {
+        kind: [
+            sum(peak_live_of_kind(kind, num_stages=num_stages, num_microbatches=num))
+            for num in (few, many)
+        ]
+        for kind in ScheduleKind
+        if kind.facts.is_searched and not kind.facts.takes_chunks and not kind.facts.splits_backward
+    }
+    kinds = [kind for kind, (of_few, of_many) in depths.items() if grows or of_few == of_many]
+    return tuple(sorted(kinds, key=lambda kind: -depths[kind][1]))

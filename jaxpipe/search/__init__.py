@@ -15,7 +15,7 @@ from jaxpipe.search.balance import balanced_cut
 from jaxpipe.search.best import Best, Effort, Generator, Objective
 from jaxpipe.search.build_plan import build, cut_by_cost, with_suited_trees
 from jaxpipe.search.fixed import Fixed
-from jaxpipe.search.generators.dtfm_plan import dtfm_plan
+from jaxpipe.search.generators.dtfm_plan import dtfm_plans
 from jaxpipe.search.search import DEFAULT, Candidate, Found, search
 from jaxpipe.search.shapes import Shape, shapes
 from jaxpipe.search.sync_order import fastest_tree
@@ -35,7 +35,7 @@ __all__ = [
     "balanced_cut",
     "build",
     "cut_by_cost",
-    "dtfm_plan",
+    "dtfm_plans",
     "fastest_tree",
     "search",
     "shapes",

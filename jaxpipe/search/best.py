@@ -1,16 +1,24 @@
-"""The state of a search: the best plan so far, what was tried, and the effort that is left."""
+"""The state of a search: the best plan so far, what was tried, and the effort that is left.
+
+Plans are compared by their value, and for the sake of simplicity
+
+- a schedule without a name counts as 2 % worse: it makes a plan longer and less clear;
+- of equal plans the one that needs less memory is better, then the one whose schedule is listed
+  first: 1F1B rather than eager 1F1B, where both are the same.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import inf
+from math import inf, isclose
 from typing import TypeAlias
 
 import numpy as np
 
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan
-from jaxpipe.plan.cost import overfull
+from jaxpipe.plan.cost.memory import stage_memory
 from jaxpipe.schedule import ScheduleKind
+from jaxpipe.search.build_plan import is_possible, lacking_bytes
 from jaxpipe.search.shapes import shape_name
 from jaxpipe.search.task import Task
 
@@ -18,12 +26,15 @@ Objective: TypeAlias = Callable[[Plan], float]
 """The cost of a plan, to be minimised: for example the simulated seconds of its step."""
 
 CUSTOM_HANDICAP = 1.02
-"""A schedule without a name has to be better by so much: it makes a plan longer and less clear."""
+"""A schedule without a name has to be better by so much."""
+
+_EQUAL = 1e-13
+"""Values of equal schedules differ by their sums in another order, relatively by less than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """The effort of a search: its seconds, the shapes to value first, and the random changes.
+    """The effort of a search: its seconds, the shapes to value first, the random changes, a seed.
 
     A search that ends before `seconds` gives the same result in every run.
 
@@ -34,6 +45,7 @@ class Effort:
     seconds: float = inf
     num_valued: int = 8
     num_changes: int = 100
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.num_valued < 1 or self.num_changes < 0 or not self.seconds > 0:
@@ -66,7 +78,7 @@ class Best:
         objective: Objective,
         effort: Effort,
         *,
-        seed: int,
+        bound: Objective,
         clock: Callable[[], float],
         observe: Callable[[int], None],
     ) -> None:
@@ -74,12 +86,12 @@ class Best:
         self.value = inf
         self.num_valued = 0
         self.effort = effort
-        self.seed = seed
-        self.random = np.random.default_rng(seed)
+        self.random = np.random.default_rng(effort.seed)
         self.trials: dict[Plan, Trial] = {}
         self.by_shape: dict[str, Trial] = {}
         self._task = task
         self._objective = objective
+        self._bound = bound
         self._clock = clock
         self._observe = observe
         self._start_s = clock()
@@ -110,9 +122,34 @@ class Best:
         value = self._objective(plan)
         self.num_valued += 1
         self._observe(self.num_valued)
-        if self.plan is None or value * _handicap(plan) < self.value * _handicap(self.plan):
+        if self._is_better(plan, value):
             self.plan, self.value = plan, value
         return self._remember(Trial(plan=plan, value=value))
+
+    def may_win(self, plan: Plan) -> bool:
+        """Return whether the bound of a plan leaves it a chance against the best one."""
+        if self.plan is None:
+            return True
+        return self._bound(plan) * _handicap(plan) < self.value * _handicap(self.plan)
+
+    def _is_better(self, plan: Plan, value: float) -> bool:
+        if self.plan is None:
+            return True
+        value, least = value * _handicap(plan), self.value * _handicap(self.plan)
+        if isclose(value, least, rel_tol=_EQUAL):
+            return self._complexity(plan) < self._complexity(self.plan)
+        return value < least
+
+    def _complexity(self, plan: Plan) -> tuple[int, int]:
+        """Return the bytes that all ranks need together, and the place of the schedule."""
+        task, kinds = self._task, list(ScheduleKind)
+        num_bytes = sum(
+            rank.total
+            for replica in range(plan.num_replicas)
+            for rank in stage_memory(plan, task.profile, each=task.bytes_each, replica=replica)
+        )
+        kind = plan.schedule
+        return num_bytes, kinds.index(kind) if isinstance(kind, ScheduleKind) else len(kinds)
 
     def _remember(self, trial: Trial) -> Trial:
         self.trials[trial.plan] = trial
@@ -127,26 +164,5 @@ def _handicap(plan: Plan) -> float:
     return 1.0 if isinstance(plan.schedule, ScheduleKind) else CUSTOM_HANDICAP
 
 
-def lacking_bytes(task: Task, plan: Plan) -> int:
-    """Return by how many bytes a plan exceeds the memory of a device at most; 0 if it fits."""
-    excess = overfull(plan, task.profile, task.cluster, each=task.bytes_each)
-    return max(excess.values(), default=0)
-
-
-def is_possible(plan: Plan) -> bool:
-    """Return whether ranks have all stages, and the schedule the chunks that it needs."""
-    sizes = ((each.num_stages, each.num_ranks * plan.num_chunks) for each in plan.pipelines)
-    if any(num_stages != num_held for num_stages, num_held in sizes):
-        return False  # a cut that is set has stages for one number of chunks alone
-    if not isinstance(plan.schedule, ScheduleKind) or not plan.schedule.facts.takes_chunks:
-        return plan.num_chunks == 1
-    return plan.num_chunks > 1 and all(
-        pipeline.num_microbatches % pipeline.num_ranks == 0 for pipeline in plan.pipelines
-    )
-
-
-Generator: TypeAlias = Callable[[Task, Best], Iterator[tuple[float, Plan]]]
-"""What yields plans to try, each with a lower bound of its value, or 0.
-
-It is lazy: it may continue from the best plan at that time.
-"""
+Generator: TypeAlias = Callable[[Task, Best], Iterator[Plan]]
+"""What yields plans to try. It is lazy: it may continue from the best plan at that time."""

@@ -1,30 +1,66 @@
 """Build a plan: derive all of it from a placement, a shape and a schedule."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from jaxpipe.collective import AllReduceKind, SyncTree
+from jaxpipe.plan.cost import overfull
 from jaxpipe.plan.partition import Cut
 from jaxpipe.plan.pipeline import equal_pipelines
 from jaxpipe.plan.plan import Plan
 from jaxpipe.plan.sync import island_tree, with_trees
-from jaxpipe.schedule import Schedule, ScheduleKind
+from jaxpipe.schedule import Schedule, ScheduleKind, deepest_first
 from jaxpipe.search.sync_order import suited_tree
 from jaxpipe.search.task import Task
 
-_DEEPEST_FIRST = (ScheduleKind.EAGER_ONE_F_ONE_B, ScheduleKind.ONE_F_ONE_B)
-"""What the closed form of a step assumes: depth hides messages, and costs only memory."""
 
+def first_schedules(
+    task: Task, num_stages: int, *, grows: bool = False
+) -> tuple[ScheduleKind, ...]:
+    """Return the schedules of which a plan has the first that fits, before others are tried.
 
-def first_schedules(task: Task) -> tuple[ScheduleKind, ...]:
-    """Return the schedules of which plans have the first that fits, before others are tried."""
+    Where none is set they are those that a closed form of a step assumes, `deepest_first`.
+    """
     fixed = task.fixed
     if fixed.schedule is not None:
         return (fixed.schedule,)
     if fixed.num_chunks > 1:
-        return tuple(kind for kind in ScheduleKind if kind.facts.takes_chunks)
-    return tuple(k for k in _DEEPEST_FIRST if fixed.warmup is None or k.facts.takes_warmup)
+        return tuple(k for k in ScheduleKind if k.facts.is_searched and k.facts.takes_chunks)
+    kinds = deepest_first(num_stages, grows=grows)
+    return tuple(kind for kind in kinds if fixed.warmup is None or kind.facts.takes_warmup)
+
+
+def with_first_schedules(task: Task, plan: Plan, *, grows: bool = False) -> Iterator[Plan]:
+    """Yield the plan with each of its first schedules, as far as its chunks allow."""
+    num_stages = max(pipeline.num_stages for pipeline in plan.pipelines)
+    plans = (replace(plan, schedule=k) for k in first_schedules(task, num_stages, grows=grows))
+    yield from filter(is_possible, plans)
+
+
+def first_fitting(task: Task, plan: Plan) -> Plan | None:
+    """Return the plan with the first of these schedules that fits; None if none does."""
+    plans = with_first_schedules(task, plan)
+    return next((plan for plan in plans if not lacking_bytes(task, plan)), None)
+
+
+def lacking_bytes(task: Task, plan: Plan) -> int:
+    """Return by how many bytes a plan exceeds the memory of a device at most; 0 if it fits."""
+    excess = overfull(plan, task.profile, task.cluster, each=task.bytes_each)
+    return max(excess.values(), default=0)
+
+
+def is_possible(plan: Plan) -> bool:
+    """Return whether ranks have all stages, and the schedule the chunks that it needs."""
+    sizes = ((each.num_stages, each.num_ranks * plan.num_chunks) for each in plan.pipelines)
+    if any(num_stages != num_held for num_stages, num_held in sizes):
+        return False  # a cut that is set has stages for one number of chunks alone
+    if not isinstance(plan.schedule, ScheduleKind) or not plan.schedule.facts.takes_chunks:
+        return plan.num_chunks == 1
+    return plan.num_chunks > 1 and all(
+        pipeline.num_microbatches % pipeline.num_ranks == 0 for pipeline in plan.pipelines
+    )
 
 
 def build(  # noqa: PLR0913 - the choices of an even plan

@@ -64,13 +64,11 @@ class Candidate:
 class Found:
     """The best plan, its value, the devices that it leaves out, and how many plans were valued.
 
-    No plan has a value below `bound`; it is 0 if nothing is proved. `candidates` are the
-    alternatives to each choice of the plan, the plan's own among them.
+    `candidates` are the alternatives to each choice of the plan, the plan's own among them.
     """
 
     plan: Plan
     value: float
-    bound: float
     num_valued: int
     left_out: tuple[int, ...]
     candidates: tuple[Candidate, ...]
@@ -85,33 +83,40 @@ def search(
     task: Task,
     objective: Objective,
     *,
+    bound: Objective = lambda _: 0.0,
     generators: Sequence[tuple[Generator, float]] = DEFAULT,
     effort: Effort | None = None,
-    seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
     observe: Callable[[int], None] = lambda _: None,
 ) -> Found:
     """Return the plan of least value that is found, within memory and with all that is fixed.
 
-    `observe` is called with the number of plans valued so far.
+    No plan has a value below its `bound`, which takes far less time: random changes whose bound is
+    no better than the best value are not valued. `observe` is called with the number of plans
+    valued so far.
 
     Raises:
         PlanError: no plan fits the devices, the layers, the batch and the memory.
     """
-    best = Best(task, objective, effort or Effort(), seed=seed, clock=clock, observe=observe)
+    best = Best(
+        task,
+        objective,
+        effort or Effort(),
+        bound=bound,
+        clock=clock,
+        observe=observe,
+    )
     for generator, until in generators:
-        for bound, plan in generator(task, best):
+        for plan in generator(task, best):
             if best.plan is not None and best.spent() > until:
                 break
-            if bound < best.value:
-                best.offer(plan)
+            best.offer(plan)
     if best.plan is None:
         raise _nothing_fits(task, best)
     used = {device for group in best.plan.groups for device in group}
     return Found(
         plan=best.plan,
         value=best.value,
-        bound=0.0,
         num_valued=best.num_valued,
         left_out=tuple(device for device in range(len(task.cluster)) if device not in used),
         candidates=tuple(_candidates(task, best, best.plan)),

@@ -42,45 +42,39 @@ from jaxpipe.simulate.plan_step import (
     Overheads,
     plan_step,
     plan_step_s,
+    step_bound_s,
 )
 from jaxpipe.simulate.replay import (
     replay_step,
 )
-from jaxpipe.simulate.schedule_search import (
-    Candidate,
-    Search,
-    auto_schedule,
-    named_schedules,
-)
+from jaxpipe.simulate.stage_costs import stage_costs
 from jaxpipe.simulate.step_seconds import step_seconds
 
 __all__ = [
     "IDEAL",
-    "Candidate",
     "Conditions",
     "Constants",
     "MessageCosts",
     "NetworkConstants",
     "Overheads",
     "Phase",
-    "Search",
     "Speeds",
     "StepBreakdown",
     "StepEnds",
     "StepModel",
-    "auto_schedule",
     "check_power",
     "check_prices",
     "dtfm_constants",
     "extrapolated_step_s",
     "fastest_all_reduce",
     "gradient_sync_s",
-    "named_schedules",
     "plan_step",
     "plan_step_s",
     "replay_step",
     "simulate",
     "simulate_ends",
+    "stage_costs",
+    "step_bound_s",
     "step_breakdown",
     "step_dollars",
     "step_objective",

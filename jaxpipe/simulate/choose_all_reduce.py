@@ -79,9 +79,10 @@ def reductions_s(
 def _shortened(plan: Plan) -> Plan:
     """Return a plan with few computes and all of the plan's reductions."""
     # The fewest microbatches that interleaving accepts; a custom schedule would fix their number.
+    has_chunks = plan.num_chunks > 1
     return replace(
         plan,
-        schedule=ScheduleKind.GPIPE if plan.num_chunks == 1 else ScheduleKind.INTERLEAVED,
+        schedule=next(kind for kind in ScheduleKind if kind.facts.takes_chunks == has_chunks),
         pipelines=tuple(
             replace(each, warmup=None, num_microbatches=each.num_ranks) for each in plan.pipelines
         ),

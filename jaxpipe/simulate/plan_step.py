@@ -17,6 +17,7 @@ from jaxpipe.collective import NO_CODECS, NO_CODING, Codecs, Coding, coding_of
 from jaxpipe.network import MessageCosts
 from jaxpipe.plan import Pipeline, Plan
 from jaxpipe.plan.cost import NO_SOFTWARE, Part, Profile, SharedStage, shared_part
+from jaxpipe.schedule import ScheduleKind
 from jaxpipe.simulate.engine.simulator import simulate_ends
 from jaxpipe.simulate.engine.step_model import Phase, StepModel
 from jaxpipe.simulate.gradient_transfers import gradient_collectives, parameter_gathers
@@ -253,6 +254,37 @@ def _with_software(part: Part, pipeline: Pipeline, stage: int, conditions: Condi
 def plan_step_s(plan: Plan, conditions: Conditions) -> float:
     """Return the simulated seconds of one step of a plan, every microbatch of it."""
     return simulate_ends(plan_step(plan, conditions)).last_s
+
+
+def step_bound_s(plan: Plan, conditions: Conditions) -> float:
+    """Return seconds that no simulated step of a plan is shorter than, whatever its messages take.
+
+    ::
+
+        before    the forwards of the first microbatch on the stages before those of a rank
+        busy      all computes of the rank
+        after     the backwards of the last microbatch on the stages before; none if they are split,
+                  since a backward-weight may come last
+
+    Their sum for the rank where it is largest: that of 1F1B on devices alike, without messages.
+    Cost: a hundredth of a simulation.
+    """
+    splits = not isinstance(plan.schedule, ScheduleKind) or plan.schedule.facts.splits_backward
+    bound_s = 0.0
+    for pipeline in plan.pipelines:
+        parts = tuple(_stage_costs(plan, pipeline, conditions))
+        around_s = 0.0
+        for rank in range(pipeline.num_ranks):
+            stages = (parts[stage] for stage in pipeline.stages(rank))
+            one_s = sum(part.forward_s + _least_backward_s(part, splits=splits) for part in stages)
+            bound_s = max(bound_s, around_s + pipeline.num_microbatches * one_s)
+            around_s += parts[rank].forward_s + (0.0 if splits else parts[rank].backward_s)
+    return bound_s
+
+
+def _least_backward_s(part: Part, *, splits: bool) -> float:
+    # A schedule from a file may split some backwards only.
+    return min(part.backward_s, part.earlier_s + part.later_s) if splits else part.backward_s
 
 
 def end_s(trace: Trace) -> float:

@@ -96,6 +96,7 @@ _FIND_SCHEDULE = """
 import numpy as np
 from jaxpipe.plan.cost import flop_profile
 from jaxpipe.search import Fixed, Task, search
+from jaxpipe.search.build_plan import first_schedules
 from jaxpipe.simulate import Conditions, plan_step_s
 from jaxpipe.topo import load
 cluster = load("homogeneous:hosts=2")
@@ -111,7 +112,10 @@ conditions = Conditions(
     cluster=cluster, profile=profile, slow=np.ones(len(cluster)), gradient_bytes=4
 )
 found = search(task, lambda plan: plan_step_s(plan, conditions))
-result = [candidate.name for candidate in found.of_choice("schedule") if candidate.fits]
+result = {
+    "alternatives": [each.name for each in found.of_choice("schedule") if each.fits],
+    "ranked in closed form": list(first_schedules(task, num_stages=2)),
+}
 """
 
 _TRAIN = """
@@ -133,7 +137,8 @@ def test_a_schedule(packages: CopiedPackages, tmp_path: Path, dataset: Path) -> 
         after='twice the memory of 1F1B."""',
         line='ONE_BY_ONE = "one-by-one", ONE_BY_ONE',
     )
-    assert "one-by-one" in packages.run(_FIND_SCHEDULE)
+    for use, names in packages.run(_FIND_SCHEDULE).items():
+        assert "one-by-one" in names, use
     split = {"stages": 3, "replicas": 1, "schedule": "one-by-one"}
     alone = {"stages": 1, "replicas": 1}
     losses = packages.run(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, pairwise, permutations, product
+from math import inf
 
 import numpy as np
 import pytest
@@ -15,9 +16,10 @@ from jaxpipe.plan import Plan, check_plan, even_partition
 from jaxpipe.plan.cost import Part, overfull
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.search import Effort, Fixed, Objective, Task, build, search
-from jaxpipe.search.best import CUSTOM_HANDICAP, is_possible
+from jaxpipe.search.best import CUSTOM_HANDICAP
+from jaxpipe.search.build_plan import is_possible
 from jaxpipe.simulate import Conditions, plan_step_s
-from jaxpipe.topo import Precision
+from jaxpipe.topo import Precision, without_network
 from tests.plan.models import cluster_of, profile_of
 
 EFFORT = Effort(num_valued=4, num_changes=30)
@@ -155,6 +157,32 @@ def test_the_seconds_end_a_search_whose_objective_is_slow():
     found = search(task, slow, effort=effort, clock=lambda: now)
     assert found.num_valued <= 4
     check_plan(found.plan, num_devices=4)
+
+
+@pytest.mark.parametrize(
+    ("stages", "batch", "splits", "expected"),
+    [
+        (1, 8, True, ScheduleKind.ONE_F_ONE_B),  # GPipe is listed first, but keeps everything
+        (2, 1, False, ScheduleKind.GPIPE),
+        (2, 6, False, ScheduleKind.ONE_F_ONE_B),
+        (2, 6, True, ScheduleKind.ZB_H1),
+    ],
+)
+def test_of_equal_schedules_the_simplest_is_taken(
+    stages: int, batch: int, splits: bool, expected: ScheduleKind
+):
+    fixed = Fixed(stages=stages, replicas=1, microbatch=1)
+    cluster = without_network(cluster_of(*[1.0] * stages))
+    task = replace(task_of([1.0] * stages, 0, layers=2, batch=batch), cluster=cluster, fixed=fixed)
+    value = simulated(replace(task, profile=profile_of(2)))
+
+    def of_some(plan: Plan) -> float:
+        is_whole = (
+            isinstance(plan.schedule, ScheduleKind) and not plan.schedule.facts.splits_backward
+        )
+        return value(plan) if is_whole or splits else inf
+
+    assert search(task, of_some, effort=EFFORT).plan.schedule is expected
 
 
 @pytest.mark.parametrize("chunks", [None, 1, 2])

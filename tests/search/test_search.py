@@ -10,7 +10,7 @@ from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan, check_plan
 from jaxpipe.plan.cost import BytesPerParameter, estimate, overfull
 from jaxpipe.schedule import ScheduleKind
-from jaxpipe.search import Effort, Fixed, Objective, Task, build, dtfm_plan, search
+from jaxpipe.search import Effort, Fixed, Objective, Task, build, dtfm_plans, search
 from jaxpipe.search.dtfm import dtfm_cost
 from tests.plan.models import cluster_of, profile_of
 
@@ -73,7 +73,7 @@ def test_the_objective_decides_and_a_seed_gives_the_same_decision():
         return plan.num_stages + 0.1 * plan.placement[0][0]
 
     first, second = (
-        search(task, fewest_stages, seed=3, effort=Effort(num_changes=60)) for _ in range(2)
+        search(task, fewest_stages, effort=Effort(num_changes=60, seed=3)) for _ in range(2)
     )
     assert first == second
     assert (first.plan.num_stages, first.value) == (1, 1.0)
@@ -102,7 +102,12 @@ def test_stages_and_replicas_that_do_not_fit_are_refused(stages: int | None, rep
 def test_dtfms_objective_reaches_the_best_cost_known():
     cluster = topo.load("case3-universities")
     task = Task(cluster=cluster, profile=profile_of(24), batch=1024)
-    plan = dtfm_plan(task, seed=0, seconds=60.0)
+    plan = search(
+        task,
+        closed_form(task),
+        generators=((dtfm_plans, 1.0),),
+        effort=Effort(seconds=60.0),
+    ).plan
     groups = np.array(plan.placement).T.tolist()
     cost = dtfm_cost(cluster.latency_s, cluster.bandwidth_bytes_per_s, groups)
     assert round(cost.total, 4) == 16.0868

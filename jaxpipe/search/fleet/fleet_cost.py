@@ -24,7 +24,7 @@ from jaxpipe.network import MessageCosts
 from jaxpipe.plan.check import MAX_MICROBATCHES
 from jaxpipe.plan.cost.layer_profile import Profile
 from jaxpipe.plan.partition import Cut
-from jaxpipe.schedule import ScheduleKind
+from jaxpipe.schedule import ScheduleKind, peak_live_of_kind
 from jaxpipe.search.fleet.fleet_links import FleetLinks, fleet_links
 from jaxpipe.search.fleet.sync_cost import sync_s
 from jaxpipe.search.fleet.team import Team, shared_out
@@ -165,10 +165,9 @@ class FleetCosts:
             slowest = np.maximum(slowest, shared.max(axis=1, initial=0.0))
         # From each stage to the end and back, over the microbatches that it keeps in flight.
         trip = np.cumsum((compute + hop)[:, ::-1], axis=1)[:, ::-1]
-        behind_it = np.arange(len(team.cut), 0, -1)
-        is_eager = schedule is ScheduleKind.EAGER_ONE_F_ONE_B
-        in_flight = 2 * behind_it - 1 if is_eager else behind_it
-        return trip[:, 0], np.maximum(slowest, (trip / in_flight).max(axis=1))
+        size = len(team.cut)
+        in_flight = peak_live_of_kind(schedule, num_stages=size, num_microbatches=2 * size)
+        return trip[:, 0], np.maximum(slowest, (trip / np.array(in_flight)).max(axis=1))
 
     def _wires(
         self,

@@ -20,14 +20,12 @@ from math import inf
 
 from jaxpipe.errors import PlanError
 from jaxpipe.plan.plan import Plan
-from jaxpipe.schedule import ScheduleKind
+from jaxpipe.search.build_plan import first_schedules
 from jaxpipe.search.fleet.blocks import Along, Choice, Teams, blocks_of
 from jaxpipe.search.fleet.fleet_cost import FleetCosts, FleetStep
 from jaxpipe.search.fleet.fleet_plan import Fits, plan_of_teams
 from jaxpipe.search.fleet.team import Team
 
-_SCHEDULES = (ScheduleKind.EAGER_ONE_F_ONE_B, ScheduleKind.ONE_F_ONE_B)
-"""The first that fits into memory is taken: depth hides messages, and costs only memory."""
 _MICROBATCHES = (1, 2, 4, 8)
 _MOST_STAGES = 64
 _NONE = Choice(stages=0)
@@ -118,7 +116,7 @@ class _Search:
         self.best = FleetChoice(of_block={}, microbatch=1)
         self.step: FleetStep | None = None
         self.teams: list[Team] = []
-        self.schedule = _SCHEDULES[0]
+        self.schedule = first_schedules(costs.task, 1)[0]
         self.num_valued = 0
         self._costs = costs
         self._fits = Fits(costs.task)
@@ -184,9 +182,12 @@ class _Search:
         teams = self._teams.of(choice.of_block)
         for region, stages in choice.pools:
             teams += self._teams.pooled(choice.of_block, region, stages)
+        if not teams:
+            return False
         fits = partial(self._fits, teams, microbatch=choice.microbatch)
-        schedule = next((kind for kind in _SCHEDULES if fits(schedule=kind)), None)
-        if schedule is None or not teams:
+        kinds = first_schedules(self._costs.task, max(len(team.cut) for team in teams))
+        schedule = next((kind for kind in kinds if fits(schedule=kind)), None)
+        if schedule is None:
             return False
         step = self._costs.step(teams, microbatch=choice.microbatch, schedule=schedule)
         self.num_valued += 1

@@ -18,8 +18,8 @@ import numpy as np
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.plan import Plan, even_partition
 from jaxpipe.schedule import ScheduleKind
-from jaxpipe.search.best import Best, is_possible
-from jaxpipe.search.build_plan import cut_by_cost, with_suited_trees
+from jaxpipe.search.best import Best
+from jaxpipe.search.build_plan import cut_by_cost, is_possible, with_suited_trees
 from jaxpipe.search.task import Task
 
 _DEEPEST_WARMUP = 4
@@ -27,14 +27,14 @@ _MOST_CHUNKS = 4
 _LARGEST_MICROBATCH = 16
 
 
-def alternatives(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
+def alternatives(task: Task, best: Best) -> Iterator[Plan]:
     """Yield the alternatives to each choice of the best plan, until it has no better one."""
     plan = None
     while plan is not best.plan and best.plan is not None:
         plan = best.plan
         for others in CHOICES.values():
             for _, other in others(task, best.plan):
-                yield 0.0, other
+                yield other
 
 
 def other_schedules(task: Task, plan: Plan) -> Iterator[tuple[str, Plan]]:

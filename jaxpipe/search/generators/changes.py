@@ -27,7 +27,7 @@ _NEAR, _NUM_SHAPES = 1.15, 2
 """Shapes that are so near the best one are changed as well: one of them may become the best."""
 
 
-def changes(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
+def changes(task: Task, best: Best) -> Iterator[Plan]:
     """Yield as many random changes as the effort has, of the best plans at their time.
 
     Where few plans exist, all of them are known soon: the changes end when nothing new is found.
@@ -39,9 +39,11 @@ def changes(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
         if best.plan is None or number - since > _MOST_KNOWN:
             return
         if not best.plan.is_even:
-            yield from ((0.0, plan) for plan in _while_best(task, best))
+            yield from _while_best(task, best)
             return
-        yield 0.0, neighbour(task, _start(best, best.plan, number), random=best.random)
+        plan = neighbour(task, _start(best, best.plan, number), random=best.random)
+        if best.may_win(plan):
+            yield plan
 
 
 def _start(best: Best, plan: Plan, number: int) -> Plan:

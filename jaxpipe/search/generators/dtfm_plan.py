@@ -1,10 +1,12 @@
 """DT-FM's plan: devices grouped by its published cost, and its schedule."""
 
-from jaxpipe.errors import PlanError
-from jaxpipe.plan.cost.memory import overfull
+from collections.abc import Iterator
+
+from jaxpipe.collective import AllReduceKind
 from jaxpipe.plan.plan import Plan
 from jaxpipe.schedule import ScheduleKind
-from jaxpipe.search.build_plan import build
+from jaxpipe.search.best import Best
+from jaxpipe.search.build_plan import build, with_first_schedules
 from jaxpipe.search.dtfm import Budget, link_weights
 from jaxpipe.search.shapes import Shape, shapes
 from jaxpipe.search.starts import grouped
@@ -13,18 +15,16 @@ from jaxpipe.search.task import Task
 STAGES = 8
 """The stages of DT-FM's runs, the default if the task does not set them."""
 
-# From the most live microbatches to the fewest: all, 2 (p - s) - 1, p - s.
-_SCHEDULES = (ScheduleKind.GPIPE, ScheduleKind.EAGER_ONE_F_ONE_B, ScheduleKind.ONE_F_ONE_B)
 
-
-def dtfm_plan(task: Task, *, seed: int, seconds: float) -> Plan:
-    """Return the plan whose groups of devices have the least cost found, `dtfm_cost`.
+def dtfm_plans(task: Task, best: Best) -> Iterator[Plan]:
+    """Yield plans of the groups of devices with the least `dtfm_cost` found, until one fits.
 
     The cost does not determine the number of stages: it is the task's, or the largest up to 8; nor
-    the schedule: it is GPipe, as in DT-FM, if it fits into memory.
+    the schedule: it is GPipe, as in DT-FM, or the first that fits into memory; nor the microbatch:
+    one sample, as in the runs of DT-FM.
 
     Raises:
-        PlanError: no number of stages fits the devices, or no schedule their memory.
+        PlanError: no number of stages fits the devices.
 
     Source: Yuan et al., "Decentralized Training of Foundation Models in Heterogeneous
     Environments", NeurIPS 2022, section 3.
@@ -33,16 +33,18 @@ def dtfm_plan(task: Task, *, seed: int, seconds: float) -> Plan:
     weights = link_weights(
         cluster.latency_s, cluster.bandwidth_bytes_per_s, group_size=shape.replicas
     )
-    placement = grouped(weights, shape, seed=seed, budget=Budget(seconds=seconds))
-    for schedule in _SCHEDULES:
-        # One sample per microbatch, as in the runs of DT-FM.
-        plan = build(task, placement, microbatch=1, schedule=schedule)
-        if not overfull(plan, task.profile, task.cluster, each=task.bytes_each):
-            return plan
-    raise PlanError(
-        f"a stage fits into its device: none of {', '.join(_SCHEDULES)} does with "
-        f"{shape.stages} stages on cluster {task.cluster.name!r}; use more `stages`"
+    placement = grouped(weights, shape, seed=best.effort.seed, budget=Budget(seconds=best.left_s()))
+    plan = build(
+        task,
+        placement,
+        microbatch=task.fixed.microbatch or 1,
+        schedule=ScheduleKind.GPIPE,
+        warmup=task.fixed.warmup,
+        all_reduce=task.fixed.all_reduce or AllReduceKind.TREE,
     )
+    for fitting in with_first_schedules(task, plan, grows=True):
+        if best.plan is None:
+            yield fitting
 
 
 def _shape(task: Task) -> Shape:

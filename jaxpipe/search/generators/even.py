@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -14,8 +14,13 @@ import numpy as np
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import estimate
-from jaxpipe.search.best import Best, is_possible, lacking_bytes
-from jaxpipe.search.build_plan import build, first_schedules
+from jaxpipe.search.best import Best
+from jaxpipe.search.build_plan import (
+    build,
+    first_schedules,
+    lacking_bytes,
+    with_first_schedules,
+)
 from jaxpipe.search.generators.alternatives import with_all_reduce
 from jaxpipe.search.shapes import Shape, shapes
 from jaxpipe.search.starts import by_dtfm_cost, orders
@@ -35,12 +40,12 @@ class _Ranked:
     shape: Shape
 
 
-def even(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
+def even(task: Task, best: Best) -> Iterator[Plan]:
     """Yield the best plan of each of the best shapes, best first."""
     yield from even_plans(task, best, until=_UNTIL)
 
 
-def even_plans(task: Task, best: Best, *, until: float) -> Iterator[tuple[float, Plan]]:
+def even_plans(task: Task, best: Best, *, until: float) -> Iterator[Plan]:
     """Yield the best plans of a task, until a fraction of the seconds is spent.
 
     All shapes are ranked with simple placements; for twice as many of the best as are valued first,
@@ -60,13 +65,13 @@ def even_plans(task: Task, best: Best, *, until: float) -> Iterator[tuple[float,
     fitting = [each for each in ranked if each.estimate_s < inf][: 2 * num_valued]
     for number, first in enumerate(fitting):
         if is_free and (seconds := best.left_s(until)) > 0:
-            placement = by_dtfm_cost(task, first.shape, seed=best.seed, seconds=seconds)
+            placement = by_dtfm_cost(task, first.shape, seed=best.effort.seed, seconds=seconds)
             other = _fastest(task, first.shape, [placement])
             fitting[number] = min(first, other, key=lambda each: each.estimate_s)
     fitting.sort(key=lambda each: each.estimate_s)
     for each in (*fitting[:num_valued], *ranked[len(fitting) :][:num_valued]):
         if each.plan is not None:
-            yield 0.0, each.plan
+            yield each.plan
 
 
 def _fastest(task: Task, shape: Shape, placements: Iterable[np.ndarray]) -> _Ranked:
@@ -85,10 +90,7 @@ def _fastest(task: Task, shape: Shape, placements: Iterable[np.ndarray]) -> _Ran
     smallest = None
     # Memory is checked in this order, and only until a plan fits.
     for estimate_s, index in order:
-        for kind in first_schedules(task):
-            plan = replace(plans[index], schedule=kind)
-            if not is_possible(plan):
-                continue
+        for plan in with_first_schedules(task, plans[index]):
             if not lacking_bytes(task, plan):
                 return _Ranked(estimate_s=estimate_s, plan=plan, shape=shape)
             smallest = plan
@@ -106,7 +108,7 @@ def _unsized(task: Task, shape: Shape, placements: Iterable[np.ndarray]) -> list
             task,
             placement,
             microbatch=1,
-            schedule=first_schedules(task)[0],
+            schedule=first_schedules(task, shape.stages)[0],
             warmup=fixed.warmup,
             all_reduce=kinds[0],
             num_chunks=fixed.num_chunks,

@@ -28,7 +28,7 @@ _FRACTION = 0.2
 """The fraction of the seconds for the closed forms of all degrees."""
 
 
-def grouped(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
+def grouped(task: Task, best: Best) -> Iterator[Plan]:
     """Yield the best even plans whose ranks share stages, for each tensor degree of the task."""
     if task.fixed.devices is not None:
         return
@@ -38,8 +38,7 @@ def grouped(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
         groups = GroupedTask(task, degree=degree, recomputes=task.recomputes)
         until = begin + _FRACTION * number / len(sizes)
         with suppress(PlanError):  # no shape may fit the groups
-            for bound, plan in even_plans(groups.task, best, until=until):
-                yield bound, groups.plan(plan)
+            yield from map(groups.plan, even_plans(groups.task, best, until=until))
 
 
 class GroupedTask:

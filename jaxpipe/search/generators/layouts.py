@@ -15,8 +15,8 @@ from math import comb, inf
 
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan
-from jaxpipe.search.best import Best, lacking_bytes
-from jaxpipe.search.build_plan import first_schedules, with_suited_trees
+from jaxpipe.search.best import Best
+from jaxpipe.search.build_plan import first_fitting, with_suited_trees
 from jaxpipe.search.layout import Layout, LayoutTask, closed_form_s, plan_of_layout, search_layout
 from jaxpipe.search.layout.task_costs import TaskCosts
 from jaxpipe.search.task import Task
@@ -33,7 +33,7 @@ _FRACTION = 0.15
 """The fraction of the seconds for layouts."""
 
 
-def layouts(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
+def layouts(task: Task, best: Best) -> Iterator[Plan]:
     """Yield the plans of the best layouts, if devices are of several types."""
     costs = TaskCosts(task)
     if len(set(costs.types)) == 1 or task.fixed.devices is not None or task.fixed.num_chunks > 1:
@@ -43,14 +43,14 @@ def layouts(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
             _layout_task(task, costs),
             limit_s=best.left_s(best.spent() + _FRACTION),
             most_evaluated=_PER_CHANGE * (1 + best.effort.num_changes),
-            seed=best.seed,
+            seed=best.effort.seed,
             num_best=_NUM_BEST,
         )
     except PlanError:  # no layout fits: other plans may
         return
     for layout in _of_each_shape(found.best)[:_NUM_PLANS]:
         with suppress(PlanError):  # groups may be scattered over hosts, or the batch not divide
-            yield 0.0, _plan(task, costs, layout)
+            yield _plan(task, costs, layout)
 
 
 def _of_each_shape(best: Iterable[Layout]) -> list[Layout]:
@@ -103,7 +103,6 @@ def _plan(task: Task, costs: TaskCosts, layout: Layout) -> Plan:
         tied=task.tied,
         types=costs.types,
     )
-    deep = (replace(plan, schedule=kind) for kind in first_schedules(task))
-    fitting = next((each for each in deep if not lacking_bytes(task, each)), plan)
+    fitting = first_fitting(task, plan) or plan
     kind = task.fixed.all_reduce or plan.all_reduce
     return with_suited_trees(task, replace(fitting, all_reduce=kind))

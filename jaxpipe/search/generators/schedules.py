@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import live_limits
@@ -10,8 +11,7 @@ from jaxpipe.search.best import Best
 from jaxpipe.search.build_plan import with_suited_trees
 from jaxpipe.search.generators.alternatives import other_schedules
 from jaxpipe.search.task import Task
-from jaxpipe.simulate import Conditions, extrapolated_step_s, plan_step
-from jaxpipe.simulate.schedule_search import costs_of
+from jaxpipe.simulate import Conditions, extrapolated_step_s, plan_step, stage_costs
 
 _WORTH = 1.25
 """A schedule gains no more than this over eager 1F1B, as far as was measured."""
@@ -20,11 +20,11 @@ _MOST_SCHEDULES = 3
 """Of a shape, those that are fastest for a replica, by half a per cent at least."""
 _MOST_INSTRUCTIONS = 512
 """A schedule made to measure names each forward and backward in the plan file."""
-_SLOPES = (1, 2, 3, 4, 8)
+_SLOPES = (1, 1.5, 2, 3, 4, 8)
 """Warm-up microbatches of a rank in addition to the next rank's: 1F1B has 1, ZB-H2 has 2."""
 
 
-def schedules(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
+def schedules(task: Task, best: Best) -> Iterator[Plan]:
     """Yield the best plans of the best shapes with the schedules that are faster for a replica."""
     shapes = sorted(best.by_shape.values(), key=lambda trial: trial.value)
     for trial in shapes:
@@ -35,8 +35,7 @@ def schedules(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
             base_s = replica_s(task, trial.plan)
             seconds = {plan: replica_s(task, plan) for plan in others}
             faster = [plan for plan in others if seconds[plan] < _FASTER * base_s]
-            for plan in sorted(faster, key=seconds.__getitem__)[:_MOST_SCHEDULES]:
-                yield 0.0, plan
+            yield from sorted(faster, key=seconds.__getitem__)[:_MOST_SCHEDULES]
 
 
 def replica_s(task: Task, plan: Plan) -> float:
@@ -59,29 +58,33 @@ def conditions_of(task: Task) -> Conditions:
     )
 
 
-def made_to_measure(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
+def made_to_measure(task: Task, best: Best) -> Iterator[Plan]:
     """Yield the best plan with greedy schedules of its stages' and messages' seconds."""
     plan = best.plan
     if plan is None or not _is_suited(task, plan):
         return
-    costs = costs_of(plan_step(plan, conditions_of(task)))
+    costs = stage_costs(plan_step(plan, conditions_of(task)))
     limits = live_limits(plan, task.profile, task.cluster, each=task.bytes_each)
     if min(limits) < 1:
         return
-    for weights in WeightPlacement:
-        for slope in _SLOPES:
-            warmup = tuple(
-                max(1, min(1 + slope * behind, limit, plan.num_microbatches))
-                for behind, limit in zip(reversed(range(len(limits))), limits, strict=True)
-            )
-            schedule = greedy(
-                costs,
-                num_microbatches=plan.num_microbatches,
-                warmup=warmup,
-                max_live=limits,
-                weights=weights,
-            )
-            yield 0.0, replace(plan, schedule=schedule).of_each(warmup=None)
+    behind = range(plan.num_stages)[::-1]
+    warmups = [
+        tuple(
+            max(1, min(1 + int(slope * after), limit, plan.num_microbatches))
+            for after, limit in zip(behind, limits, strict=True)
+        )
+        for slope in _SLOPES
+    ]
+    # Limits of memory make some slopes equal.
+    for weights, warmup in product(WeightPlacement, dict.fromkeys(warmups)):
+        schedule = greedy(
+            costs,
+            num_microbatches=plan.num_microbatches,
+            warmup=warmup,
+            max_live=limits,
+            weights=weights,
+        )
+        yield replace(plan, schedule=schedule).of_each(warmup=None)
 
 
 def _is_suited(task: Task, plan: Plan) -> bool:

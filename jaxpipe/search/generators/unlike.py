@@ -15,27 +15,25 @@ from heapq import heapify, heapreplace
 
 import numpy as np
 
-from jaxpipe.plan.cost.memory import overfull
 from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.plan import Plan
-from jaxpipe.schedule import ScheduleKind
 from jaxpipe.search.balance import balanced_cut
 from jaxpipe.search.best import Best
-from jaxpipe.search.build_plan import first_schedules, with_suited_trees
+from jaxpipe.search.build_plan import first_fitting, with_suited_trees
 from jaxpipe.search.task import Task
 
 _FEW_REPLICAS = 8
 """As many are tried, however few the best even plan has."""
 
 
-def unlike(task: Task, best: Best) -> Iterator[tuple[float, Plan]]:
+def unlike(task: Task, best: Best) -> Iterator[Plan]:
     """Yield plans with unlike replicas, if devices differ or some are left out of the best plan."""
     plan, fixed = best.even_plan, task.fixed
     if plan is None or not is_worth_trying(task, plan):
         return
     # Each replica has its own number of stages, on devices that are chosen by speed.
     if (fixed.depth, fixed.devices, fixed.replicas) == (None, None, None):
-        yield from ((0.0, other) for other in unlike_plans(task, plan))
+        yield from unlike_plans(task, plan)
 
 
 def is_worth_trying(task: Task, plan: Plan) -> bool:
@@ -55,14 +53,11 @@ def unlike_plans(task: Task, plan: Plan) -> Iterator[Plan]:
     for placement in (rows, *divided, *(_chunks(near, num) for num in range(1, most + 1))):
         if max(map(len, placement)) > task.num_layers:
             continue
-        for kind in first_schedules(task):
-            found = _plan_of(task, plan, placement, kind=kind)
-            if not overfull(found, task.profile, task.cluster, each=task.bytes_each):
-                yield found
-                break
+        if (fitting := first_fitting(task, _plan_of(task, plan, placement))) is not None:
+            yield fitting
 
 
-def _plan_of(task: Task, plan: Plan, placement: Sequence[list[int]], *, kind: ScheduleKind) -> Plan:
+def _plan_of(task: Task, plan: Plan, placement: Sequence[list[int]]) -> Plan:
     """Return the plan of rows of devices, each with its own partition and share."""
     cuts = [balanced_cut(task.profile, task.slow[row]) for row in placement]
     speeds = [1 / _slowest_s(task, row, cut) for row, cut in zip(placement, cuts, strict=True)]
@@ -71,8 +66,7 @@ def _plan_of(task: Task, plan: Plan, placement: Sequence[list[int]], *, kind: Sc
         Pipeline(devices=tuple(row), cut=cut, num_microbatches=count, microbatch=plan.microbatch)
         for row, cut, count in zip(placement, cuts, counts, strict=True)
     )
-    plan = replace(plan, pipelines=pipelines, schedule=kind, num_chunks=1)
-    return with_suited_trees(task, plan)
+    return with_suited_trees(task, replace(plan, pipelines=pipelines, num_chunks=1))
 
 
 def proportional(total: int, weights: Sequence[float]) -> tuple[int, ...]:
