@@ -2,7 +2,7 @@
 
 ::
 
-    shapes x placements x all-reduces x microbatches ──estimate──► the best of each shape
+    shapes, roughly ──► shapes x placements x all-reduces x microbatches ──► the best of each shape
 """
 
 from collections.abc import Iterable, Iterator
@@ -48,14 +48,13 @@ def even(task: Task, best: Best) -> Iterator[Plan]:
 def even_plans(task: Task, best: Best, *, until: float) -> Iterator[Plan]:
     """Yield the best plans of a task, until a fraction of the seconds is spent.
 
-    All shapes are ranked with simple placements; for twice as many of the best as are valued first,
-    a placement is searched as well. Of shapes that do not fit, the smallest plan comes last.
+    All shapes are ranked with simple placements, those first that look best with one of them; for
+    twice as many of the best as are valued first, a placement is searched as well. Of shapes that
+    do not fit, the smallest plan comes last.
     """
     num_valued, begin = best.effort.num_valued, best.spent()
     ranked: list[_Ranked] = []
-    largest, *others = shapes(task)
-    # The smallest second: over very slow links nothing else will do.
-    for shape in (largest, *others[-1:], *others[:-1]):
+    for shape in _promising_first(task, best, until=begin + (until - begin) / 4):
         # At least one shape, however short the time.
         if ranked and best.spent() > (begin + until) / 2:
             break
@@ -72,6 +71,32 @@ def even_plans(task: Task, best: Best, *, until: float) -> Iterator[Plan]:
     for each in (*fitting[:num_valued], *ranked[len(fitting) :][:num_valued]):
         if each.plan is not None:
             yield each.plan
+
+
+def _promising_first(task: Task, best: Best, *, until: float) -> list[Shape]:
+    """Return all shapes, those first that are fast on the devices in their order.
+
+    Shapes for which there is no time come last, the largest first.
+    """
+    largest, *others = shapes(task)
+    seconds: dict[Shape, float] = {}
+    # The smallest second: over very slow links nothing else will do.
+    for shape in (largest, *others[-1:], *others[:-1]):
+        if seconds and best.spent() > until:
+            break
+        placement = next(orders(task, shape))
+        schedule = first_schedules(task, shape.stages)[0]
+        plan = build(
+            task,
+            placement,
+            microbatch=task.fixed.microbatch or 1,
+            schedule=schedule,
+            warmup=task.fixed.warmup,
+            all_reduce=task.fixed.all_reduce or AllReduceKind.HIERARCHICAL,
+            num_chunks=task.fixed.num_chunks,
+        )
+        seconds[shape] = estimated_s(task, plan)
+    return sorted((largest, *others), key=lambda shape: seconds.get(shape, inf))
 
 
 def _fastest(task: Task, shape: Shape, placements: Iterable[np.ndarray]) -> _Ranked:
