@@ -22,7 +22,7 @@ from jaxpipe.baselines.systems import System
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import BytesPerParameter, flop_profile
 from jaxpipe.propose.device_speeds import with_speeds
-from jaxpipe.propose.searched_plan import SIMULATED_CHUNK_BYTES
+from jaxpipe.propose.query import SIMULATED_CHUNK_BYTES
 from jaxpipe.search import Effort, Task, search
 from jaxpipe.simulate import (
     Conditions,

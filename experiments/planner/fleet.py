@@ -28,7 +28,7 @@ from experiments.planner.fleet_cluster import fleet_toml
 from experiments.table import Row, markdown, write_csv
 from jaxpipe.config import cluster_from, config_of_settings
 from jaxpipe.propose.fleet_proposal import fleet_costs
-from jaxpipe.propose.searched_plan import Query
+from jaxpipe.propose.query import Query
 from jaxpipe.schedule import Remat, deepest_first
 from jaxpipe.search import balanced_cut
 from jaxpipe.search.fleet import Fits, FleetCosts, Team, search_fleet

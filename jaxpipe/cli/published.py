@@ -69,7 +69,7 @@ def plan(  # noqa: PLR0913  each is an option of the command line
     from jaxpipe.baselines.published.named_layout import check_heads, named_plan
     from jaxpipe.config import cluster_from, config_of_settings, load_config
     from jaxpipe.plan import write_plan
-    from jaxpipe.propose.searched_plan import Query
+    from jaxpipe.propose.query import Query
     from jaxpipe.run.folder.output_files import check_output
     from jaxpipe.run.terminal.console import console, train_command
     from jaxpipe.schedule import Remat

@@ -7,9 +7,9 @@ from jaxpipe.collective import CodecKind, CodecLimit
 from jaxpipe.config import Config
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan
-from jaxpipe.plan.cost import LowerBound, lower_bound
+from jaxpipe.plan.cost import LowerBound
 from jaxpipe.propose.options import Goal, OuterQuestion, SearchOptions
-from jaxpipe.propose.searched_plan import Query
+from jaxpipe.propose.query import Query, bound_of
 from jaxpipe.schedule import Remat
 from jaxpipe.search import Task
 from jaxpipe.search.fleet import FleetCosts, FleetStep, search_fleet
@@ -65,14 +65,7 @@ def propose_fleet(
         coarse_s=found.coarse_s,
         num_valued=found.num_valued,
         left_out=tuple(device for device in range(len(task.cluster)) if device not in used),
-        bound=lower_bound(
-            task.cluster,
-            task.profile,
-            slow=task.slow,
-            batch=task.batch,
-            gradient_bytes=task.bytes_each.gradient,
-            local_factor=conditions.overheads.local_factor,
-        ),
+        bound=bound_of(task, conditions),
     )
 
 

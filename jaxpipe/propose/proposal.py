@@ -1,7 +1,7 @@
 """Proposal: the best plan found for a configuration, its step, and what it is compared with."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -9,22 +9,22 @@ from statistics import median
 
 import numpy as np
 
-from jaxpipe.collective import NO_CODECS, CodecLimit, Codecs
+from jaxpipe.collective import NO_CODECS, CodecLimit
 from jaxpipe.config import Config, cluster_from
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.plan import Plan
-from jaxpipe.plan.cost import LowerBound, lower_bound
+from jaxpipe.plan.cost import LowerBound
 from jaxpipe.propose.codec_choice import CodecChoice, strongest, suited_to_codecs, with_codecs
 from jaxpipe.propose.conditions import trained_model
 from jaxpipe.propose.machine_costs import machine_costs
 from jaxpipe.propose.options import Goal, OuterQuestion, SearchOptions
 from jaxpipe.propose.outer_advice import OuterAdvice, outer_advice
+from jaxpipe.propose.query import Query, bound_of, executable, generators_of, reasons_of
 from jaxpipe.propose.reasons import Reason
-from jaxpipe.propose.searched_plan import Query, executable, generators_of, reasons_of
 from jaxpipe.propose.side_by_side import SideBySide, side_by_side
 from jaxpipe.propose.worth import Appraisal, Worth, worth_of
 from jaxpipe.schedule import Remat
-from jaxpipe.search import Effort, Found, Task, build, dtfm_plans, search, with_suited_trees
+from jaxpipe.search import Effort, Found, Task, dtfm_plans, search, with_suited_trees
 from jaxpipe.search.dtfm import dtfm_cost
 from jaxpipe.simulate import (
     Conditions,
@@ -131,20 +131,11 @@ def propose(
 
 def _proposed(query: Query, options: SearchOptions, observe: Callable[[int], None]) -> Proposal:
     """Return the best plan found with the costs of a query, of all rematerialisations."""
-    proposals: list[Proposal] = []
-    refusal: PlanError | None = None
-    for remat in query.remats:
-        try:
-            proposal = _Study(query=query, options=options, remat=remat).proposal(observe)
-        except PlanError as error:
-            refusal = refusal or error
-            continue
-        proposals.append(proposal)
-        if all(reason.step_s is not None for reason in proposal.reasons):
-            break  # memory does not bind: less of it gains nothing
-    if not proposals:
-        assert refusal is not None, query.remats
-        raise refusal
+
+    def study(remat: Remat) -> Proposal:
+        return _Study(query=query, options=options, remat=remat).proposal(observe)
+
+    proposals = query.of_remats(study)
     # Of equal costs the one that computes least again: element-wise work is not counted.
     best = min(proposals, key=lambda proposal: proposal.cost(options.objective))
     return replace(
@@ -170,7 +161,7 @@ def _check_codecs(config: Config, options: SearchOptions) -> None:
         )
 
 
-def _remat_reasons(query: Query, proposals: list[Proposal]) -> list[Reason]:
+def _remat_reasons(query: Query, proposals: Sequence[Proposal]) -> list[Reason]:
     """Return the seconds of each rematerialisation, if more than the first was tried."""
     seconds = {proposal.plan.remat: proposal.split.step_s for proposal in proposals}
     if not seconds.keys() - {query.remats[0]}:
@@ -217,7 +208,6 @@ class _Study:
             found, choice = with_codecs(limit, conditions, find, seconds=budget)
             conditions, plan = replace(conditions, codecs=choice.codecs), choice.plan
         plan = replace(plan, remat=self.remat)
-        used = {device for group in plan.groups for device in group}
         split = step_breakdown(plan, conditions)
         worth = worth_of(plan, conditions, step_s=split.step_s)
         identity_s, random_s = _elsewhere_s(task, plan, conditions, seed=options.seed)
@@ -227,7 +217,7 @@ class _Study:
             cluster=task.cluster,
             precision=task.precision,
             split=split,
-            bound=_bound(task, conditions, fewest),
+            bound=bound_of(task, conditions, fewest),
             dollars=worth.dollars,
             watt_hours=worth.watt_hours,
             tokens=tokens,
@@ -235,7 +225,7 @@ class _Study:
             dtfm_s=_dtfm_cost_s(plan, task.cluster),
             identity_s=identity_s,
             random_s=random_s,
-            left_out=tuple(device for device in range(len(task.cluster)) if device not in used),
+            left_out=found.left_out,
             larger=_larger(found, plan),
             num_valued=self.num_valued,
             advice=outer_advice(plan, conditions) if is_asked else None,
@@ -303,24 +293,10 @@ def _larger(found: Found, plan: Plan) -> tuple[str, float] | None:
     """Return the best shape of more ranks than the plan has, and its seconds."""
     # Best first: the first larger one is the best larger one.
     for candidate in found.of_choice("shape"):
-        larger = candidate.plan
-        if larger is not None and candidate.value < inf and larger.num_ranks > plan.num_ranks:
-            return candidate.name, candidate.value
+        trial = candidate.trial
+        if trial.value < inf and trial.plan.num_ranks > plan.num_ranks:
+            return candidate.name, trial.value
     return None
-
-
-def _bound(task: Task, conditions: Conditions, codecs: Codecs) -> LowerBound:
-    """Return the bound of every plan for the devices whose messages have at least these bytes."""
-    ratio = codecs.boundary_ratio(conditions.activation_value_bytes)
-    gradient_bytes = task.bytes_each.gradient
-    return lower_bound(
-        task.cluster,
-        replace(task.profile, activation_bytes=task.profile.activation_bytes * ratio),
-        slow=task.slow,
-        batch=task.batch,
-        gradient_bytes=gradient_bytes * codecs.far_ratio(gradient_bytes),
-        local_factor=conditions.overheads.local_factor,
-    )
 
 
 def _elsewhere_s(
@@ -343,23 +319,12 @@ def _elsewhere_s(
 
 def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:
     """Return the plan on other devices, with sync trees for them; of groups, in another order."""
-    if plan.has_groups or not plan.is_even or plan.num_chunks > 1:
-        order = [int(device) for device in devices]
-        alone = [(device,) for device in order]
-        # A group stays together: it is on one host.
-        groups = [plan.group(rank) for rank in order if rank < plan.num_ranks]
-        left = iter(groups if plan.has_groups else alone)
-        rows = [[next(left) for _ in row] for row in plan.placement]
-        return with_suited_trees(task, plan.on_groups(rows))
-    return build(
-        task,
-        devices[: plan.num_ranks].reshape(plan.num_replicas, plan.num_stages),
-        microbatch=plan.microbatch,
-        schedule=plan.schedule,
-        cut=plan.cut,
-        warmup=plan.warmup,
-        all_reduce=plan.all_reduce,
-    )
+    order = [int(device) for device in devices]
+    # A group stays together: it is on one host.
+    groups = [plan.group(rank) for rank in order if rank < plan.num_ranks]
+    left = iter(groups if plan.has_groups else [(device,) for device in order])
+    rows = [[next(left) for _ in row] for row in plan.placement]
+    return with_suited_trees(task, plan.on_groups(rows))
 
 
 def _dtfm_cost_s(plan: Plan, cluster: Cluster) -> float | None:

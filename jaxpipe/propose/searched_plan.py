@@ -11,17 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
-from itertools import product
-from math import inf, isfinite
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import xxhash
 
-from jaxpipe.collective import AllReduceKind, CodecKind
-from jaxpipe.config import Config, check_plan_fits, to_tree
-from jaxpipe.errors import PlanError, UserError
+from jaxpipe.config import Config, to_tree
 from jaxpipe.plan import (
     Plan,
     ResolvedPlan,
@@ -30,27 +26,20 @@ from jaxpipe.plan import (
     resolved_plan_text,
 )
 from jaxpipe.plan.cost import overfull
-from jaxpipe.plan.default import devices_of
 from jaxpipe.profile.kept_file import KeptFile
-from jaxpipe.propose.conditions import bytes_of, costs_of
 from jaxpipe.propose.decided_plan import decided_plan
+from jaxpipe.propose.query import Query, executable, generators_of, reasons_of
 from jaxpipe.propose.reasons import Reason
 from jaxpipe.schedule import Remat, ScheduleKind
-from jaxpipe.search import DEFAULT, Best, Effort, Fixed, Found, Generator, Objective, Task, search
+from jaxpipe.search import Effort, Task, search
 from jaxpipe.simulate import Conditions, plan_step_s, step_bound_s, step_objective
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.write import cluster_toml
 
-SIMULATED_CHUNK_BYTES = 4 * 2**20
-"""Chunk of gradients in simulations: larger than the runtime's, so that there are fewer events."""
 _FORMAT = 1
 """Of the kept file and of the search: raise it where another plan would be found."""
 _SECTIONS = ("model", "plan", "train", "comm", "mesh", "outer", "lora", "optimizer", "paced")
 """The sections on which a plan depends."""
-_MICROBATCHES = (1, 2, 4, 8, 16)
-
-Generators: TypeAlias = tuple[tuple[Generator, float], ...]
-"""Generators of plans, each with the fraction of the seconds at which it ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +56,6 @@ class SearchedPlan:
     default_s: float | None
     default_name: str
     reasons: tuple[Reason, ...] = ()
-
-    @property
-    def is_short_of_memory(self) -> bool:
-        """Whether an alternative did not fit, so that keeping less of a forward could pay."""
-        return any(reason.step_s is None for reason in self.reasons)
 
     @property
     def lines(self) -> tuple[str, str]:
@@ -120,114 +104,11 @@ def searched_plan(
     return plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """A configuration whose plan is searched for a cluster."""
-
-    config: Config
-    cluster: Cluster
-    num_ranks: int | None = None
-
-    @property
-    def remats(self) -> tuple[Remat, ...]:
-        """The rematerialisations to try, the least work first: all, where memory may bind."""
-        if self.config.train.remat is not None:
-            return (self.config.train.remat,)
-        if self.config.paced.profile is not None or self.config.paced.profile_of:
-            return (Remat.NONE,)  # a profile is of one
-        has_limits = any(device.memory_bytes for device in self.cluster.devices)
-        return tuple(Remat) if has_limits else (Remat.NONE,)
-
-    @property
-    def is_described(self) -> bool:
-        """Whether the section describes replicas, or the programs of ranks, one by one."""
-        plan = self.config.plan
-        return plan.has_unlike_replicas or plan.schedule_file is not None
-
-    @property
-    def fixed(self) -> Fixed:
-        """The fields of the section that are set."""
-        plan, compresses = self.config.plan, self.config.comm.gradients is not CodecKind.NONE
-        if self.is_described:
-            return Fixed(num_ranks=self.num_ranks)
-        return Fixed(
-            num_ranks=self.num_ranks,
-            stages=plan.stages,
-            replicas=plan.replicas,
-            microbatch=plan.microbatch,
-            chunks=plan.chunks,
-            cut=plan.cut,
-            schedule=plan.schedule,
-            warmup=plan.warmup,
-            # The only one with far messages, which a codec compresses.
-            all_reduce=AllReduceKind.HIERARCHICAL if compresses else plan.all_reduce,
-            devices=devices_of(plan, self.cluster) if plan.devices else None,
-        )
-
-    def task(self, remat: Remat, *, max_tensor: int = 1) -> tuple[Task, Conditions]:
-        """Return the task of a search with a rematerialisation, and its conditions.
-
-        Raises:
-            ConfigError: the speed of a device is unknown.
-        """
-        config = self.config
-        conditions, precision = costs_of(
-            config, self.cluster, remat=remat, chunk_bytes=SIMULATED_CHUNK_BYTES
-        )
-        task = Task(
-            cluster=conditions.cluster,
-            profile=conditions.profile,
-            batch=config.train.batch,
-            tied=config.model.tied,
-            precision=precision,
-            bytes_each=bytes_of(config),
-            chunk_bytes=SIMULATED_CHUNK_BYTES,
-            num_heads=config.model.num_heads,
-            max_tensor=max_tensor,
-            recomputes=conditions.recomputes,
-            fixed=self.fixed,
-        )
-        return task, conditions
-
-
-def executable(config: Config, objective: Objective) -> Objective:
-    """Return the objective that is infinite for plans which the configuration cannot execute."""
-    verdicts: dict[tuple[object, ...], bool] = {}
-
-    def value(plan: Plan) -> float:
-        shapes = tuple(pipeline.shape for pipeline in plan.pipelines)
-        kind = (plan.schedule, plan.num_chunks, plan.all_reduce, shapes)
-        if kind not in verdicts:
-            try:
-                check_plan_fits(config, plan)
-                verdicts[kind] = True
-            except UserError:
-                verdicts[kind] = False
-        return objective(plan) if verdicts[kind] else inf
-
-    return value
-
-
 def _search(query: Query, *, seconds: float, observe: Callable[[int], None]) -> SearchedPlan:
     """Search with each rematerialisation, and return the best plan of all."""
-    best: SearchedPlan | None = None
-    refusal: PlanError | None = None
-    num_valued = 0
-    for remat in query.remats:
-        try:
-            plan = _search_with(query, remat, seconds=seconds, observe=observe)
-        except PlanError as error:
-            refusal = refusal or error
-            continue
-        num_valued += plan.num_valued
-        if best is None or plan.step_s < best.step_s:
-            best = plan
-        if not plan.is_short_of_memory:
-            break
-    if best is None:
-        assert refusal is not None, query.remats
-        raise refusal
-    return replace(best, num_valued=num_valued)
+    plans = query.of_remats(partial(_search_with, query, seconds=seconds, observe=observe))
+    best = min(plans, key=lambda plan: plan.step_s)
+    return replace(best, num_valued=sum(plan.num_valued for plan in plans))
 
 
 def _search_with(
@@ -255,55 +136,6 @@ def _search_with(
         default_name=name,
         reasons=reasons_of(found),
     )
-
-
-def reasons_of(found: Found) -> tuple[Reason, ...]:
-    """Return the alternatives of each choice that a search has valued."""
-    return tuple(
-        Reason(
-            choice=candidate.choice,
-            name=candidate.name,
-            step_s=candidate.value if candidate.fits and isfinite(candidate.value) else None,
-        )
-        for candidate in found.candidates
-    )
-
-
-def generators_of(query: Query) -> Generators:
-    """Return the generators of a search; of replicas that are described, they list all plans."""
-    if not query.is_described:
-        return DEFAULT
-
-    def listed(_task: Task, _best: Best) -> Iterator[Plan]:
-        return _described_plans(query)
-
-    return ((listed, 1.0),)
-
-
-def _described_plans(query: Query) -> Iterator[Plan]:
-    """Yield the plans of all schedules and microbatches that a described section leaves free.
-
-    Raises:
-        PlanError: none of them fits the batch and the devices.
-    """
-    section = query.config.plan
-    kinds: tuple[ScheduleKind | None, ...] = (section.schedule,)
-    if section.schedule is None and section.schedule_file is None:
-        kinds = tuple(k for k in ScheduleKind if k.facts.is_searched and not k.facts.takes_chunks)
-    sizes = _MICROBATCHES if section.microbatch is None else (section.microbatch,)
-    refusal: PlanError | None = None
-    has_plan = False
-    for kind, size in product(kinds, sizes):
-        config = replace(query.config, plan=replace(section, schedule=kind, microbatch=size))
-        try:
-            plan = decided_plan(config, query.cluster)
-        except PlanError as error:
-            refusal = refusal or error
-            continue
-        has_plan = True
-        yield plan
-    if not has_plan and refusal is not None:
-        raise refusal
 
 
 def _default(query: Query, task: Task, conditions: Conditions) -> tuple[str, float | None]:

@@ -13,11 +13,11 @@ A new generator is a function of a task and the best plan so far that yields pla
 
 from jaxpipe.search.balance import balanced_cut
 from jaxpipe.search.best import Best, Effort, Generator, Objective
-from jaxpipe.search.build_plan import build, cut_by_cost, with_suited_trees
+from jaxpipe.search.build_plan import build, with_suited_trees
 from jaxpipe.search.fixed import Fixed
 from jaxpipe.search.generators.dtfm_plan import dtfm_plans
 from jaxpipe.search.search import DEFAULT, Candidate, Found, search
-from jaxpipe.search.shapes import Shape, shapes
+from jaxpipe.search.shapes import shapes
 from jaxpipe.search.sync_order import fastest_tree
 from jaxpipe.search.task import Task
 
@@ -30,11 +30,9 @@ __all__ = [
     "Found",
     "Generator",
     "Objective",
-    "Shape",
     "Task",
     "balanced_cut",
     "build",
-    "cut_by_cost",
     "dtfm_plans",
     "fastest_tree",
     "search",

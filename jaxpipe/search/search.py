@@ -15,7 +15,6 @@ it.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan
@@ -46,18 +45,15 @@ _MOST_SHAPES = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """An alternative for one choice of a plan, with the value of the best plan that has it.
+    """An alternative for one choice of a plan, with the best trial of it.
 
-    `choice` is, for example, "schedule", `name` "zb-h1". `value` is infinite if it does not fit
-    into memory, by `lacking` bytes of the device that lacks most.
+    `choice` is, for example, "schedule", `name` "zb-h1". The value of the trial is infinite if the
+    plan does not fit into memory.
     """
 
     choice: str
     name: str
-    value: float
-    plan: Plan | None
-    fits: bool
-    lacking: int = 0
+    trial: Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +72,7 @@ class Found:
     def of_choice(self, choice: str) -> tuple[Candidate, ...]:
         """Return the candidates of one choice, best first; those that do not fit come last."""
         own = (each for each in self.candidates if each.choice == choice)
-        return tuple(sorted(own, key=lambda each: (each.value, each.lacking)))
+        return tuple(sorted(own, key=lambda each: (each.trial.value, each.trial.lacking)))
 
 
 def search(
@@ -98,14 +94,8 @@ def search(
     Raises:
         PlanError: no plan fits the devices, the layers, the batch and the memory.
     """
-    best = Best(
-        task,
-        objective,
-        effort or Effort(),
-        bound=bound,
-        clock=clock,
-        observe=observe,
-    )
+    effort = effort or Effort()
+    best = Best(task, objective, effort, bound=bound, clock=clock, observe=observe)
     for generator, until in generators:
         for plan in generator(task, best):
             if best.plan is not None and best.spent() > until:
@@ -125,29 +115,21 @@ def search(
 
 def _candidates(task: Task, best: Best, plan: Plan) -> Iterator[Candidate]:
     """Yield what was valued of the shapes, of the tensor degrees, and of the alternatives."""
-    shapes = sorted(best.by_shape.items(), key=lambda each: (each[1].value, each[1].lacking))
-    for name, trial in shapes[:_MOST_SHAPES]:
+    shapes = sorted(best.by_shape.items(), key=lambda item: (item[1].value, item[1].lacking))
+    trials = [("shape", name, trial) for name, trial in shapes[:_MOST_SHAPES]]
+    if plan.has_groups:
+        trials += [
+            ("tensor", str(degree), trial) for degree, trial in sorted(_by_degree(best).items())
+        ]
+    trials += [
+        (choice, name, best.trials[other])
+        for choice, others in CHOICES.items()
+        for name, other in others(task, plan)
+        if other in best.trials  # a search that was cut short has not valued all of them
+    ]
+    for choice, name, trial in trials:
         if trial.is_answer:
-            yield _candidate("shape", name, trial)
-    for degree, trial in sorted(_by_degree(best).items()) if plan.has_groups else ():
-        yield _candidate("tensor", str(degree), trial)
-    for choice, others in CHOICES.items():
-        for name, other in others(task, plan):
-            # A search that was cut short has not valued all of them.
-            trial = best.trials.get(other)
-            if trial is not None and trial.is_answer:
-                yield _candidate(choice, name, trial)
-
-
-def _candidate(choice: str, name: str, trial: Trial) -> Candidate:
-    return Candidate(
-        choice=choice,
-        name=name,
-        value=trial.value,
-        plan=trial.plan,
-        fits=trial.value < inf,
-        lacking=trial.lacking,
-    )
+            yield Candidate(choice=choice, name=name, trial=trial)
 
 
 def _by_degree(best: Best) -> dict[int, Trial]:

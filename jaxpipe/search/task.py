@@ -1,7 +1,7 @@
 """The task of a search: a cluster, a model's profile, a batch, and what is already decided."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from math import inf
 
@@ -79,7 +79,3 @@ class Task:
     def devices(self) -> tuple[int, ...]:
         """The devices that a plan may use."""
         return self.fixed.devices or tuple(range(len(self.cluster)))
-
-    def with_fixed(self, fixed: Fixed) -> "Task":
-        """Return the task with other decisions already taken."""
-        return replace(self, fixed=fixed)

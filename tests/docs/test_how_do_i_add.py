@@ -113,7 +113,7 @@ conditions = Conditions(
 )
 found = search(task, lambda plan: plan_step_s(plan, conditions))
 result = {
-    "alternatives": [each.name for each in found.of_choice("schedule") if each.fits],
+    "alternatives": [each.name for each in found.of_choice("schedule") if each.trial.lacking == 0],
     "ranked in closed form": list(first_schedules(task, num_stages=2)),
 }
 """

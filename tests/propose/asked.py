@@ -3,7 +3,7 @@
 from typing import Any
 
 from jaxpipe.config import Config, cluster_from, config_of_settings
-from jaxpipe.propose.searched_plan import Query
+from jaxpipe.propose.query import Query
 from jaxpipe.schedule import Remat
 from jaxpipe.search import Task
 from jaxpipe.simulate import Conditions

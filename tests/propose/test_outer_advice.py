@@ -9,7 +9,7 @@ from jaxpipe.plan import Plan, default_plan
 from jaxpipe.plan.cost import slowness
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.outer_advice import OuterAdvice, advice_lines, outer_advice
-from jaxpipe.propose.searched_plan import SIMULATED_CHUNK_BYTES
+from jaxpipe.propose.query import SIMULATED_CHUNK_BYTES
 from jaxpipe.runtime.run_config import MatmulPrecision
 from jaxpipe.schedule import Remat, ScheduleKind
 from jaxpipe.simulate import Conditions

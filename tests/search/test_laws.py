@@ -61,7 +61,7 @@ def fixed_choices(draw: st.DrawFn) -> Fixed:
 def test_plans_are_complete_fit_and_keep_what_is_fixed(
     speeds: list[float], seed: int, fixed: Fixed, memory: int
 ):
-    task = task_of(speeds, seed, layers=5, batch=8).with_fixed(fixed)
+    task = replace(task_of(speeds, seed, layers=5, batch=8), fixed=fixed)
     devices = tuple(replace(each, memory_bytes=memory) for each in task.cluster.devices)
     task = replace(task, cluster=replace(task.cluster, devices=devices))
     try:
@@ -74,7 +74,7 @@ def test_plans_are_complete_fit_and_keep_what_is_fixed(
     assert fixed.keeps(found.plan)
     assert overfull(found.plan, task.profile, task.cluster, each=task.bytes_each) == {}
     assert found.value == simulated(task)(found.plan)
-    least = min(each.value for each in found.candidates)
+    least = min(each.trial.value for each in found.candidates)
     assert found.value <= CUSTOM_HANDICAP * least
 
 
@@ -136,7 +136,7 @@ def test_the_cut_counts_the_head():
     )
     found = search(task, simulated(task), effort=EFFORT)
     assert found.plan.cut == (17, 13)
-    by_cut = {each.name: each.value for each in found.of_choice("cut")}
+    by_cut = {each.name: each.trial.value for each in found.of_choice("cut")}
     assert by_cut["even [15, 15]"] > by_cut["by cost [17, 13]"] == found.value
     names = {each.name for each in found.of_choice("schedule")}
     assert {kind.value for kind in ScheduleKind if not kind.facts.takes_chunks} <= names
@@ -188,7 +188,7 @@ def test_of_equal_schedules_the_simplest_is_taken(
 @pytest.mark.parametrize("chunks", [None, 1, 2])
 def test_a_cut_that_is_set_keeps_its_number_of_stages(chunks: int | None):
     fixed = Fixed(cut=(1, 1, 1, 2), chunks=chunks)
-    task = task_of([1.0] * 4, 0, layers=5, batch=8).with_fixed(fixed)
+    task = replace(task_of([1.0] * 4, 0, layers=5, batch=8), fixed=fixed)
     found = search(task, simulated(task), effort=EFFORT)
     assert found.plan.cut == fixed.cut
     assert found.plan.num_pipeline_ranks * found.plan.num_chunks == 4

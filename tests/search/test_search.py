@@ -1,11 +1,13 @@
 """Decisions: against trying all placements, under limits, and reproducibly."""
 
+from dataclasses import replace
 from itertools import count, permutations
 
 import numpy as np
 import pytest
 
 from jaxpipe import topo
+from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan, check_plan
 from jaxpipe.plan.cost import BytesPerParameter, estimate, overfull
@@ -112,6 +114,25 @@ def test_dtfms_objective_reaches_the_best_cost_known():
     cost = dtfm_cost(cluster.latency_s, cluster.bandwidth_bytes_per_s, groups)
     assert round(cost.total, 4) == 16.0868
     assert (plan.num_stages, plan.num_replicas, plan.schedule) == (8, 8, ScheduleKind.GPIPE)
+
+
+def test_dtfms_plan_keeps_what_is_set_and_fits_into_memory():
+    cluster = topo.load("two-region")
+    devices = tuple(replace(device, memory_bytes=40_000) for device in cluster.devices)
+    task = Task(
+        cluster=replace(cluster, devices=devices),
+        profile=profile_of(4),
+        batch=32,
+        fixed=Fixed(stages=4, microbatch=2, all_reduce=AllReduceKind.RING),
+    )
+    plan = search(task, closed_form(task), generators=((dtfm_plans, 1.0),)).plan
+    assert (plan.num_stages, plan.microbatch, plan.all_reduce) == (4, 2, AllReduceKind.RING)
+    # GPipe keeps 16 messages of 2 kB a stage, eager 1F1B up to 7.
+    assert plan.schedule is ScheduleKind.GPIPE
+    small = tuple(replace(device, memory_bytes=30_000) for device in cluster.devices)
+    task = replace(task, cluster=replace(cluster, devices=small))
+    plan = search(task, closed_form(task), generators=((dtfm_plans, 1.0),)).plan
+    assert plan.schedule is ScheduleKind.EAGER_ONE_F_ONE_B
 
 
 def test_a_decision_ends_in_time():

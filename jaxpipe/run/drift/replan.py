@@ -17,8 +17,8 @@ from jaxpipe.config.resolve import check_plan_fits
 from jaxpipe.errors import ConfigError, JaxpipeError
 from jaxpipe.plan import Plan, PlanConfig, write_plan
 from jaxpipe.propose.boundary_codecs import with_boundary_codecs
+from jaxpipe.propose.query import Query, executable
 from jaxpipe.propose.resolve import plan_from
-from jaxpipe.propose.searched_plan import Query, executable
 from jaxpipe.run.drift.new_plan import CLUSTER_FILE, PLAN_FILE, Replanned
 from jaxpipe.run.folder.prepare_run import PLAN_FILE as RUN_PLAN_FILE
 from jaxpipe.schedule import Remat

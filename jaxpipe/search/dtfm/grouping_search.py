@@ -50,7 +50,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Found:
+class Grouping:
     """The result of a search: stages x members in the order of the pipeline, and its cost.
 
     `improvements` are pairs of seconds since the start and the best cost from then on.
@@ -70,7 +70,7 @@ def search(
     seed: int = 0,
     budget: Budget | None = None,
     clock: Callable[[], float] = time.perf_counter,
-) -> Found:
+) -> Grouping:
     """Return the best grouping found; devices that do not fit into the groups are left out.
 
     Tilings of the network's islands are the starts. Local search improves the best of them, then
@@ -100,7 +100,7 @@ def search(
             best = table
             improvements.append((watch.elapsed, table.total))
     assert best is not None, (num_groups, group_size)
-    return Found(
+    return Grouping(
         stages=best.stages,
         total=best.total,
         improvements=tuple(improvements),

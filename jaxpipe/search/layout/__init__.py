@@ -3,30 +3,19 @@
 from jaxpipe.search.layout.closed_form import closed_form_s
 from jaxpipe.search.layout.layout import Group, Layout, Run, Stage, facing, neighbours
 from jaxpipe.search.layout.layout_step import LayoutCosts, layout_step
-from jaxpipe.search.layout.layout_task import (
-    Bound,
-    LayoutTask,
-    Objective,
-    Place,
-    StageCosts,
-    bound_by_seconds,
-)
+from jaxpipe.search.layout.layout_task import LayoutTask, StageCosts
 from jaxpipe.search.layout.search import LayoutSearch, search_layout
 from jaxpipe.search.layout.to_plan import plan_of_layout
 
 __all__ = [
-    "Bound",
     "Group",
     "Layout",
     "LayoutCosts",
     "LayoutSearch",
     "LayoutTask",
-    "Objective",
-    "Place",
     "Run",
     "Stage",
     "StageCosts",
-    "bound_by_seconds",
     "closed_form_s",
     "facing",
     "layout_step",

@@ -12,8 +12,8 @@ from jaxpipe import topo
 from jaxpipe.collective import CodecKind
 from jaxpipe.config import Config, cluster_from, config_from, job_from, keep_inputs
 from jaxpipe.plan import ResolvedPlan, read_plan
+from jaxpipe.propose.query import Query
 from jaxpipe.propose.resolve import plan_from
-from jaxpipe.propose.searched_plan import Query
 from jaxpipe.run.drift.new_plan import (
     CLUSTER_FILE,
     PLAN_FILE,

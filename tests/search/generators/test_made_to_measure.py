@@ -75,7 +75,7 @@ def test_no_schedule_with_a_name_is_faster_by_more_than_simplicity_is_worth(
     live = stages + spare  # 1F1B has room
     task = slow_links(stages=stages, microbatches=microbatches, live=live)
     found = found_by(task)
-    named = [each.value for each in found.of_choice("schedule")]
+    named = [each.trial.value for each in found.of_choice("schedule")]
     assert found.value <= CUSTOM_HANDICAP * min(named)
     assert not overfull(found.plan, task.profile, task.cluster, each=task.bytes_each)
     if not isinstance(found.plan.schedule, ScheduleKind):

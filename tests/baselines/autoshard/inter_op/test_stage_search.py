@@ -176,12 +176,12 @@ def test_the_plan_is_the_fastest_of_all_equal_submeshes():
 
 def test_the_task_decides_stages_and_replicas():
     task = task_on(cluster(6, bytes_per_s=1e9), layers=4, batch=6)
-    found = alpa_plan(task.with_fixed(Fixed(stages=2, replicas=3)))
+    found = alpa_plan(replace(task, fixed=Fixed(stages=2, replicas=3)))
     assert (found.plan.num_stages, found.plan.num_replicas) == (2, 3)
     assert found.uneven is None
-    assert alpa_plan(task.with_fixed(Fixed(stages=3))).plan.num_stages == 3
+    assert alpa_plan(replace(task, fixed=Fixed(stages=3))).plan.num_stages == 3
     with pytest.raises(PlanError, match=r"`stages` 4, `replicas` 2, `batch` 6, 4 layers, 6"):
-        alpa_plan(task.with_fixed(Fixed(stages=4, replicas=2)))
+        alpa_plan(replace(task, fixed=Fixed(stages=4, replicas=2)))
 
 
 def test_uneven_submeshes_are_predicted_where_they_are_faster():
