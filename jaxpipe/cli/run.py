@@ -4,21 +4,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from jaxpipe.cli.versions import version_line
-from jaxpipe.config import load_config
 from jaxpipe.errors import ConfigError
 from jaxpipe.run.folder.folder_lock import locked
-from jaxpipe.run.hosts.run_over_hosts import HostsRequest, run_over_hosts
-from jaxpipe.run.supervise.ending import Attempt
-from jaxpipe.run.supervise.planner import Planner
-from jaxpipe.run.supervise.site import ThisHost
-from jaxpipe.run.supervise.supervisor import Run, supervise
 from jaxpipe.run.train_request import ENTRY, TrainRequest
 from jaxpipe.runtime.process.mpirun import run_child
+
+if TYPE_CHECKING:  # it imports the configuration, which `--help` can do without
+    from jaxpipe.run.supervise.ending import Attempt
 
 
 def run(
@@ -63,7 +60,12 @@ def run(
 
 
 def _here(request: TrainRequest, *, restarts: int) -> int:
-    def start(attempt: Attempt) -> int:
+    from jaxpipe.config import load_config
+    from jaxpipe.run.supervise.planner import Planner
+    from jaxpipe.run.supervise.site import ThisHost
+    from jaxpipe.run.supervise.supervisor import Run, supervise
+
+    def start(attempt: "Attempt") -> int:
         attempted = replace(
             request,
             settings=attempt.settings,
@@ -89,6 +91,8 @@ def _here(request: TrainRequest, *, restarts: int) -> int:
 
 
 def _over_hosts(request: TrainRequest, *, restarts: int, listen: str | None) -> int:
+    from jaxpipe.run.hosts.run_over_hosts import HostsRequest, run_over_hosts
+
     code = run_over_hosts(
         HostsRequest(train=request, max_restarts=restarts, versions=version_line(), listen=listen),
         show=_show,

@@ -12,7 +12,6 @@ from typing import Annotated
 import tyro
 
 from jaxpipe.cli.main import with_exit_code
-from jaxpipe.run.start import check_training, start_training
 from jaxpipe.run.train_request import TrainRequest
 from jaxpipe.runtime.run_config import ComputeKind, TransportKind
 
@@ -45,6 +44,8 @@ def train(
             `jaxpipe.runtime.hooks.Hooks` of a rank, called in each with the configuration's path
             and `rank`.
     """
+    from jaxpipe.run.start import check_training, start_training
+
     replaced = {"run.compute": compute, "run.transport": transport}
     # At the end, where they win over `--set`.
     settings += tuple(f"{key}={kind}" for key, kind in replaced.items() if kind is not None)
@@ -56,4 +57,6 @@ def train(
 
 
 if __name__ == "__main__":
+    from jaxpipe.run.start import start_training
+
     sys.exit(with_exit_code(lambda: start_training(TrainRequest.of_words(sys.argv[1:]))))
