@@ -117,7 +117,7 @@ def _parameter(equation: JaxprEqn, name: str) -> Any:
     if name not in equation.params:
         raise ConfigError(
             f"`{equation.primitive.name}` of jax {jax.__version__} has no parameter `{name}`, only "
-            f"{', '.join(equation.params)}; jaxpipe reads the equations of {TESTED}; install one "
+            f"{', '.join(equation.params)}: jaxpipe reads the equations of {TESTED}; install one "
             "of those versions"
         )
     return equation.params[name]
