@@ -55,7 +55,7 @@ def test_a_run_is_not_overwritten(folder: Path, tmp_path: Path, capsys: pytest.C
     words = ["import", str(folder), "-o", str(tmp_path / "run")]
     assert main(words) == 0
     assert main(words) == 2
-    assert "holds step-00000000; name another folder" in capsys.readouterr().err
+    assert "holds step-00000000, and a run does not overwrite another" in capsys.readouterr().err
 
 
 def test_a_run_without_a_checkpoint_is_not_exported(

@@ -386,7 +386,7 @@ def test_a_plan_file_is_for_one_model_and_batch(
     assert plan_from(load_config(config, by_file)).num_ranks >= 1
     with pytest.raises(PlanError, match=r"`train.batch` .16. must be as in .* planned for 8"):
         plan_from(load_config(config, [*by_file, "train.batch=16"]))
-    with pytest.raises(PlanError, match=r"made for `model.num_layers` 4, .* says 3"):
+    with pytest.raises(PlanError, match=r"`model.num_layers` .3. must be as in .* planned for 4"):
         plan_from(load_config(config, [*by_file, "model.num_layers=3"]))
     with pytest.raises(PlanError, match=r"`cluster` 'two-region', the configuration 'laptop'"):
         plan_from(load_config(config, [by_file[0], "plan.cluster=laptop"]))
