@@ -198,8 +198,8 @@ def layout_over(
         return ONE_DEVICE
     if config.num_devices > len(devices):
         raise ConfigError(
-            f"{config.words} = {config.num_devices} must be the devices that each rank sees, but "
-            f"this rank sees {len(devices)}; lower one of them, or show the rank more devices"
+            f"{config.words} = {config.num_devices} must be at most the devices that a rank sees, "
+            f"and this rank sees {len(devices)}; lower one of them, or show the rank more devices"
         )
     # `tensor` is the innermost axis: its devices, next to each other, exchange the most.
     shape = config.data, config.context, config.tensor
