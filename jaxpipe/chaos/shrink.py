@@ -3,6 +3,12 @@
 Under `jaxpipe run`, a device is lost: its rank is killed in each attempt as soon as that has
 started, until an attempt leaves the device out. That one trains some steps, another device is lost,
 and so on. Attempts with all ranks in between, in case a device has returned, end in the same way.
+
+Every other trial has a plan of all that there is: replicas with partitions and microbatches of
+their own, interleaved stages, and ranks of two devices::
+
+    replica 0   ranks 0, 1   layers 2 1 1 2   4 microbatches of 1 sample     a rank is lost with the
+    replica 1   ranks 2, 3   layers 1 2 2 1   2 microbatches of 2 samples    two devices of its host
 """
 
 from pathlib import Path
@@ -17,9 +23,12 @@ from jaxpipe.chaos.harness.assertions import (
 from jaxpipe.chaos.harness.processes import wait_for_ends
 from jaxpipe.chaos.harness.tiny_run import Started, started
 from jaxpipe.chaos.harness.trial import Case, Family, Setup, expect, one_by_one
-from jaxpipe.plan import read_resolved_plan
+from jaxpipe.plan import Pipeline, Plan, read_resolved_plan, write_plan
+from jaxpipe.plan.sync import with_island_trees
 from jaxpipe.run.folder.prepare_run import PLAN_FILE
 from jaxpipe.runtime.process.mpirun import launched_rank
+from jaxpipe.schedule import ScheduleKind
+from jaxpipe.topo import load
 
 SIZES = (4, 3, 2)
 _STEPS_EACH = 5
@@ -28,6 +37,9 @@ _ARGUMENTS = (
     *("--restarts", str(_RESTARTS)),
     *("--hooks", "jaxpipe.chaos.harness.sample_log:recorder"),
 )
+_CLUSTER = "homogeneous:hosts=4,devices=2,delay_ms=0,bandwidth_gbps=1e6"
+_TWO_DEVICES = ("env", "XLA_FLAGS=--xla_force_host_platform_device_count=2")
+"""What starts a run whose ranks have two devices each: two emulated ones of the processor."""
 
 
 def _undisturbed(setup: Setup) -> Path:
@@ -35,10 +47,20 @@ def _undisturbed(setup: Setup) -> Path:
 
 
 def _trial(case: Case) -> None:
-    case.name = f"ranks lost, seed {case.seed}"
-    chance, config = case.chance(), write_lossless_config(case.folder, case.dataset)
+    is_unlike = case.seed % 2 == 1
+    case.name = f"ranks lost{' of an unlike plan' * is_unlike}, seed {case.seed}"
+    chance = case.chance()
+    config = write_lossless_config(
+        case.folder, case.dataset, plan=_write_unlike_plan(case.folder) if is_unlike else {}
+    )
     gone: list[str] = []
-    with started(config, case.dataset, command="run", arguments=_ARGUMENTS) as run:
+    with started(
+        config,
+        case.dataset,
+        command="run",
+        arguments=_ARGUMENTS,
+        before=_TWO_DEVICES if is_unlike else (),
+    ) as run:
         steps, num_kills = _STEPS_EACH, 0
         for size in SIZES:
             while lost := _ranks_on(run, gone):
@@ -55,6 +77,29 @@ def _trial(case: Case) -> None:
     case.figures["kills"] = num_kills
     check_samples(config, case.dataset)
     case.figures["loss_differs"] = check_losses(run.folder, case.reference)
+
+
+def _write_unlike_plan(folder: Path) -> dict[str, str]:
+    """Write a plan file with all that a plan can have; return its section `[plan]`."""
+    cluster, file = load(_CLUSTER), folder / "unlike.toml"
+    plan = Plan(
+        pipelines=(
+            Pipeline(devices=(0, 2), peers=((1,), (3,)), cut=(2, 1, 1, 2), num_microbatches=4),
+            Pipeline(
+                devices=(4, 6),
+                peers=((5,), (7,)),
+                cut=(1, 2, 2, 1),
+                num_microbatches=2,
+                microbatch=2,
+            ),
+        ),
+        schedule=ScheduleKind.INTERLEAVED,
+        num_chunks=2,
+        tied=True,
+    )
+    folder.mkdir(parents=True)
+    write_plan(with_island_trees(plan, cluster.devices), cluster, file)
+    return {"cluster": _CLUSTER, "file": str(file)}
 
 
 def _devices(run: Started) -> tuple[str, ...]:
