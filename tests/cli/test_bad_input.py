@@ -202,7 +202,9 @@ def test_checkpoints_are_neither_overwritten_nor_trusted(
     run_tree(tiny_tree(tmp_path / "run", dataset, plan=one_rank, train={"steps": 1}))
     assert "continue with --resume" in refusal(capsys, "train", str(path))
     other = write_config(plan=one_rank, model={"num_heads": 4})
-    assert "`model.num_heads` is 4" in refusal(capsys, "train", str(other), "--resume")
+    assert "`model.num_heads` (4) must be as in the checkpoint" in refusal(
+        capsys, "train", str(other), "--resume"
+    )
     flip_a_bit(next((tmp_path / "run").rglob("stage-0.safetensors")))
     assert "does not match its checksum" in refusal(
         capsys, "train", str(write_config(plan=one_rank)), "--resume"

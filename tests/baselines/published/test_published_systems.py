@@ -178,7 +178,7 @@ def test_a_stage_whose_messages_stay_inside_its_host_is_faster():
     ("system", "cluster", "batch", "words"),
     [
         (System.DTFM, "homogeneous:hosts=4", 64, r"has 4 devices for 8 stages"),
-        (System.MEGATRON_P4T2, "homogeneous:hosts=4", 64, r"there are 4 devices"),
+        (System.MEGATRON_P4T2, "homogeneous:hosts=4", 64, r"`batch` .* and 4 devices must"),
         (
             System.ZERO3,
             "homogeneous:hosts=8",

@@ -215,7 +215,7 @@ def test_memory_makes_room_by_splitting_states() -> None:
     limit = 0.7 * whole.priced.memory.peak
     fits = find_strategy(small(), mesh, SLOW, config=SearchConfig(memory_limit_bytes=limit))
     assert fits.priced.memory.peak <= limit
-    with pytest.raises(PlanError, match=r"within `memory_limit_bytes` = 1 .*raise them"):
+    with pytest.raises(PlanError, match=r"within `memory_limit_bytes` \(1\) .*raise them"):
         find_strategy(small(), mesh, SLOW, config=SearchConfig(memory_limit_bytes=1.0))
 
 
@@ -235,7 +235,7 @@ def test_gradients_are_scattered_where_asked() -> None:
     ("pins", "words"),
     [
         ({"state.parms.*": "RR"}, r"`arguments\.state\.parms\.\*` pins nothing"),
-        ({"state.params.embed.positions": "S0R", "x": "S0"}, r"`arguments\.x` is 'S0'.*pin it to"),
+        ({"state.params.embed.positions": "S0R", "x": "S0"}, r"`arguments\.x` .* 'S0'.*pin it to"),
     ],
 )
 def test_pins_that_cannot_be_are_named(pins: dict[str, str], words: str) -> None:
