@@ -32,6 +32,19 @@ def append_csv(row: Row, path: Path, *, number: str = NUMBER) -> None:
         writer.writerow(_texts(row, number))
 
 
+def update_csv(rows: Sequence[Row], path: Path, *, key: str, order: Sequence[str]) -> list[Row]:
+    """Write rows into a table, in place of those with the same `key`, and return all its rows.
+
+    `order` lists all keys.
+    """
+    repeated = {row[key] for row in rows}
+    earlier = read_csv(path) if path.exists() else []
+    kept = [row for row in earlier if row[key] not in repeated]
+    merged = sorted((*rows, *kept), key=lambda row: order.index(str(row[key])))
+    write_csv(merged, path)
+    return merged
+
+
 def read_csv(path: Path) -> list[dict[str, str]]:
     """Return the rows of a table as text.
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import tyro
 
-from experiments.table import Row, markdown, read_csv, write_csv
+from experiments.table import Row, markdown, update_csv
 from jaxpipe.config import Config, cluster_from, config_from
 from jaxpipe.propose.resolve import resolve
 from jaxpipe.run.forecast.simulate_step import simulate_step
@@ -34,7 +34,6 @@ Tree = dict[str, dict[str, Any]]
 def main(*, rounds: int = 2, only: str = "") -> None:
     """Run all cases, or those whose name has the text `only`, and print the table."""
     cases = tomllib.loads((_HERE / "cases.toml").read_text())
-    file = _HERE / "results" / "steps.csv"
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -43,13 +42,8 @@ def main(*, rounds: int = 2, only: str = "") -> None:
             if only in case["name"]:
                 rows.append(_row(case, cases["base"], folder, rounds=rounds))
                 print(rows[-1], flush=True)
-    repeated = {row["case"] for row in rows}
-    earlier = read_csv(file) if file.exists() else []
-    rows += [row for row in earlier if row["case"] not in repeated]
     order = [case["name"] for case in cases["case"]]
-    rows.sort(key=lambda row: order.index(str(row["case"])))
-    write_csv(rows, file)
-    print(markdown(rows))
+    print(markdown(update_csv(rows, _HERE / "results" / "steps.csv", key="case", order=order)))
 
 
 def _row(
@@ -60,9 +54,9 @@ def _row(
     trees = {"default": default, "searched": searched}
     simulated_s = {name: end_s(simulate_step(config_from(tree))) for name, tree in trees.items()}
     measured_s: dict[str, list[float]] = {name: [] for name in trees}
-    for number in range(rounds):
+    for _ in range(rounds):
         for name, tree in trees.items():
-            measured_s[name] += _measured_s(tree, folder / f"{name}-{number}")
+            measured_s[name] += _measured_s(tree, Path(tempfile.mkdtemp(dir=folder)))
     medians = {name: median(seconds) for name, seconds in measured_s.items()}
     plan = resolve(config_from(searched)).plan
     return {
@@ -101,7 +95,6 @@ def _default(config: Config) -> dict[str, Any]:
 
 def _measured_s(tree: Tree, folder: Path) -> list[float]:
     """Return the emulated seconds of the steps of a run, without the first one."""
-    folder.mkdir()
     file = folder / "config.toml"
     file.write_text(toml_text({**tree, "run": {**tree["run"], "folder": str(folder / "run")}}))
     command = (sys.executable, "-P", "-m", "jaxpipe", "train", str(file))

@@ -17,7 +17,7 @@ from typing import Any
 
 import tyro
 
-from experiments.table import Row, markdown, read_csv, write_csv
+from experiments.table import Row, markdown, update_csv
 from jaxpipe.config import Config, config_from
 from jaxpipe.plan.cost import Profile, write_profile
 from jaxpipe.profile.kept_profile import measured_profile
@@ -46,12 +46,8 @@ def main(*, rounds: int = 2, only: str = "") -> None:
             if only in case["name"]:
                 rows.append(_row(case, cases["base"], folder, rounds=rounds))
                 print(rows[-1], flush=True)
-    file, repeated = _HERE / "results" / "steps.csv", {row["case"] for row in rows}
-    earlier = read_csv(file) if file.exists() else []
-    rows += [row for row in earlier if row["case"] not in repeated]
     order = [case["name"] for case in cases["case"]]
-    rows.sort(key=lambda row: order.index(str(row["case"])))
-    write_csv(rows, file)
+    rows = update_csv(rows, _HERE / "results" / "steps.csv", key="case", order=order)
     print(markdown(rows))
     for tuned in ("yes", "no"):
         errors = [abs(float(row["ratio"]) - 1) for row in rows if row["tuned"] == tuned]
