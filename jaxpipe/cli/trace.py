@@ -12,7 +12,7 @@ import tyro
 from jaxpipe.errors import UserError
 from jaxpipe.run.folder.output_files import check_output, check_picture
 from jaxpipe.run.terminal.console import console
-from jaxpipe.runtime.metrics.records import read_metrics
+from jaxpipe.runtime.metrics.records import METRICS_FILE, read_metrics, read_truth
 from jaxpipe.trace import (
     LinkReport,
     RankAccount,
@@ -112,9 +112,10 @@ def _chosen(path: Path, step: int | None) -> Trace:
 
 def _reports(run: Path, step: int | None) -> list[LinkReport]:
     """Return the reports of links of a run, or the one of a step."""
-    if not run.is_dir():
+    # A paced run reports no links: its messages cross emulated ones, which are as planned.
+    if not run.is_dir() or "paced" in read_truth(run / METRICS_FILE):
         return []
-    reported = [(metrics.step, metrics.links) for metrics in read_metrics(run / "metrics.jsonl")]
+    reported = [(metrics.step, metrics.links) for metrics in read_metrics(run / METRICS_FILE)]
     return [
         links
         for last_step, links in reported

@@ -40,10 +40,12 @@ class DataConfig:
     document; otherwise samples are windows of one stream of tokens."""
 
     def __post_init__(self) -> None:
-        if (self.folder is None) == (not self.sources):
+        if self.folder is None and not self.sources:
+            raise ValueError("`folder` is missing; name a dataset, or give `sources`")
+        if self.folder is not None and self.sources:
             raise ValueError(
-                f"`folder` ({self.folder or 'missing':.80}) and `sources` ({len(self.sources)} "
-                "tables) exclude each other, and one is needed; give either"
+                f"`folder` ({self.folder:.80}) and `sources` ({len(self.sources)} tables) exclude "
+                "each other; remove one"
             )
         if self.folder is not None:
             check_dataset_folder(self.folder)

@@ -38,6 +38,7 @@ def test_a_large_model_runs_without_its_data(write_config: WriteConfig, tmp_path
     trace = read_chrome(tmp_path / "run" / "trace.json")
     assert trace.truth is Truth.EMULATED
     assert {span.rank for span in trace.spans} == {0, 1, 2, 3}
+    assert main(["trace", str(tmp_path / "run")]) == 0
 
 
 @pytest.mark.mpi

@@ -128,7 +128,7 @@ def test_data_may_be_a_mixture():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({}, "`data.folder` .missing. and `sources` .0 tables. exclude"),
+        ({}, "`data.folder` is missing; name a dataset, or give `sources`"),
         ({"folder": "a", "sources": [{"folder": "b"}]}, "`sources` .1 tables. exclude each other"),
         (
             {"sources": [{"folder": "b"}, {"folder": "b"}]},
