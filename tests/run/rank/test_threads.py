@@ -32,7 +32,7 @@ def test_it_trains_as_the_ranks_of_a_run_do_and_resumes(tmp_path: Path, dataset:
     assert losses(read_metrics(outcome.metrics)) == losses(expected)
     assert outcome.trace.exists()
 
-    with pytest.raises(ConfigError, match="a run does not overwrite another"):
+    with pytest.raises(ConfigError, match="which a run does not overwrite"):
         train(config_from(tree))
     more = {**tree, "train": {**tree["train"], "steps": 5}}
     train(config_from(more), resume=True)
