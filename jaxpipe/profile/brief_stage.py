@@ -1,7 +1,9 @@
 """A stage of the runtime of which only the functions that are timed compile."""
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import ceil
 from typing import Any
 
 import jax
@@ -14,6 +16,11 @@ from jaxpipe.schedule import Op
 
 _SMALL = 0.02
 """Of the random values of parameters: any numbers that neither overflow nor vanish."""
+
+
+_MOST_IN_FLIGHT, _CACHED_BYTES = 3, 2**26
+"""Microbatches between a forward and its backward, as in a pipeline: what a forward keeps has left
+the caches when its backward reads it. So many are kept that their bytes exceed the caches."""
 
 
 class BriefStage:
@@ -40,6 +47,8 @@ class BriefStage:
         self._cotangent = spec.loss_cotangent if spec.is_last else _cotangent(output, spec)
         backward = (self._compute, residuals, self._cotangent)
         self._backward = compiled(functions.backward, *backward, self._gradients, donate=(3,))
+        self._in_flight = deque([residuals])
+        self._num_in_flight = min(_MOST_IN_FLIGHT, ceil(_CACHED_BYTES / max(1, self.kept_bytes)))
         self._split = functions.split_backward(*backward)
         self._input_half = compiled(partial(functions.input_half, self._split), *backward)
         _, crossing = self._input_half(*backward)
@@ -51,13 +60,17 @@ class BriefStage:
     def seconds(self, clock: Clock) -> Mapping[Op, float]:
         """Return the seconds of a forward, a backward, and one in halves after another forward."""
         timed = _Timed(clock)
+        while len(self._in_flight) < self._num_in_flight:
+            self._in_flight.append(self._forward(*self._given)[1])
         _, residuals = timed(Op.FORWARD, self._forward, *self._given)
-        backward = (self._compute, residuals, self._cotangent)
+        self._in_flight.append(residuals)
+        backward = (self._compute, self._in_flight.popleft(), self._cotangent)
         # `gradients` are donated: each call continues with the result of the last.
         _, self._gradients = timed(Op.BACKWARD, self._backward, *backward, self._gradients)
-        del residuals, backward
         # JAX returns before a result is computed: the next call would be timed with the rest of it.
         _, residuals = jax.block_until_ready(self._forward(*self._given))
+        self._in_flight.append(residuals)
+        residuals = self._in_flight.popleft()
         backward = (self._compute, residuals, self._cotangent)
         _, crossing = timed(Op.BACKWARD_INPUT, self._input_half, *backward)
         carried = self._split.carry(residuals, self._cotangent, crossing)
