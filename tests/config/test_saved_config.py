@@ -53,7 +53,7 @@ def set_model(**fields: Any) -> Callable[[Tree], None]:
         (lambda tree: tree["metadata"].pop("config"), "lacks the configuration of its run"),
         (lambda tree: tree["metadata"].update(config=[1, 2]), "lacks the configuration"),
         (lambda tree: tree["metadata"]["config"].update(model=3), "`model` must be a section"),
-        (lambda tree: tree["metadata"]["config"].update(data={}), "`folder` is missing"),
+        (lambda tree: tree["metadata"]["config"].update(data={}), "folder` is missing"),
         (set_model(num_layers=10**9), "describes a model of"),
         (set_model(num_layers=10**30), "describes a model of"),
         (set_model(sequence=10**12), "describes a model of"),
