@@ -17,6 +17,7 @@ from typing import Any
 
 import tyro
 
+from experiments.case_tree import Tree, case_tree
 from experiments.table import Row, markdown, update_csv
 from jaxpipe.config import Config, cluster_from, config_from
 from jaxpipe.propose.resolve import resolve
@@ -27,8 +28,6 @@ from jaxpipe.topo.toml_text import toml_text
 
 _HERE = Path(__file__).parent
 _TIMEOUT_S = 900.0
-
-Tree = dict[str, dict[str, Any]]
 
 
 def main(*, rounds: int = 2, only: str = "") -> None:
@@ -49,7 +48,7 @@ def main(*, rounds: int = 2, only: str = "") -> None:
 def _row(
     case: Mapping[str, Any], base: Mapping[str, Any], folder: Path, *, rounds: int
 ) -> dict[str, str | float]:
-    searched = _tree(case, base, folder)
+    searched = case_tree(case, base, run=folder / "run", data=folder / "data")
     default = {**searched, "plan": {**searched["plan"], **_default(config_from(searched))}}
     trees = {"default": default, "searched": searched}
     simulated_s = {name: end_s(simulate_step(config_from(tree))) for name, tree in trees.items()}
@@ -69,15 +68,6 @@ def _row(
         "simulated_default_s": simulated_s["default"],
         "simulated_searched_s": simulated_s["searched"],
     }
-
-
-def _tree(case: Mapping[str, Any], base: Mapping[str, Any], folder: Path) -> Tree:
-    """Return the configuration of a case, with its own fields over those of the base."""
-    sections = {name for name in (*base, *case) if name != "name"}
-    tree = {name: {**base.get(name, {}), **case.get(name, {})} for name in sections}
-    tree["run"]["folder"] = str(folder / "run")
-    tree["data"] = {"folder": str(folder / "data")}
-    return tree
 
 
 def _default(config: Config) -> dict[str, Any]:

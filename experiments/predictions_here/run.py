@@ -17,6 +17,7 @@ from typing import Any
 
 import tyro
 
+from experiments.case_tree import Tree, case_tree
 from experiments.table import Row, markdown, update_csv
 from jaxpipe.config import Config, config_from
 from jaxpipe.plan.cost import Profile, write_profile
@@ -27,7 +28,7 @@ from jaxpipe.runtime.data import Source, prepare
 from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.schedule import Remat
 from jaxpipe.simulate.plan_step import end_s
-from jaxpipe.topo.toml_text import toml_pair
+from jaxpipe.topo.toml_text import toml_text
 
 _HERE = Path(__file__).parent
 _FIRST_STEPS = 6
@@ -59,7 +60,8 @@ def _row(case: Mapping[str, Any], base: Mapping[str, Any], folder: Path, *, roun
     predicted_s: list[float] = []
     measured_s: list[float] = []
     for number in range(rounds):
-        tree = _tree(case, base, folder, number=number)
+        run = Path(tempfile.mkdtemp(dir=folder)) / f"run-{number}"
+        tree = case_tree(case, base, run=run, data=folder / "data")
         config = config_from(tree)
         profile = measured_profile(_task(config), keep=False)
         predicted_s.append(_predicted_s(tree, profile, folder))
@@ -78,18 +80,6 @@ def _row(case: Mapping[str, Any], base: Mapping[str, Any], folder: Path, *, roun
     }
 
 
-def _tree(
-    case: Mapping[str, Any], base: Mapping[str, Any], folder: Path, *, number: int
-) -> dict[str, Any]:
-    """Return the configuration of a case, with its own fields over those of the base."""
-    sections = {name for name in (*base, *case) if name not in ("name", "tuned")}
-    tree = {name: {**base.get(name, {}), **case.get(name, {})} for name in sections}
-    own = Path(tempfile.mkdtemp(dir=folder)) / f"run-{number}"
-    tree["run"] = {**tree["run"], "folder": str(own)}
-    tree["data"] = {"folder": str(folder / "data")}
-    return tree
-
-
 def _task(config: Config) -> ProfileTask:
     sequence = config.train.sequence or config.model.sequence
     return ProfileTask(
@@ -103,7 +93,7 @@ def _task(config: Config) -> ProfileTask:
     )
 
 
-def _predicted_s(tree: Mapping[str, Any], profile: Profile, folder: Path) -> float:
+def _predicted_s(tree: Tree, profile: Profile, folder: Path) -> float:
     path = folder / "profile.json"
     write_profile(profile, path)
     # Ideal: overheads that were fitted to other systems' links do not count inside a host.
@@ -112,22 +102,14 @@ def _predicted_s(tree: Mapping[str, Any], profile: Profile, folder: Path) -> flo
     )
 
 
-def _measured_s(tree: Mapping[str, Any], folder: Path) -> list[float]:
+def _measured_s(tree: Tree, folder: Path) -> list[float]:
     """Return the seconds of the steps of a run, without the first ones."""
     file = folder / "config.toml"
-    file.write_text("\n".join(_toml(tree)))
+    file.write_text(toml_text(tree))
     command = (sys.executable, "-P", "-m", "jaxpipe", "train", str(file))
     subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT_S)
     metrics = read_metrics(Path(tree["run"]["folder"]) / "metrics.jsonl")
     return [step.step_s for step in metrics[_FIRST_STEPS:]]
-
-
-def _toml(tree: Mapping[str, Any]) -> list[str]:
-    return [
-        line
-        for name, section in tree.items()
-        for line in (f"[{name}]", *(toml_pair(key, value) for key, value in section.items()))
-    ]
 
 
 if __name__ == "__main__":

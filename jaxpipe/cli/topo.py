@@ -128,7 +128,7 @@ def _print_buckets(name: str, *, device: str, tbf: bool, addresses: Path | None)
     """Print the command that limits the NIC of each host; hosts alike share one."""
     if not tbf:
         raise ConfigError(
-            "`--addresses` is missing: hosts are told apart by their addresses; give the file, or "
+            "`--addresses` is missing: hosts are identified by their addresses; give the file, or "
             "`--tbf` to limit whole interfaces"
         )
     if addresses is not None:

@@ -17,10 +17,9 @@ from jaxpipe.schedule import Op
 _SMALL = 0.02
 """Of the random values of parameters: any numbers that neither overflow nor vanish."""
 
-
 _MOST_IN_FLIGHT, _CACHED_BYTES = 3, 2**26
 """Microbatches between a forward and its backward, as in a pipeline: what a forward keeps has left
-the caches when its backward reads it. So many are kept that their bytes exceed the caches."""
+the caches when its backward reads it. There are as many as exceed the caches with their bytes."""
 
 
 class BriefStage:

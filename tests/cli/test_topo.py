@@ -94,7 +94,7 @@ def test_hosts_writes_the_placement_of_a_plan(tmp_path: Path):
         (["tc", "laptop", "--device", "eth0", "--addresses", "no"], "No such file"),
         (
             ["tc", "laptop", "--device", "eth0"],
-            "`--addresses` is missing: hosts are told apart",
+            "`--addresses` is missing: hosts are identified",
         ),
         (["tc", "laptop", "--device", "eth0", "--tbf"], "has one host, whose NIC nothing crosses"),
         (["tc", "two-region", "--device", "a;b", "--tbf"], "`device` must be a network interface"),

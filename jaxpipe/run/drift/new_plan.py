@@ -40,7 +40,7 @@ class Replanned:
         return self.new_s < 0.95 * self.present_s
 
     def repays(self, *, num_steps: int, pause_s: float) -> bool:
-        """Return whether so many steps save more seconds than a pause takes.
+        """Return whether `num_steps` save more seconds than a pause takes.
 
         >>> found = Replanned(present_s=4.0, new_s=1.0)
         >>> found.repays(num_steps=10, pause_s=20.0), found.repays(num_steps=5, pause_s=20.0)

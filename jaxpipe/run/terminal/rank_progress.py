@@ -154,7 +154,7 @@ class FirstStep:
                 )
             )
         elif instruction.op in (Op.REDUCE, Op.UPDATE, Op.GATHER):
-            # Whoever waits here waits for slower ranks: for how long, this one cannot know.
+            # This waits for slower ranks, whose progress is unknown: no count of work that is done.
             self._say(Progress(what=f"{FIRST_STEP}: {instruction.op}"))
 
 

@@ -31,6 +31,10 @@ _UNTIL = 0.3
 """The fraction of the seconds until which plans are ranked in closed form."""
 
 
+_ROUGH_ALL_REDUCE = AllReduceKind.HIERARCHICAL
+"""With which shapes are compared first: it sends least over slow links."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ranked:
     """The best plan of a shape, and its seconds in closed form."""
@@ -84,17 +88,8 @@ def _promising_first(task: Task, best: Best, *, until: float) -> list[Shape]:
     for shape in (largest, *others[-1:], *others[:-1]):
         if seconds and best.spent() > until:
             break
-        placement = next(orders(task, shape))
-        schedule = first_schedules(task, shape.stages)[0]
-        plan = build(
-            task,
-            placement,
-            microbatch=task.fixed.microbatch or 1,
-            schedule=schedule,
-            warmup=task.fixed.warmup,
-            all_reduce=task.fixed.all_reduce or AllReduceKind.HIERARCHICAL,
-            num_chunks=task.fixed.num_chunks,
-        )
+        kind = task.fixed.all_reduce or _ROUGH_ALL_REDUCE
+        plan = _built(task, shape, next(orders(task, shape)), all_reduce=kind)
         seconds[shape] = estimated_s(task, plan)
     return sorted((largest, *others), key=lambda shape: seconds.get(shape, inf))
 
@@ -128,21 +123,23 @@ def _unsized(task: Task, shape: Shape, placements: Iterable[np.ndarray]) -> list
     kinds = [kind for kind in AllReduceKind if kind.facts.is_ranked]
     if fixed.all_reduce is not None:
         kinds = [fixed.all_reduce]
-    built = [
-        build(
-            task,
-            placement,
-            microbatch=1,
-            schedule=first_schedules(task, shape.stages)[0],
-            warmup=fixed.warmup,
-            all_reduce=kinds[0],
-            num_chunks=fixed.num_chunks,
-        )
-        for placement in placements
-    ]
+    built = [_built(task, shape, placement, all_reduce=kinds[0]) for placement in placements]
     others = kinds[1:] if shape.replicas > 1 else ()
     # With the same partition, which takes as long to find as the trees.
     return [*built, *(with_all_reduce(task, plan, kind) for plan in built for kind in others)]
+
+
+def _built(task: Task, shape: Shape, placement: np.ndarray, *, all_reduce: AllReduceKind) -> Plan:
+    """Return the plan of a placement, in microbatches of one sample."""
+    return build(
+        task,
+        placement,
+        microbatch=1,
+        schedule=first_schedules(task, shape.stages)[0],
+        warmup=task.fixed.warmup,
+        all_reduce=all_reduce,
+        num_chunks=task.fixed.num_chunks,
+    )
 
 
 def _sizes(task: Task, share: int) -> Iterator[int]:
