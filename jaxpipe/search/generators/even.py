@@ -31,6 +31,9 @@ _UNTIL = 0.3
 """The fraction of the seconds until which plans are ranked in closed form."""
 
 
+_ROUGH, _RANKED = 0.5, 0.75
+"""The fractions of that after which shapes are compared roughly, and then ranked; the rest is for
+the search of placements."""
 _ROUGH_ALL_REDUCE = AllReduceKind.HIERARCHICAL
 """With which shapes are compared first: it sends least over slow links."""
 
@@ -58,9 +61,10 @@ def even_plans(task: Task, best: Best, *, until: float) -> Iterator[Plan]:
     """
     num_valued, begin = best.effort.num_valued, best.spent()
     ranked: list[_Ranked] = []
-    for shape in _promising_first(task, best, until=begin + (until - begin) / 4):
+    fraction = until - begin
+    for shape in _promising_first(task, best, until=begin + _ROUGH * fraction):
         # At least one shape, however short the time.
-        if ranked and best.spent() > (begin + until) / 2:
+        if ranked and best.spent() > begin + _RANKED * fraction:
             break
         ranked.append(_fastest(task, shape, orders(task, shape)))
     ranked.sort(key=lambda each: each.estimate_s)
