@@ -7,6 +7,7 @@ of the rank would take the interpreter from its training.
 import json
 import os
 import sys
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ def replan(
 ) -> Replanned:
     """Simulate the plan of `config` over the cluster in a file, search a new one, and write it.
 
-    `tflops` is the speed of devices whose speed neither the cluster nor `paced` states.
+    `budget_s` are seconds of the processor, which the training beside it keeps busy. `tflops` is
+    the speed of devices whose speed neither the cluster nor `paced` states.
 
     Raises:
         UserError: no plan fits, the speed of a device is unknown, or the run has an outer loop.
@@ -58,7 +60,8 @@ def replan(
         hardest = codecs_within(limit, for_gradients=False)[-1]
         of_search = replace(conditions, codecs=replace(conditions.codecs, boundary=hardest))
     effort = Effort(seconds=budget_s, num_changes=10**6)
-    found = search(task, executable(config, step_objective(of_search)), effort=effort)
+    objective = step_objective(of_search)
+    found = search(task, executable(config, objective), effort=effort, clock=time.process_time)
     home = measured.devices[present.device(0)].host
     new = replace(begins_on(home, found.plan, task), remat=present.remat)
     if limit is not CodecLimit.NONE:

@@ -12,7 +12,7 @@ from jaxpipe.profile.measuring_process import without_mpi
 from jaxpipe.run.drift.new_plan import Replanned
 
 BUDGET_S = 20.0
-"""Seconds of the search for a new plan."""
+"""Seconds of the processor for the search of a new plan."""
 _MOST_BESIDES_S = 600.0
 """Seconds to start and to simulate, on cores that are busy with training."""
 _NICENESS = "10"
