@@ -81,6 +81,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_MPI] = TemporaryDirectory(prefix="jp-mpi-", ignore_cleanup_errors=True)
     os.environ[MPI_FOLDER] = config.stash[_MPI].name
     os.environ.update(variables_of_cache(Path(config.stash[_CACHE].name) / "compiled"))
+    # Speeds, profiles and searched plans that the user's own runs have kept would stand in for
+    # those that a test asks for.
+    os.environ["XDG_CACHE_HOME"] = str(Path(config.stash[_CACHE].name) / "user")
     use_compile_cache(os.environ)
 
 

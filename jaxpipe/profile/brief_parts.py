@@ -43,7 +43,7 @@ _MOST_BLOCKS, _CACHED_BYTES = 4, 2**24
 """Blocks are measured in a row until their parameters exceed a core's caches, as in a stage."""
 _COPIED_BYTES = 2**22
 _CALLS_OF_UPDATE = 5
-_INSTRUCTION_S, _LOSS_S, _MESSAGE_S, _STEP_S = 100e-6, 200e-6, 120e-6, 4e-3
+_INSTRUCTION_S, _LOSS_S, _MESSAGE_S, _STEP_S = 100e-6, 200e-6, 250e-6, 4e-3
 """The interpreter's own work for a compute, for a loss, for either end of a message, and for a step
 with its scalars and samples: medians in traces of runs of two ranks on an AMD EPYC, November 2026.
 """

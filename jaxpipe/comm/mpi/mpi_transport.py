@@ -39,7 +39,7 @@ from jaxpipe.comm.mpi.mpi_message import (
     begin_send,
 )
 from jaxpipe.comm.mpi.native_all_reduce import MpiAllReduce, MpiGroups
-from jaxpipe.comm.mpi.progress_engine import ProgressEngine, longest_pause_s
+from jaxpipe.comm.mpi.progress_engine import ProgressEngine, longest_pause_s, yielding_s
 from jaxpipe.comm.mpi.ulfm import among, revoke, shrink
 from jaxpipe.comm.tags import CLOSE_TAG, GROUP_TAG
 from jaxpipe.comm.transport import HostOrDeviceArray
@@ -88,12 +88,12 @@ class MpiTransport:
             remote=frozenset(range(self._num_ranks)) - neighbours,
             sends=keep_warm and settings is not None and settings.restarts,
         )
+        num_ranks, num_cores = len(neighbours), os.cpu_count() or 1
         self._progress: MpiProgress = ProgressEngine(
             self._nudge,
             clock=time.monotonic,
-            longest_pause_s=longest_pause_s(
-                num_ranks=len(neighbours), num_cores=os.cpu_count() or 1
-            ),
+            longest_pause_s=longest_pause_s(num_ranks=num_ranks, num_cores=num_cores),
+            yielding_s=yielding_s(num_ranks=num_ranks, num_cores=num_cores),
             tend=self._warm.tend,
         )
 
