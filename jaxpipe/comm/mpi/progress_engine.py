@@ -9,9 +9,9 @@ A waiting thread yields its core between two polls, and sleeps instead after `yi
 sleep is a fraction of the time waited so far, at most a millisecond: no wait is prolonged by more,
 and a rank that waits long leaves its core to others. It does not sleep sooner, since an MPI that
 copies through shared memory needs both ranks to poll: each sleep would interrupt it; and a rank
-with a core of its own yields for as long as a pipeline usually waits. On two cores, of messages of
-128 KiB between stages that compute for 6 to 15 ms, half arrived within 0.54 ms that way, and nine of
-ten within 0.75; with sleeps after two milliseconds, within 0.69 and 1.2.
+with a core of its own yields for as long as a pipeline usually waits. On two cores, between stages
+that compute for 6 to 15 ms, half of the messages of 128 KiB arrived within 0.54 ms that way, and
+nine of ten within 0.75; with sleeps after two milliseconds, within 0.69 and 1.2.
 
 Polling once per millisecond takes 3 % of a core. Many ranks on one core would take all of it, so
 they sleep longer, up to a tenth of a second: see `longest_pause_s`.
@@ -76,8 +76,8 @@ class ProgressEngine(Generic[OperationT]):
 
     `nudge` is called instead of `test` when nothing is pending: a send that is complete here may
     still have to leave the host. `tend` is called with the time whenever operations are driven, by
-    one thread at a time. Polls are at most `longest_pause_s` apart, and without pauses for the first
-    `yielding_s` of a wait.
+    one thread at a time. Polls are at most `longest_pause_s` apart; a wait has no pauses in its
+    first `yielding_s`.
     """
 
     def __init__(
