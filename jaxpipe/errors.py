@@ -18,6 +18,13 @@ A `RunError` ends the whole job with exit code 1. The packages `topo` and `model
 jaxpipe and raise `ValueError`; `jaxpipe.config` translates it and names the field.
 """
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
 
 class JaxpipeError(Exception):
     """Any error that jaxpipe raises deliberately."""
@@ -57,6 +64,22 @@ class TransportError(RunError):
 
 class RankLostError(TransportError):
     """A message could not be moved because a rank is lost; the others may continue."""
+
+
+@contextmanager
+def optional_output(name: str, path: Path | None = None) -> Iterator[None]:
+    """Turn a failure to write what is beside a result into a warning, and remove its file.
+
+    Pictures, traces and samples are not what a run is for: a full disk or a missing package must
+    not fail one whose last checkpoint is saved.
+    """
+    try:
+        yield
+    except (OSError, UserError) as error:
+        logger.warning("%s was not written: %s", name, error)
+        if path is not None:
+            with suppress(OSError):  # part of it may be there: the disk was full
+                path.unlink(missing_ok=True)
 
 
 _SHOWN = frozenset("\n\t\u00a0\u200c\u200d\u202f\u3000")

@@ -61,11 +61,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The files of a completed run; `picture` is None if it was not drawn."""
+    """The files of a completed run; `trace` and `picture` are None if they could not be written."""
 
     checkpoint: Folder
     metrics: Path
-    trace: Path
+    trace: Path | None
     picture: Path | None
 
 
@@ -313,11 +313,11 @@ def _outcome(job: Job, trace: Trace) -> Outcome:
 
 def outcome_in(folder: Path, checkpoints: Folder) -> Outcome:
     """Return the files of a completed run in its folder, and its last checkpoint."""
-    picture = folder / PICTURE_FILE
+    trace, picture = folder / TRACE_FILE, folder / PICTURE_FILE
     return Outcome(
         checkpoint=latest(checkpoints),
         metrics=folder / METRICS_FILE,
-        trace=folder / TRACE_FILE,
+        trace=trace if trace.exists() else None,
         picture=picture if picture.exists() else None,
     )
 

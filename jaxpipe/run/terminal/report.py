@@ -10,7 +10,7 @@ from statistics import median
 from rich.console import Console
 
 from jaxpipe.config import Config
-from jaxpipe.errors import UserError
+from jaxpipe.errors import optional_output
 from jaxpipe.inference.sample_texts import sample_text
 from jaxpipe.pictures.loss_picture import LossCurve, draw_losses
 from jaxpipe.plan import Plan, ideal_bubble
@@ -99,13 +99,14 @@ def report_end(console: Console, config: Config, plan: Plan, outcome: Outcome) -
         )
     sample = config.sample
     if sample.tokens:
-        text = sample_text(
-            outcome.checkpoint,
-            sample.prompt,
-            tokens=sample.tokens,
-            temperature=sample.temperature,
-        )
-        console.print(f"sample of the trained model:\n\n{text}\n", markup=False)
+        with optional_output("the sample"):
+            text = sample_text(
+                outcome.checkpoint,
+                sample.prompt,
+                tokens=sample.tokens,
+                temperature=sample.temperature,
+            )
+            console.print(f"sample of the trained model:\n\n{text}\n", markup=False)
     curve = Path(config.run.folder) / LOSS_PICTURE
     files: dict[str, Folder | None] = {
         "plan": Path(config.run.folder) / PLAN_FILE,
@@ -134,15 +135,13 @@ def _following(config: Config) -> str:
 
 
 def _drawn(metrics: Sequence[StepMetrics], path: Path, *, truth: str) -> Path | None:
-    """Draw the losses of a run; a run must not fail for lack of matplotlib."""
+    """Draw the losses of a run, and return the picture if that worked."""
     curve = LossCurve(
         name="training",
         losses=[(each.step, each.loss) for each in metrics],
         held_out=[(each.step, each.eval_loss) for each in metrics if each.eval_loss is not None],
     )
-    try:
+    with optional_output("the picture of the losses", path):
         draw_losses([curve], path, title=f"loss of {path.parent.name} · {truth}")
-    except UserError as error:
-        logger.warning("the losses were not drawn: %s", error)
-        return None
-    return path
+        return path
+    return None

@@ -1,6 +1,5 @@
 """The trace of a run: gathered on rank 0, on its clock, and written in the format of Perfetto."""
 
-import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,11 +7,9 @@ from pathlib import Path
 import msgspec
 
 from jaxpipe.comm import GATHER_TAG, gather_bytes
-from jaxpipe.errors import UserError
+from jaxpipe.errors import optional_output
 from jaxpipe.runtime.step.worker import Worker
 from jaxpipe.trace import Span, Trace, plot, write_chrome
-
-logger = logging.getLogger(__name__)
 
 
 def gather_trace(worker: Worker, bubbles: Mapping[int, float]) -> Trace | None:
@@ -51,14 +48,12 @@ def write_trace(trace: Trace, *, path: Path, picture: Path | None) -> Path | Non
     """
     if not trace.spans:
         return picture if picture is not None and picture.exists() else None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_chrome(trace, path)
+    with optional_output("the trace", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_chrome(trace, path)
     if picture is None:
         return None
-    # The picture needs matplotlib, an extra; a run must not fail for lack of it.
-    try:
+    with optional_output("the timeline", picture):  # it needs matplotlib, an extra
         plot(trace, picture, step=max(span.step for span in trace.spans))
-    except UserError as error:
-        logger.warning("the timeline was not drawn: %s", error)
-        return None
-    return picture
+        return picture
+    return None

@@ -1,6 +1,8 @@
-"""The report at the end of a run warns of a model that is of no use."""
+"""The report at the end of a run warns of a model of no use, and fails for nothing beside it."""
 
+import errno
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from rich.console import Console
@@ -31,3 +33,28 @@ def test_a_model_of_no_use_is_not_praised(
     config = config_from(tree)
     report_end(Console(), config, plan_from(config), train(config))
     assert ("the last loss is nan, so the model is of no use" in caplog.text) == warns
+
+
+@pytest.mark.slow
+def test_what_is_beside_the_result_does_not_fail_it(
+    tmp_path: Path, dataset: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    sections = {"run": {"pictures": True}, "sample": {"tokens": 4}}
+    single = {"stages": 1, "replicas": 1}
+    tree = tiny_tree(tmp_path, dataset, train={"steps": 1}, plan=single, **sections)
+    config = config_from(tree)
+    for place in (
+        "jaxpipe.runtime.metrics.trace_file.write_chrome",
+        "jaxpipe.runtime.metrics.trace_file.plot",
+        "jaxpipe.run.terminal.report.sample_text",
+        "jaxpipe.run.terminal.report.draw_losses",
+    ):
+        monkeypatch.setattr(place, full)
+    outcome = train(config)
+    report_end(Console(), config, plan_from(config), outcome)
+    assert outcome.trace is outcome.picture is None
+    for name in ("the trace", "the timeline", "the sample", "the picture of the losses"):
+        assert f"{name} was not written: [Errno 28] No space left on device" in caplog.text
