@@ -53,6 +53,7 @@ from jaxpipe.runtime.watchdog import (
     read_cause,
     write_cause,
 )
+from jaxpipe.runtime.watchdog.rank_start import StartDeadline
 
 
 def start_training(request: TrainRequest) -> int:
@@ -135,6 +136,9 @@ def _start_ranks(
     begun: list[bool] = []
 
     is_overdue = overdue_end(folder)
+    deadline = StartDeadline(
+        folder, num_ranks=plan.num_ranks, timeout_s=config.run.startup_timeout_s
+    )
 
     def can_stop() -> bool:
         begun.append(have_begun(folder))
@@ -146,6 +150,9 @@ def _start_ranks(
         def poll_all() -> bool:
             poll()
             show()
+            if (cause := deadline.cause()) is not None and write_cause(folder, cause):
+                output.write(2, f"jaxpipe: {cause}\n".encode())
+                return True
             return is_overdue()
 
         code = launch(

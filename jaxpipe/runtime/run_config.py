@@ -94,7 +94,7 @@ class RunConfig:
     timeout_s: Annotated[float, _WAIT] = 120.0
     """Timeout of every wait within a step [s]."""
     startup_timeout_s: Annotated[float, _WAIT] = 900.0
-    """Timeout of the wait for the slowest rank to compile its stages [s]."""
+    """Timeout of the wait for the slowest rank to start MPI, and then to compile its stages [s]."""
     hang_s: Annotated[float, _WAIT] = 2.0
     """Minimum duration of an instruction before its rank counts as hanging [s]: the run ends when
     an instruction exceeds it, and also five times the 99th percentile of earlier ones."""

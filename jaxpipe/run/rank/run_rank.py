@@ -16,6 +16,7 @@ from jaxpipe.run.terminal.rank_progress import rank_progress
 from jaxpipe.runtime.checkpoint import newest_valid
 from jaxpipe.runtime.open_transport import choose_transport, open_base
 from jaxpipe.runtime.run_config import ComputeKind, TransportKind
+from jaxpipe.runtime.watchdog.rank_start import StartPhase, write_start
 
 
 def run_rank(start: Start) -> int:
@@ -26,9 +27,11 @@ def run_rank(start: Start) -> int:
         RunError: the run has failed.
     """
     transport = open_base(start.config.run, is_launched=start.is_launched)
+    # Only a launcher of ours has resolved the plan before it starts ranks.
+    has_launcher = start.is_launched and start.resolved is not None
+    if has_launcher:
+        write_start(Path(start.config.run.folder), transport.rank, StartPhase.STARTED)
     with ExitStack() as held:
-        # Only a launcher of ours has resolved the plan before it starts ranks.
-        has_launcher = start.is_launched and start.resolved is not None
         received = start if start.resolved is not None else receive_plan(transport, start, held)
         if received is None:
             return 0

@@ -8,6 +8,7 @@
 """
 
 import os
+from pathlib import Path
 
 from jaxpipe.config import Config, check_paced, check_plan_fits
 from jaxpipe.plan import ResolvedPlan, read_resolved_plan
@@ -21,6 +22,7 @@ from jaxpipe.runtime.process.process_signals import die_with_parent
 from jaxpipe.runtime.process.ulfm_support import check_survival
 from jaxpipe.runtime.rank_mesh import rank_mesh
 from jaxpipe.runtime.run_config import ComputeKind, Survival
+from jaxpipe.runtime.watchdog.rank_start import StartPhase, write_start
 
 
 def start_rank(request: TrainRequest, config: Config, origin: LaunchedRank | Prepared) -> int:
@@ -34,6 +36,8 @@ def start_rank(request: TrainRequest, config: Config, origin: LaunchedRank | Pre
         rank, resolved, checkpoint = 0, origin.resolved, origin.checkpoint
     else:
         rank, resolved, checkpoint = origin.rank, _launched_plan(request, config, origin), None
+        if request.plan is not None:  # a launcher of ours waits for it
+            write_start(Path(config.run.folder), rank, StartPhase.STARTING_MPI)
         # Before jax and MPI start: XLA makes as many threads as the process has cores, and takes
         # all GPUs that it sees.
         die_with_parent()

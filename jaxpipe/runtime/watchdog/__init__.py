@@ -10,6 +10,8 @@
 - `heartbeat`: the file of one rank, `culprit`: the rank at the end of the chain of waits
 - `cause`: why the run has ended, for the terminal and for `jaxpipe run`
 - `heartbeat_exchange`: both as messages, between ranks that share no folder
+- `process_state`: whether a rank's process runs, is stopped, or has died, as its own host sees it
+- `rank_start`: before the first heartbeat, for the launcher: ranks that do not start MPI in time
 - `of_job`: the watchdog of a rank of a job, and the ranks that each instruction waits for
 """
 

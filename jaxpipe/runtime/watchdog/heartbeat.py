@@ -5,7 +5,6 @@ a rank. It is opened and closed each time: on NFS, only then do other hosts see 
 """
 
 import os
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,27 +31,6 @@ class Heartbeat:
     beat: int
     process: int
     host: str
-
-
-def is_gone(heartbeat: Heartbeat) -> bool:
-    """Return whether the process of a heartbeat has died; False for processes of other hosts.
-
-    A rank that ends in order removes its heartbeat.
-
-    >>> mine = Heartbeat(rank=0, stage=0, step=1, doing="update", waits_for=(), overdue=False,
-    ...                  beat=1, process=os.getpid(), host=socket.gethostname())
-    >>> is_gone(mine)
-    False
-    """
-    if heartbeat.host != socket.gethostname():
-        return False
-    try:
-        os.kill(heartbeat.process, 0)  # signal 0 only asks whether it exists
-    except ProcessLookupError:
-        return True
-    except PermissionError:  # it exists, and belongs to another user
-        return False
-    return False
 
 
 def heartbeat_file(folder: Path, rank: int) -> Path:
@@ -99,5 +77,6 @@ def have_begun(folder: Path) -> bool:
 
 def clear_heartbeats(folder: Path) -> None:
     """Remove the heartbeats that killed ranks have left in a folder, before a run begins."""
-    for left in heartbeat_file(folder, 0).parent.glob("rank-*.json"):
-        left.unlink(missing_ok=True)
+    for pattern in ("rank-*.json", "start-*.json"):
+        for left in heartbeat_file(folder, 0).parent.glob(pattern):
+            left.unlink(missing_ok=True)

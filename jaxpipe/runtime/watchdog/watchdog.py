@@ -22,10 +22,10 @@ from jaxpipe.runtime.watchdog.culprit import Verdict, explain, find_culprit
 from jaxpipe.runtime.watchdog.heartbeat import (
     Heartbeat,
     heartbeat_file,
-    is_gone,
     read_heartbeats,
     write_heartbeat,
 )
+from jaxpipe.runtime.watchdog.process_state import ProcessState, process_state
 from jaxpipe.schedule import Instruction, describe
 
 logger = logging.getLogger(__name__)
@@ -35,6 +35,8 @@ _LOOKS_AFTER_S = 0.4
 _STALE_S = 1.6
 """A wait is noticed after 0.2 s, and heartbeats are read from 0.4 s on: with `hang_s` of 2 s, a
 stopped rank is found after 2.4 s. Of the 3 s that are promised, 0.6 s remain for a busy host."""
+_STARVED_S = 30.0
+"""For a process that its own host sees running: a rank without a core is slow, and not stopped."""
 
 _LEARNED_FROM = 10
 _WINDOW = 512
@@ -182,7 +184,10 @@ class Watchdog:
     def has_lost_a_rank(self) -> bool:
         """Return whether a process of a rank on this host has died; any thread may call this."""
         heartbeats = read_heartbeats(self._seen.folder, range(self._seen.num_ranks))
-        return any(is_gone(heartbeat) for heartbeat in heartbeats.values())
+        return any(
+            process_state(heartbeat.process, heartbeat.host) is ProcessState.GONE
+            for heartbeat in heartbeats.values()
+        )
 
     def cause(self, kind: CauseKind, message: str) -> Cause:
         """Return a cause with the current instruction of the rank."""
@@ -304,13 +309,29 @@ class Watchdog:
         if not mine.overdue:
             return
         # Only of ranks with a heartbeat: a rank that ends in order removes its own.
-        stale = {rank for rank in heartbeats if self._beats[rank][1] >= _STALE_S}
+        far = set() if self._exchange is None else self._exchange.heartbeats.keys()
+        stale = {
+            rank
+            for rank, heartbeat in heartbeats.items()
+            if self._is_silent(heartbeat, is_near=rank not in far)
+        }
         heartbeats[mine.rank] = mine
         verdict = find_culprit(heartbeats, start=mine.rank, stale=stale - {mine.rank})
         if verdict is not None and verdict == self._suspect and self._end is not None:
             message = explain(verdict, heartbeats, stale=stale - {mine.rank})
             self._end(self._judge(verdict, heartbeats[verdict.rank], message))
         self._suspect = verdict
+
+    def _is_silent(self, heartbeat: Heartbeat, *, is_near: bool) -> bool:
+        """Return whether a rank has sent no heartbeat for longer than its process explains.
+
+        The process counts if it is near, on the same disk: of others, the network may be cut.
+        """
+        silent_s = self._beats[heartbeat.rank][1]
+        if silent_s < _STALE_S or not is_near:
+            return silent_s >= _STALE_S
+        is_alive = process_state(heartbeat.process, heartbeat.host) is ProcessState.ALIVE
+        return not is_alive or silent_s >= _STARVED_S
 
     def _judge(self, verdict: Verdict, there: Heartbeat, message: str) -> Cause:
         is_link = verdict.kind is CauseKind.LINK  # no rank is to blame, and none counts as lost

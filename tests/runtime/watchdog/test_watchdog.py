@@ -23,6 +23,7 @@ from jaxpipe.runtime.watchdog import (
     write_cause,
 )
 from jaxpipe.runtime.watchdog.heartbeat import heartbeat_file, write_heartbeat
+from jaxpipe.runtime.watchdog.process_state import ProcessState
 from jaxpipe.schedule import Instruction, forward, receive
 
 PATIENCE_S = 30.0
@@ -71,13 +72,26 @@ def test_a_rank_that_hangs_is_named_with_its_instruction(tmp_path: Path) -> None
     assert cause.last_instruction == "forward 3"
 
 
-def test_a_process_that_is_stopped_is_named(tmp_path: Path) -> None:
+def test_a_process_that_is_stopped_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = "jaxpipe.runtime.watchdog.watchdog.process_state"
+    monkeypatch.setattr(state, lambda *_: ProcessState.STOPPED)
     with watching(tmp_path, CHAIN) as (watches, causes):
         watches[0].at(forward(0, 4))
         watches[0]._stopped.set()  # pyright: ignore[reportPrivateUsage]  its thread beats no more
         cause = causes.get(timeout=PATIENCE_S)
     assert (cause.kind, cause.rank, cause.step) == (CauseKind.STOPPED, 0, 7)
     assert "sends no heartbeat" in cause.message
+
+
+def test_a_process_that_runs_without_heartbeats_is_slow_and_not_stopped(tmp_path: Path) -> None:
+    """Its threads starve on a host with more work than cores, and its deadline has not passed."""
+    with watching(tmp_path, CHAIN) as (watches, causes):
+        watches[0].at(forward(0, 4))
+        watches[0]._stopped.set()  # pyright: ignore[reportPrivateUsage]  this process runs
+        with pytest.raises(Empty):
+            causes.get(timeout=4.0)
 
 
 def test_a_link_that_is_cut_is_no_fault_of_a_rank(tmp_path: Path) -> None:

@@ -1,0 +1,126 @@
+"""The start of each rank, for the launcher: MPI waits without end for ranks that are missing.
+
+::
+
+    rank 3 ──► watch/start-3.json   starting MPI ─► started      before its first heartbeat
+                    │
+    launcher ◄──────┘  after `run.startup_timeout_s`: ends the run, and names the ranks that lack
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from jaxpipe.runtime.watchdog.cause import Cause, CauseKind
+from jaxpipe.runtime.watchdog.process_state import ProcessState, process_state
+
+_INTERVAL_S = 1.0
+
+
+class StartPhase(StrEnum):
+    """How far the start of a rank is."""
+
+    STARTING_MPI = "starting MPI"
+    STARTED = "started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStart:
+    """The phase of a rank, and its process id on `host`."""
+
+    rank: int
+    phase: StartPhase
+    process: int
+    host: str
+
+
+def write_start(folder: Path, rank: int, phase: StartPhase) -> None:
+    """Say how far the start of this process, a rank, is; a disk that is full costs no more."""
+    start = RankStart(rank=rank, phase=phase, process=os.getpid(), host=socket.gethostname())
+    file = _file(folder, rank)
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        beside = file.with_suffix(".new")
+        beside.write_bytes(msgspec.json.encode(start))
+        beside.replace(file)
+
+
+class StartDeadline:
+    """Judges, in a launcher, whether all its ranks have started MPI in time.
+
+    Args:
+        folder: the folder of the run, which the ranks share with the launcher.
+        num_ranks: the number of ranks.
+        timeout_s: the time that they have, from now on.
+        clock: the time in seconds.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        num_ranks: int,
+        timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder, self._num_ranks = folder, num_ranks
+        self._timeout_s, self._clock = timeout_s, clock
+        self._begin_s = self._looked_s = clock()
+        self._have_started = False
+
+    def cause(self) -> Cause | None:
+        """Return why the run has to end: ranks that did not start in time; None before that."""
+        now_s = self._clock()
+        if self._have_started or now_s - self._looked_s < _INTERVAL_S:
+            return None
+        self._looked_s = now_s
+        starts = [_read(self._folder, rank) for rank in range(self._num_ranks)]
+        waiting = [
+            rank
+            for rank, start in enumerate(starts)
+            if start is None or start.phase is not StartPhase.STARTED
+        ]
+        self._have_started = not waiting
+        if self._have_started or now_s - self._begin_s < self._timeout_s:
+            return None
+        states = {rank: _state(starts[rank]) for rank in waiting}
+        # Ranks that wait inside of MPI wait for the others.
+        late = {rank: state for rank, state in states.items() if state != _WAITS} or states
+        named = ", ".join(f"rank {rank} {state}" for rank, state in late.items())
+        stopped = next((rank for rank, state in late.items() if state != _WAITS), None)
+        return Cause(
+            kind=CauseKind.STOPPED,
+            message=f"`run.startup_timeout_s` ({self._timeout_s:g} s) is over before MPI has "
+            f"started: {named}",
+            rank=stopped,
+        )
+
+
+_WAITS = "waits in the start of MPI"
+
+
+def _state(start: RankStart | None) -> str:
+    if start is None:
+        return "has not begun"
+    state = process_state(start.process, start.host)
+    if state in (ProcessState.STOPPED, ProcessState.GONE):
+        return f"is {state} (process {start.process} on {start.host})"
+    return _WAITS
+
+
+def _read(folder: Path, rank: int) -> RankStart | None:
+    try:
+        return msgspec.json.decode(_file(folder, rank).read_bytes(), type=RankStart)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _file(folder: Path, rank: int) -> Path:
+    return folder / "watch" / f"start-{rank}.json"
