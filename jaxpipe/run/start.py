@@ -44,6 +44,7 @@ from jaxpipe.runtime.process.mpirun import (
     launched_rank,
 )
 from jaxpipe.runtime.process.process_signals import not_suspended
+from jaxpipe.runtime.process.tee import Output
 from jaxpipe.runtime.run_config import ComputeKind, Survival
 from jaxpipe.runtime.watchdog import (
     Cause,
@@ -135,10 +136,7 @@ def _start_ranks(
     folder, survives = Path(config.run.folder), config.run.survive is Survival.SHRINK
     begun: list[bool] = []
 
-    is_overdue = overdue_end(folder)
-    deadline = StartDeadline(
-        folder, num_ranks=plan.num_ranks, timeout_s=config.run.startup_timeout_s
-    )
+    is_overdue = _overdue(prepared)
 
     def can_stop() -> bool:
         begun.append(have_begun(folder))
@@ -150,10 +148,7 @@ def _start_ranks(
         def poll_all() -> bool:
             poll()
             show()
-            if (cause := deadline.cause()) is not None and write_cause(folder, cause):
-                output.write(2, f"jaxpipe: {cause}\n".encode())
-                return True
-            return is_overdue()
+            return is_overdue(output)
 
         code = launch(
             replace(request, plan=plan_file).words,
@@ -177,6 +172,27 @@ def _start_ranks(
         is_adopted = request.is_supervised and adopted_in(folder) is not None
         return ADOPTED_EXIT_CODE if is_adopted else 128 + signal.SIGTERM
     return code
+
+
+def _overdue(prepared: Prepared) -> Callable[[Output], bool]:
+    """Return whether ranks should have started, or ended, by now, as a function.
+
+    Why they should have started, it writes to the output, and to the folder of the run.
+    """
+    folder, run = Path(prepared.config.run.folder), prepared.config.run
+    deadline = StartDeadline(
+        folder, num_ranks=prepared.plan.num_ranks, timeout_s=run.startup_timeout_s
+    )
+    has_no_end = overdue_end(folder)
+
+    def is_overdue(output: Output) -> bool:
+        cause = deadline.cause()
+        if cause is None or not write_cause(folder, cause):
+            return has_no_end()
+        output.write(2, f"jaxpipe: {cause}\n".encode())
+        return True
+
+    return is_overdue
 
 
 _SECONDS_TO_END = 10.0

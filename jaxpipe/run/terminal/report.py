@@ -18,7 +18,7 @@ from jaxpipe.propose.conditions import counted_profile
 from jaxpipe.run.folder.prepare_run import PLAN_FILE
 from jaxpipe.run.terminal.console import next_line
 from jaxpipe.run.terminal.progress import Pace, Progress, duration
-from jaxpipe.runtime.config import TrainConfig
+from jaxpipe.runtime.config import SampleConfig, TrainConfig
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics, read_truth
 from jaxpipe.runtime.storage.object_folder import Folder
 from jaxpipe.runtime.train import Outcome
@@ -97,16 +97,9 @@ def report_end(console: Console, config: Config, plan: Plan, outcome: Outcome) -
             "check the data",
             metrics[-1].loss,
         )
-    sample = config.sample
-    if sample.tokens:
+    if config.sample.tokens:
         with optional_output("the sample"):
-            text = sample_text(
-                outcome.checkpoint,
-                sample.prompt,
-                tokens=sample.tokens,
-                temperature=sample.temperature,
-            )
-            console.print(f"sample of the trained model:\n\n{text}\n", markup=False)
+            _print_sample(console, config.sample, outcome.checkpoint)
     curve = Path(config.run.folder) / LOSS_PICTURE
     files: dict[str, Folder | None] = {
         "plan": Path(config.run.folder) / PLAN_FILE,
@@ -119,6 +112,13 @@ def report_end(console: Console, config: Config, plan: Plan, outcome: Outcome) -
     for name, path in files.items():
         console.print(f"{name:<12}{path or 'none'}", markup=False)
     console.print(f"\n{_following(config)}", markup=False)
+
+
+def _print_sample(console: Console, sample: SampleConfig, checkpoint: Folder) -> None:
+    text = sample_text(
+        checkpoint, sample.prompt, tokens=sample.tokens, temperature=sample.temperature
+    )
+    console.print(f"sample of the trained model:\n\n{text}\n", markup=False)
 
 
 def theory_of(config: Config, plan: Plan) -> float:

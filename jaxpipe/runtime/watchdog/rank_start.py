@@ -10,7 +10,7 @@
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -81,29 +81,31 @@ class StartDeadline:
         if self._have_started or now_s - self._looked_s < _INTERVAL_S:
             return None
         self._looked_s = now_s
-        starts = [_read(self._folder, rank) for rank in range(self._num_ranks)]
-        waiting = [
-            rank
-            for rank, start in enumerate(starts)
-            if start is None or start.phase is not StartPhase.STARTED
-        ]
-        self._have_started = not waiting
+        starts = {rank: _read(self._folder, rank) for rank in range(self._num_ranks)}
+        states = {rank: _state(start) for rank, start in starts.items() if not _is_over(start)}
+        self._have_started = not states
         if self._have_started or now_s - self._begin_s < self._timeout_s:
             return None
-        states = {rank: _state(starts[rank]) for rank in waiting}
+        return self._cause(states)
+
+    def _cause(self, states: Mapping[int, str]) -> Cause:
+        """Return the cause by the states of the ranks that have not started."""
         # Ranks that wait inside of MPI wait for the others.
-        late = {rank: state for rank, state in states.items() if state != _WAITS} or states
-        named = ", ".join(f"rank {rank} {state}" for rank, state in late.items())
-        stopped = next((rank for rank, state in late.items() if state != _WAITS), None)
+        missing = {rank: state for rank, state in states.items() if state != _WAITS}
+        named = ", ".join(f"rank {rank} {state}" for rank, state in (missing or states).items())
         return Cause(
             kind=CauseKind.STOPPED,
             message=f"`run.startup_timeout_s` ({self._timeout_s:g} s) is over before MPI has "
             f"started: {named}",
-            rank=stopped,
+            rank=next(iter(missing), None),
         )
 
 
 _WAITS = "waits in the start of MPI"
+
+
+def _is_over(start: RankStart | None) -> bool:
+    return start is not None and start.phase is StartPhase.STARTED
 
 
 def _state(start: RankStart | None) -> str:
