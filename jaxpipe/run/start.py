@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from enum import Enum, auto
 from pathlib import Path
 
 from jaxpipe.config import Config, load_config, place_of
@@ -134,18 +135,16 @@ def _start_ranks(
     """Run all ranks, and return the exit code; keep why they ended where none of them could."""
     config, plan = prepared.config, prepared.plan
     folder, survives = Path(config.run.folder), config.run.survive is Survival.SHRINK
-    begun: list[bool] = []
+    begun = [False]
 
     is_overdue = _overdue(prepared)
-
-    def can_stop() -> bool:
-        begun.append(have_begun(folder))
-        return begun[-1]
 
     # No thread of its own: this process has to fork.
     with shown_ranks(folder, "starting the ranks") as (output, show):
 
         def poll_all() -> bool:
+            # Remembered: at its end, a run removes the signs of its beginning.
+            begun[0] = begun[0] or have_begun(folder)
             poll()
             show()
             return is_overdue(output)
@@ -156,19 +155,15 @@ def _start_ranks(
             module=ENTRY,
             output=output,
             survives=survives,
-            can_stop=can_stop,
+            can_stop=lambda: begun[0] or have_begun(folder),
             poll=poll_all,
         )
-    if code in STOP_EXIT_CODES and begun == [False]:
-        saved = "" if prepared.checkpoint is None else f"; {prepared.checkpoint.folder} is kept"
-        text = f"\nstopped on request before the first step{saved}\n\n"
-        resume = request.resume_line() if request.resume else "next: the same command"
-        console.print(f"{text}{resume}", markup=False)
+    if code in STOP_EXIT_CODES:
+        code = _report_request(prepared, request, code=code, has_begun=begun[0])
     if code == 0 and survives and not has_ended(folder):
         code = 1  # the survivors have gone, too
     _write_cause_if_killed(folder, plan, code=code, output=output.tail)
-    is_real = config.run.compute is ComputeKind.REAL
-    if code == 0 and is_real and _has_stopped(config):
+    if code == 0 and _progress_of(config) is _SavedProgress.PART:
         is_adopted = request.is_supervised and adopted_in(folder) is not None
         return ADOPTED_EXIT_CODE if is_adopted else 128 + signal.SIGTERM
     return code
@@ -213,15 +208,44 @@ def overdue_end(folder: Path, *, clock: Callable[[], float] = time.monotonic) ->
     return is_overdue
 
 
-def _has_stopped(config: Config) -> bool:
+class _SavedProgress(Enum):
+    """How many of its steps a run has saved."""
+
+    ALL = auto()
+    PART = auto()
+    UNKNOWN = auto()
+    """It is emulated, or its checkpoints are not there."""
+
+
+def _progress_of(config: Config) -> _SavedProgress:
     """Return whether a run that ended in order has steps left: one of its ranks got a signal.
 
     A signal to this process needs no such proof; but one to a rank, or to `mpirun`, passes by.
     """
+    if config.run.compute is not ComputeKind.REAL:
+        return _SavedProgress.UNKNOWN
     try:
-        return open_checkpoint(latest(place_of(config))).step < config.train.steps
-    except CheckpointError:  # removed meanwhile
-        return False
+        step = open_checkpoint(latest(place_of(config))).step
+    except CheckpointError:  # removed meanwhile, or none yet
+        return _SavedProgress.UNKNOWN
+    return _SavedProgress.PART if step < config.train.steps else _SavedProgress.ALL
+
+
+def _report_request(
+    prepared: Prepared, request: TrainRequest, *, code: int, has_begun: bool
+) -> int:
+    """Say what a run has saved that was asked to stop, and return its exit code."""
+    if _progress_of(prepared.config) is _SavedProgress.ALL:
+        console.print(
+            "\nthe request to stop came after the last step, which is saved", markup=False
+        )
+        return 0
+    if not has_begun:
+        saved = "" if prepared.checkpoint is None else f"; {prepared.checkpoint.folder} is kept"
+        text = f"\nstopped on request before the first step{saved}\n\n"
+        resume = request.resume_line() if request.resume else "next: the same command"
+        console.print(f"{text}{resume}", markup=False)
+    return code
 
 
 def _write_cause_if_killed(folder: Path, plan: Plan, *, code: int, output: str) -> None:

@@ -144,7 +144,7 @@ def train(
     # In this order: a rank may still hang in the last save; the reducer's threads end with the
     # steps; and the trace is gathered over the main transport, when nothing else is under way.
     _finish(saver)
-    watch.stop()
+    watch.finish()
     worker.close()
     if outer is not None:
         outer.close(timeout_s=job.run.timeout_s)

@@ -4,6 +4,7 @@
 
     SIGTERM, SIGUSR1, SIGINT ─► socket ─► thread ─┬─ nothing is trained yet, a rank is lost, or a
                                                   │  second Ctrl-C: exit now
+                                                  ├─ the last step is saved: end as without it
                                                   └─ else: stop after the step, with a checkpoint
 
 The main thread may be inside MPI or XLA, where Python runs no signal handler: the wake-up socket
@@ -82,9 +83,12 @@ class _Listener:
     def _act(self, number: int) -> None:
         self.received.append(number)
         watch = self.watch()
+        is_repeated = self._is_repeated(number)
+        if watch.is_finished and not is_repeated:
+            return  # all is saved: traces and the report take seconds
         is_hopeless = not watch.is_watching or watch.has_lost_a_rank()
         # A SIGUSR1 may come early: it asks for a checkpoint, and is answered after one step.
-        if (is_hopeless and number != signal.SIGUSR1) or self._is_repeated(number):
+        if (is_hopeless and number != signal.SIGUSR1) or is_repeated:
             os._exit(1 if self.is_launched else 128 + number)
         watch.stop_requested = True
 

@@ -147,7 +147,7 @@ class Watchdog:
         end: Callable[[Cause], object] | None = None,
         meet: Callable[[], Exchange] | None = None,
     ) -> None:
-        self.stop_requested = False
+        self.stop_requested = self.is_finished = False
         self._meet = meet
         self._exchange: Exchange | None = None
         self._seen = seen
@@ -231,6 +231,11 @@ class Watchdog:
         if self._exchange is not None:
             self._exchange.close()
             self._exchange = None
+
+    def finish(self) -> None:
+        """Stop to watch a run whose last checkpoint is saved: a signal has nothing left to stop."""
+        self.is_finished = True
+        self.stop()
 
     def _switch_to(
         self,

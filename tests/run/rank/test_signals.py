@@ -23,9 +23,13 @@ from jaxpipe.run.rank.signals import stop_on_signal
 watch = watch_of(Path(sys.argv[1]))
 if sys.argv[2] != "compiles":
     watch.start()
-with stop_on_signal(lambda: watch, is_launched=sys.argv[3] == "launched"):
+if sys.argv[2] == "is saved":
+    watch.finish()
+with stop_on_signal(lambda: watch, is_launched=sys.argv[3] == "launched") as received:
     print("ready", flush=True)
     for _ in range(200):
+        if received and sys.argv[2] == "is saved":
+            break
         if watch.stop_requested and sys.argv[2] != "blocks":
             break
         threading.Event().wait(0.1)
@@ -77,6 +81,8 @@ def test_ranks_that_are_gone_are_noticed(
         (signal.SIGTERM, "trains", True, 1),
         (signal.SIGINT, "trains", False, 7),
         (signal.SIGINT, "compiles", False, 1),
+        (signal.SIGTERM, "is saved", False, 0),
+        (signal.SIGINT, "is saved", False, 0),
     ],
 )
 def test_a_rank_ends_or_stops_after_its_step(
