@@ -259,14 +259,17 @@ def _saver(job: Job, transport: Transport, *, hooks: Hooks) -> Saver:
         "timeout_s": job.run.timeout_s,
         "hooks": hooks,
     }
+    give_up_after = job.checkpoint.give_up_after
     # Copies and uploads cross slow links while other ranks wait: that takes longer than a step.
     far = {**common, "timeout_s": max(job.run.timeout_s, job.run.startup_timeout_s)}
     if job.has_own_checkpoints:
         assert job.disks is not None
         copies, far = copies_of(job.plan, job.disks), {**far, "folder": job.folder}
-        return Saver(transport, **far, apart=CommitByMessage(transport, copies, **far))
+        apart = CommitByMessage(transport, copies, **far)
+        return Saver(transport, **far, apart=apart, give_up_after=give_up_after)
     is_near = job.checkpoint.folder is None
-    return Saver(transport, **(common if is_near else far), folder=job.checkpoints)
+    kind = common if is_near else far
+    return Saver(transport, **kind, folder=job.checkpoints, give_up_after=give_up_after)
 
 
 def _restored(worker: Worker, saved: Saved | None) -> tuple[OuterLoop | None, TrainState, int]:

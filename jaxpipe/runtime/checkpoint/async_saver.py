@@ -6,7 +6,8 @@
     thread             └ write, read back ─ gather ─ commit ─ prune ┘
 
 Training stops for the copy, and for a save that is still under way when the next one begins. If
-a checkpoint cannot be saved, a warning says so and training continues.
+a checkpoint cannot be saved, a warning says so and training continues, up to a number of failures
+in a row.
 
 Checkpoints go to a folder that all ranks share, or to object storage (`stores`). Where the hosts
 share no folder, `own_disks.commit_by_message` saves in the same thread instead.
@@ -21,7 +22,7 @@ import msgspec
 
 from jaxpipe.comm import SAVE_TAG, Transport, broadcast_bytes, gather_bytes
 from jaxpipe.comm.serial_executor import SerialExecutor
-from jaxpipe.errors import CheckpointError
+from jaxpipe.errors import CheckpointError, RunError
 from jaxpipe.runtime.checkpoint import TensorEntry
 from jaxpipe.runtime.checkpoint.own_disks.commit_by_message import CommitByMessage
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot, Written
@@ -35,7 +36,8 @@ logger = logging.getLogger(__name__)
 class Saver:
     """Saves one snapshot after another; all ranks must call `begin` for the same steps.
 
-    The newest `keep` checkpoints stay. `timeout_s` is for each message between ranks. `apart` saves
+    The newest `keep` checkpoints stay. After `give_up_after` failed saves in a row no other begins;
+    0 is any number of them. `timeout_s` is for each message between ranks. `apart` saves
     where the hosts share no folder.
     """
 
@@ -46,9 +48,11 @@ class Saver:
         folder: Folder,
         keep: int,
         timeout_s: float,
+        give_up_after: int = 0,
         hooks: Hooks = NO_HOOKS,
         apart: CommitByMessage | None = None,
     ) -> None:
+        self._give_up_after, self._num_failed = give_up_after, 0
         self._apart = apart
         self._transport = transport
         self._store = store_in(folder, keep=keep, hooks=hooks)
@@ -62,9 +66,18 @@ class Saver:
         """Start to save, once the previous save has ended.
 
         Raises:
-            RunError: a message of the previous save could not be moved in time.
+            RunError: a message of the previous save could not be moved in time, or, on rank 0, too
+                many saves in a row have failed.
         """
-        self.finish()  # one save at a time: both would use the same tags, and twice the memory
+        # One save at a time: two would use the same tags, and twice the memory.
+        failure = self.finish()
+        self._num_failed = 0 if failure is None else self._num_failed + 1
+        if self._num_failed == self._give_up_after > 0:
+            raise RunError(
+                f"`checkpoint.give_up_after` ({self._give_up_after}) saves in a row have failed, "
+                f"the last one with: {failure}; free some space, and resume from the newest "
+                "checkpoint with --resume"
+            )
         # One thread for all saves: the GNU C library gives each new thread another pool of memory,
         # up to eight for a core, and every pool keeps the most that a save has needed.
         if self._thread is None:

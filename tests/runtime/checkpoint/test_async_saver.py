@@ -24,8 +24,8 @@ def snapshot(rank: int, *, step: int, size: int = 10) -> Snapshot:
     return Snapshot(step=step, shards={f"stage-{rank}": tensors}, metadata={})
 
 
-def saver_of(transport: Transport, folder: Path, *, keep: int = 2) -> Saver:
-    return Saver(transport, folder=folder, keep=keep, timeout_s=20.0)
+def saver_of(transport: Transport, folder: Path, *, keep: int = 2, give_up_after: int = 0) -> Saver:
+    return Saver(transport, folder=folder, keep=keep, timeout_s=20.0, give_up_after=give_up_after)
 
 
 def steps(folder: Path) -> list[str]:
@@ -125,6 +125,29 @@ def test_a_run_whose_last_checkpoint_is_lost_fails(
     tree = tiny_tree(tmp_path, dataset, train={"steps": 2}, plan={"stages": 1, "replicas": 1})
     with pytest.raises(RunError, match=r"cannot save the last checkpoint: .*Errno 28"):
         run_tree(tree)
+
+
+def test_saves_that_fail_again_and_again_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = {1, 2, 4, 5, 6}  # one save between them begins the count again
+
+    def write(*_: object) -> tuple[TensorEntry, ...]:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def work(transport: Transport) -> None:
+        saver = saver_of(transport, tmp_path, give_up_after=3)
+        for step in range(1, 7):
+            stored = write if step in failing else write_shard
+            monkeypatch.setattr(shared_folder, "write_shard", stored)
+            saver.begin(snapshot(0, step=step))
+            saver.finish()
+        words = r"`checkpoint.give_up_after` \(3\) saves in a row have failed, .*\[Errno 28\]"
+        with pytest.raises(RunError, match=words):
+            saver.begin(snapshot(0, step=7))
+
+    run_ranks(1, work)
+    assert steps(tmp_path) == ["step-00000003"]
 
 
 @pytest.fixture
