@@ -1,7 +1,8 @@
 """Predict and measure steps of two ranks: `python -m experiments.predictions_here.run`.
 
-In each round of a case the model is profiled, its step simulated, and a run measured; the medians
-over rounds and steps count. Writes `results/steps.csv`, which rows of repeated cases replace.
+In each round of a case the model is profiled, a run measured, and the step of its plan simulated;
+the medians over rounds and steps count. Writes `results/steps.csv`, in which a case that is
+repeated replaces its row.
 """
 
 import os
@@ -64,8 +65,8 @@ def _row(case: Mapping[str, Any], base: Mapping[str, Any], folder: Path, *, roun
         tree = case_tree(case, base, run=run, data=folder / "data")
         config = config_from(tree)
         profile = measured_profile(_task(config), keep=False)
-        predicted_s.append(_predicted_s(tree, profile, folder))
         measured_s += _measured_s(tree, folder)
+        predicted_s.append(_predicted_s(tree, profile, folder))
     ordered = sorted(measured_s)
     tenth = len(ordered) // 10
     return {
@@ -96,9 +97,13 @@ def _task(config: Config) -> ProfileTask:
 def _predicted_s(tree: Tree, profile: Profile, folder: Path) -> float:
     path = folder / "profile.json"
     write_profile(profile, path)
+    # The plan that ran: a search with another profile may choose another one.
+    ran = {"cluster": tree["plan"]["cluster"], "file": f"{tree['run']['folder']}/plan.toml"}
     # Ideal: overheads that were fitted to other systems' links do not count inside a host.
     return end_s(
-        simulate_step(config_from({**tree, "paced": {"profile": str(path), "ideal": True}}))
+        simulate_step(
+            config_from({**tree, "plan": ran, "paced": {"profile": str(path), "ideal": True}})
+        )
     )
 
 
