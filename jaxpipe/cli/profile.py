@@ -1,6 +1,7 @@
 """`jaxpipe profile`: measures the parts of a model on a device, or collectives between ranks."""
 
 import time
+from itertools import count
 from pathlib import Path
 from typing import Annotated
 
@@ -55,7 +56,7 @@ def profile(  # noqa: PLR0913  each is an option of the command line
         raise ConfigError("`--model` must name a preset, such as gpt2, unless with `--collectives`")
     # They import jax.
     from jaxpipe.cli.profile_text import profile_notes, profile_table
-    from jaxpipe.profile.gpt_parts import measure_gpt, write_costs
+    from jaxpipe.profile.gpt_parts import measure_gpt, num_measurements, write_costs
     from jaxpipe.profile.measure_config import MeasureConfig
 
     try:
@@ -75,13 +76,15 @@ def profile(  # noqa: PLR0913  each is an option of the command line
         matmul_precision=matmul_precision,
         repeats=repeats,
     )
+    cut = _cut(layers)
+    numbers, total = count(), num_measurements(cut)
     with showing_progress("measuring") as display:
+
+        def observe(part: str) -> None:
+            display.update(Progress(what="measuring", detail=part, done=next(numbers), total=total))
+
         measured = measure_gpt(
-            config,
-            cut=_cut(layers),
-            settings=settings,
-            clock=time.perf_counter,
-            observe=lambda part: display.update(Progress(what="measuring", detail=part)),
+            config, cut=cut, settings=settings, clock=time.perf_counter, observe=observe
         )
     print_table(profile_table(measured))
     console.print("\n" + "\n".join(profile_notes(measured, model)), markup=False)

@@ -18,7 +18,7 @@ from jaxpipe.plan.partition import layers_of
 from jaxpipe.profile.coding import measure_coding
 from jaxpipe.profile.measure_config import MeasureConfig
 from jaxpipe.profile.model_ends import Ends
-from jaxpipe.profile.part import PartCosts, measure_part
+from jaxpipe.profile.part import MEASUREMENTS_OF_PART, PartCosts, measure_part
 from jaxpipe.profile.timing import Clock, matrix_peak_flops_per_s
 from jaxpipe.runtime.data.dataset.dataset import InputShape
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
@@ -66,6 +66,7 @@ def measure_gpt(
 
     The partition may have fewer layers than the model; of equal stages only the first is measured.
     Only the layers of the partition are initialised, so that a few layers of a large model fit.
+    `observe` is called before each of `num_measurements` with its description.
 
     Raises:
         ConfigError: the sequence is longer than the model's, or the partition has more layers.
@@ -111,6 +112,15 @@ def measure_gpt(
         stages=stages,
         coding=coding,
     )
+
+
+def num_measurements(cut: Cut) -> int:
+    """Return how many measurements `measure_gpt` says, of three kinds of layers and the stages.
+
+    >>> num_measurements(()), num_measurements((2, 2))
+    (14, 22)
+    """
+    return MEASUREMENTS_OF_PART * (3 + len(_unlike(cut))) + 2
 
 
 def blocks_in_a_row(config: ModelConfig) -> int:

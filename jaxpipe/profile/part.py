@@ -84,6 +84,10 @@ class PartCosts:
         )
 
 
+MEASUREMENTS_OF_PART = 4
+"""How often `measure_part` says what it does."""
+
+
 def measure_part(
     functions: StageFunctions,
     *,
