@@ -3,6 +3,7 @@
 import os
 import platform
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +128,9 @@ def restored_model(checkpoint: Checkpoint) -> "tuple[Model, Parameters]":
     from jaxpipe.runtime.train_snapshot import restore_params
 
     config = saved_config(checkpoint)
-    model = build_model(config.model)
+    # A text or a window alone divides into no groups.
+    alone = {"routing_groups": 0} if config.model.experts else {}
+    model = build_model(replace(config.model, **alone))
     # Shapes alone: the values come from the checkpoint.
     template = jax.eval_shape(
         lambda: model.init(jax.random.key(0), layers=range(model.num_layers), embed=True, head=True)
