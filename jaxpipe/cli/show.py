@@ -1,5 +1,6 @@
 """`jaxpipe show`: the placement, partition and schedule of a configuration, without a run."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -30,8 +31,9 @@ def show(
     from jaxpipe.propose.reasons import reason_lines
     from jaxpipe.propose.resolve import resolve
     from jaxpipe.run.folder.output_files import check_output
-    from jaxpipe.run.forecast.plan_memory import check_memory, memory_lines, plan_memory
+    from jaxpipe.run.forecast.plan_memory import memory_lines, plan_memory, shared_bytes
     from jaxpipe.run.terminal.console import train_command
+    from jaxpipe.run.verdict import check_can_run
     from jaxpipe.schedule import legend, write_schedule
 
     read = load_config(config, settings, notice=_print)
@@ -44,9 +46,9 @@ def show(
         _print("\n".join((*resolution.lines, "")))
     _print(f"{drawn}\n\n{legend(schedule)}\n")
     memory = plan_memory(read, plan, cluster)
-    _print("\n".join(memory_lines(memory)))
+    _print("\n".join(memory_lines(memory, shared_room=shared_bytes(cluster))))
     # Drawn first: the error names one rank, the table all of them.
-    check_memory(memory)
+    check_can_run(read, plan, cluster, environment=os.environ)
     if lines := reason_lines(resolution.reasons):
         _print("\n".join(("", *lines)))
     changes = settings

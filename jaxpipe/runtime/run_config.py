@@ -79,6 +79,14 @@ class Survival(StrEnum):
     """The other ranks continue in the same job, with a smaller plan; needs Open MPI, for ULFM."""
 
 
+class AllowedChange(StrEnum):
+    """What may differ from the checkpoint of a run that resumes, if its user allows it."""
+
+    DATA = "data"
+    """The samples and their order: a dataset, its weight, `data.pack`, `train.sequence` or
+    `run.seed`. The new order begins at its first sample."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """The folder of a run, its transport, its timeouts, and its behaviour on failures.

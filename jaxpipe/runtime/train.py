@@ -26,6 +26,7 @@ from jaxpipe.runtime.checkpoint.own_disks.copies import copies_of
 from jaxpipe.runtime.checkpoint.own_disks.fetch import gather_on_rank_0
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot
 from jaxpipe.runtime.config import LinkDetail
+from jaxpipe.runtime.data.order.position import ORDER, position_after
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.kept_metrics import restore_metrics, with_metrics
@@ -106,6 +107,10 @@ def train(
     watch = watch or start_watchdog(job, rank=transport.rank)
     last_state = last_state or LastState()
     log = MessageLog(rank=transport.rank)
+    if checkpoint is not None:
+        order = job.description.get(ORDER, {})
+        position = position_after(checkpoint.metadata, step=checkpoint.step, order=order)
+        job = replace(job, position=position)
     if job.trace.links is not LinkDetail.NONE:
         transport = LoggedTransport(transport, log)
     if transport.rank == 0:

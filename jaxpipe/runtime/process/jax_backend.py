@@ -1,5 +1,6 @@
 """The backends that jax has in this process, found out without importing it."""
 
+import re
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -39,6 +40,25 @@ def check_platforms(environment: Mapping[str, str]) -> None:
             f"{_LACKING.get(name, f'a plugin for {name!r:.40}')} is missing; set it to cpu, or "
             "leave it out"
         )
+
+
+def num_jax_devices(environment: Mapping[str, str]) -> int:
+    """Return the number of devices that jax, once imported, shows to a process of this host.
+
+    >>> num_jax_devices({"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--a=b"})
+    1
+    >>> num_jax_devices({"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"})
+    4
+    """
+    if num_gpus := num_jax_gpus(environment):
+        return num_gpus
+    # The last flag wins, and the variable over the flag.
+    cores = environment.get("JAX_NUM_CPU_DEVICES", "")
+    forced = _FORCED.findall(environment.get("XLA_FLAGS", ""))
+    return int(cores) if cores.isdecimal() else int(forced[-1]) if forced else 1
+
+
+_FORCED = re.compile(r"--xla_force_host_platform_device_count=(\d{1,6})\b")
 
 
 def _is_available(name: str, environment: Mapping[str, str]) -> bool:
