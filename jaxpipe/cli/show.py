@@ -25,7 +25,7 @@ def show(
         schedule_csv: a file to write with the schedule, for you to edit: `plan.schedule_file`
             reads it.
     """
-    from jaxpipe.config import cluster_from, load_config
+    from jaxpipe.config import cluster_from, load_config, notices_of
     from jaxpipe.plan import draw_plan
     from jaxpipe.propose.conditions import counted_profile
     from jaxpipe.propose.reasons import reason_lines
@@ -49,6 +49,8 @@ def show(
     _print("\n".join(memory_lines(memory, shared_room=shared_bytes(cluster))))
     # Drawn first: the error names one rank, the table all of them.
     check_can_run(read, plan, cluster, environment=os.environ)
+    for line in notices_of(read):
+        _print(f"\n{line}")
     if lines := reason_lines(resolution.reasons):
         _print("\n".join(("", *lines)))
     changes = settings

@@ -7,6 +7,7 @@ from jaxpipe.config.check_order import order_from
 from jaxpipe.config.check_run import check_paced, check_run
 from jaxpipe.config.checkpoint_place import check_place, place_in, place_of
 from jaxpipe.config.kept_inputs import config_in, keep_inputs, keep_tokenizer, tokenizer_of
+from jaxpipe.config.notices import notices_of
 from jaxpipe.config.read import (
     Config,
     choices_of,
@@ -41,6 +42,7 @@ __all__ = [
     "keep_tokenizer",
     "load_config",
     "model_from",
+    "notices_of",
     "order_from",
     "place_in",
     "place_of",

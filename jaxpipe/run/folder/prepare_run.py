@@ -16,6 +16,7 @@ from jaxpipe.config import (
     check_run,
     cluster_from,
     keep_inputs,
+    notices_of,
 )
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan, ResolvedPlan, draw_plan, resolved_plan_text
@@ -164,6 +165,8 @@ def introduce_run(prepared: Prepared) -> None:
     if prepared.choices:
         console.print("\n".join((*prepared.choices, "")), markup=False)
     introduce(prepared.config, prepared.plan, prepared.cluster)
+    for line in notices_of(prepared.config):
+        console.print(f"\n{line}", markup=False)
     if prepared.checkpoint is not None:
         console.print(f"\n{resume_notice(prepared.checkpoint, prepared.config)}", markup=False)
 
