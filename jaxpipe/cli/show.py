@@ -49,9 +49,7 @@ def show(
     _print("\n".join(memory_lines(memory, shared_room=shared_bytes(cluster))))
     # Drawn first: the error names one rank, the table all of them.
     check_can_run(read, plan, cluster, environment=os.environ)
-    for line in notices_of(read):
-        _print(f"\n{line}")
-    if lines := reason_lines(resolution.reasons):
+    if lines := (*notices_of(read), *reason_lines(resolution.reasons)):
         _print("\n".join(("", *lines)))
     changes = settings
     if schedule_csv is not None:

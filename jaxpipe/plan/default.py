@@ -67,12 +67,16 @@ def default_plan(
         tied=tied,
     )
     plan = with_island_trees(plan, cluster.devices)
-    _check_groups(plan, has_shares=config.shares is not None)
+    _check_programs(plan, has_shares=config.shares is not None)
+    return plan
+
+
+def _check_programs(plan: Plan, *, has_shares: bool) -> None:
+    _check_groups(plan, has_shares=has_shares)
     try:
         check_programs(plan)
     except PlanError as error:
         raise PlanError(_in_fields(str(error))) from error
-    return plan
 
 
 _FIELDS = {

@@ -16,7 +16,7 @@ from jaxpipe.runtime.config import (
     TrainConfig,
 )
 from jaxpipe.runtime.data import Mixture
-from jaxpipe.runtime.data.order.position import Position
+from jaxpipe.runtime.data.order.position import SAMPLES, Position
 from jaxpipe.runtime.metrics.records import METRICS_FILE
 from jaxpipe.runtime.metrics.run_truth import RunTruth, truth_of
 from jaxpipe.runtime.rank_mesh import MeshConfig, first_device, rank_mesh
@@ -65,6 +65,10 @@ class Job:
     def samples_read(self, step: int) -> int:
         """The number of samples that are read after `step` steps."""
         return self.position.first_sample(step, batch=self.train.batch)
+
+    def description_at(self, step: int) -> dict[str, Any]:
+        """The description that a checkpoint of `step` steps has, with the samples read."""
+        return {**self.description, SAMPLES: self.samples_read(step)}
 
     @property
     def folder(self) -> Path:

@@ -15,7 +15,6 @@ import numpy as np
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint import Read, flatten, names, restore
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot
-from jaxpipe.runtime.data.order.position import SAMPLES
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.calls import StageCalls
 from jaxpipe.runtime.stage.loss_scale import LossScale, initial_loss_scale
@@ -67,8 +66,7 @@ def snapshot(worker: Worker, state: TrainState, *, step: int) -> Snapshot:
             first_layer = job.plan.layers(stage, replica=0).start
             tensors = _tensors(trained.params, moments, first_layer=first_layer)
             shards[f"stage-{stage}"] = {name: np.array(tensor) for name, tensor in tensors.items()}
-    samples = worker.whole.samples_read(step)
-    metadata = {**job.description, **to_metadata(state), SAMPLES: samples}
+    metadata = {**worker.whole.description_at(step), **to_metadata(state)}
     return Snapshot(step=step, shards=shards, metadata=metadata)
 
 

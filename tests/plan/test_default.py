@@ -86,7 +86,7 @@ def test_ranks_take_the_devices_that_are_named():
 @pytest.mark.parametrize("field", ["stages", "replicas", "microbatch", "chunks"])
 def test_a_plan_needs_positive_numbers(field: str):
     numbers = {"stages": 1, "replicas": 1, "microbatch": 1, "chunks": 1} | {field: 0}
-    with pytest.raises(ValueError, match=f"`{field}` must be at least 1, is 0"):
+    with pytest.raises(ValueError, match=f"`{field}` must be from 1 to 2147483647, not 0"):
         decided(
             stages=numbers["stages"],
             replicas=numbers["replicas"],

@@ -212,8 +212,8 @@ def check_memory(memory: Sequence[RankMemory], *, shared_room: int | None = None
         needed = sum(len(row.ranks) * row.needs.total for row in memory)
         if needed > shared_room:
             raise PlanError(
-                f"all ranks fit into the memory of this machine: they need {_size(needed)} "
-                f"(estimated), and it has {_size(shared_room)}; {fix}"
+                f"`memory_gib` of this machine ({_size(shared_room)}) must be at least what all "
+                f"ranks need together, {_size(needed)} (estimated); {fix}"
             )
         return
     for row in memory:

@@ -26,7 +26,6 @@ from jaxpipe.outer import EagerState, OuterConfig, OuterState, fresh_lead, fresh
 from jaxpipe.plan import island_of, islands_of
 from jaxpipe.runtime.checkpoint import flatten
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot
-from jaxpipe.runtime.data.order.position import SAMPLES
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.outer.met_islands import MetIslands
 from jaxpipe.runtime.outer.outer_buckets import BucketLayout, OuterBucket, bucket_layouts
@@ -88,9 +87,8 @@ def outer_snapshot(loop: OuterLoop, state: TrainState, *, step: int) -> Snapshot
         own_counters = counters(to_metadata(state))
         shards[f"island-{island.number}"] = {of_island(island.number, COUNTERS): own_counters}
     metadata = {
-        **worker.whole.description,
+        **worker.whole.description_at(step),
         **to_metadata(state),
-        SAMPLES: worker.whole.samples_read(step),
         IN_SYNC: loop.is_in_sync(step),
         IN_FLIGHT: sorted(loop.in_flight),
         SHARES: _shares(worker.whole),
