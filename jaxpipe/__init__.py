@@ -92,5 +92,5 @@ if not TYPE_CHECKING:  # type checkers would take it to offer any name
 
 
 def __dir__() -> list[str]:
-    """Return the names that are there and those that are imported on use."""
-    return sorted({*globals(), *__all__})
+    """Return the public names, which are imported on use."""
+    return sorted(__all__)

@@ -32,7 +32,7 @@ class Range:
     most: float | None = None
     below: float | None = None
     why: str = ""
-    """The reason of a limit that is not obvious, for the error."""
+    """The reason of an upper limit that is not obvious, for the error and the documentation."""
 
     def __contains__(self, value: float) -> bool:
         """Return whether a number is inside; infinity and NaN never are."""
@@ -42,6 +42,11 @@ class Range:
             and (self.most is None or value <= self.most)
             and value < (inf if self.below is None else self.below)
         )
+
+    def is_reached(self, value: float) -> bool:
+        """Return whether the lower limit is not what a number breaks."""
+        least = -inf if self.least is None else self.least
+        return value >= least and (self.above is None or value > self.above)
 
     def __str__(self) -> str:
         """Return the limits in words.
@@ -81,5 +86,5 @@ def check_ranges(section: Any) -> None:
         if limits is None or value is None or value in limits:
             continue
         shown = f"{limits} and finite" if value == inf else f"{limits}"
-        why = f": {limits.why}" if limits.why else ""
+        why = f": {limits.why}" if limits.why and limits.is_reached(value) else ""
         raise ValueError(f"`{field.name}` must be {shown}, not {value}{why}")

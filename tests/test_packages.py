@@ -91,7 +91,7 @@ def test_type_checkers_and_python_find_the_same_names_at_the_front_door() -> Non
     }
     assert {"__version__", *checked} == set(jaxpipe.__all__)
     assert all(getattr(jaxpipe, name) is value for name, value in checked.items())
-    assert set(jaxpipe.__all__) <= set(dir(jaxpipe))
+    assert dir(jaxpipe) == sorted(jaxpipe.__all__)
     assert jaxpipe.__version__ == metadata.version("jaxpipe")
 
 

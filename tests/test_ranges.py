@@ -45,6 +45,8 @@ def test_an_error_has_the_range_the_value_and_the_reason() -> None:
     with pytest.raises(ValueError, match=r"^`count` must be from 1 to 9, not 10: a reason$"):
         Section(count=10)
     assert inf not in Range(least=0)
+    with pytest.raises(ValueError, match=r"^`count` must be from 1 to 9, not 0$"):
+        Section(count=0)
 
 
 @pytest.mark.parametrize("section", SECTIONS)

@@ -37,7 +37,7 @@ def file_of_this_machine(
     settings: Mapping[str, str], environment: Mapping[str, str]
 ) -> dict[str, Value]:
     """Return the content of a cluster file of this machine, with its parameters."""
-    num_gpus = count_gpus(environment, _DEVICES) if _has_gpu_backend(environment) else 0
+    num_gpus = num_jax_gpus(environment)
     num_devices = num_gpus or len(usable_cores())
     host: dict[str, Value] = {"name": "here", "devices": "$devices"}
     parameters: dict[str, Value] = {"devices": num_devices}
@@ -59,6 +59,14 @@ def file_of_this_machine(
         "hosts": [host],
         "inside_host": _gpu_link() if num_gpus else _CORE_LINK,
     }
+
+
+def num_jax_gpus(environment: Mapping[str, str]) -> int:
+    """Return the number of NVIDIA GPUs on which jax, once imported, would compute."""
+    platforms = environment.get("JAX_PLATFORMS", "")
+    is_wanted = not platforms or platforms.split(",")[0] in ("cuda", "gpu")
+    has_plugin = any(find_spec(plugin) is not None for plugin in _PLUGINS)
+    return count_gpus(environment, _DEVICES) if is_wanted and has_plugin else 0
 
 
 def count_gpus(environment: Mapping[str, str], devices: Path) -> int:
@@ -90,13 +98,6 @@ def gpu_of_model(model: str) -> str | None:
     words = set(re.split(r"[\s-]+", model))
     rows = [name for name in gpu_names() if set(name.split("-")) <= words]
     return max(rows, key=len, default=None)
-
-
-def _has_gpu_backend(environment: Mapping[str, str]) -> bool:
-    """Return whether jax, once imported, would compute on NVIDIA GPUs."""
-    platforms = environment.get("JAX_PLATFORMS", "")
-    is_wanted = not platforms or platforms.split(",")[0] in ("cuda", "gpu")
-    return is_wanted and any(find_spec(plugin) is not None for plugin in _PLUGINS)
 
 
 def _gpu_model(driver: Path) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 from docs.tools.source import DocumentationError, attribute_docs, summary
 from jaxpipe.models import ModelConfig
 from jaxpipe.models.catalogue import FAMILIES
-from jaxpipe.ranges import ranges_of
+from jaxpipe.ranges import Range, ranges_of
 
 _SI: Final = frozenset({"s", "ms", "bytes", "bytes/s", "Gbit/s", "TFLOP/s"})
 _COUNTED: Final = frozenset({"samples", "tokens", "steps", "batches", "layers", "heads"})
@@ -66,11 +66,16 @@ def fields_of(section: type) -> tuple[Field, ...]:
                 type_name(hints[field.name]),
                 unit,
                 _default(field),
-                _sentence(meaning),
+                _sentence(meaning) + _reason(ranges.get(field.name)),
                 range=str(ranges.get(field.name, "")),
             )
         )
     return tuple(fields)
+
+
+def _reason(limits: Range | None) -> str:
+    """Return why a field has its range, where that is not obvious."""
+    return f" Its range: {limits.why}." if limits is not None and limits.why else ""
 
 
 def field_list(section: type) -> str:

@@ -9,6 +9,7 @@ from jaxpipe.errors import ConfigError, DataError
 from jaxpipe.run.terminal.console import console
 from jaxpipe.run.terminal.progress import Progress, showing_progress
 from jaxpipe.runtime import data
+from jaxpipe.runtime.data.dataset.record import RECORD, read_record
 
 _FLAGS = {"folder": "--out", "source": "--source", "tokenizer": "--tokenizer"}
 _FLAGS |= {"vocabulary": "--vocabulary", "eval_fraction": "--eval-fraction"}
@@ -76,9 +77,10 @@ def prepare(  # noqa: PLR0913  each is an option of the command line
         size: the height and width of pictures, in pixels.
         samples: the number of pictures to draw, without a source.
         eval_fraction: the fraction that is held out for evaluation.
-        if_missing: do nothing if the folder holds a dataset already.
+        if_missing: do nothing if the folder holds a dataset already, of this source and tokenizer.
     """
-    if if_missing and (out / "dataset.json").exists():  # which is written last
+    if if_missing and (out / RECORD).exists():  # which is written last
+        _check_same(out, source, has_tokenizer=tokenizer is not None, vocabulary=vocabulary)
         return 0
     if tokenizer is not None and vocabulary is not None:
         raise ConfigError(
@@ -116,6 +118,31 @@ def prepare(  # noqa: PLR0913  each is an option of the command line
             dataset = data.prepare_labelled(drawn, out, eval_fraction=eval_fraction)
     console.print(f"{dataset.source}: {_summary(dataset)} -> {out}")
     return 0
+
+
+def _check_same(
+    out: Path, source: Path | None, *, has_tokenizer: bool, vocabulary: int | None
+) -> None:
+    """Check that the dataset in a folder is of the options, as far as its record says.
+
+    A trained vocabulary may be smaller than asked for, if the text is short.
+
+    Raises:
+        ConfigError: it is of another source or tokenizer.
+    """
+    record = read_record(out)
+    wants = "byte pairs" if has_tokenizer or vocabulary is not None else "bytes"
+    given = {"--vocabulary": vocabulary} if vocabulary is not None else {"--tokenizer": wants}
+    differs = record.tokenizer != wants or record.vocabulary > (vocabulary or record.vocabulary)
+    saved = f"{record.tokenizer}, vocabulary {record.vocabulary}"
+    if source is not None and record.source != source.name:
+        given, differs, saved = {"--source": source}, True, record.source
+    if differs:
+        option, value = next(iter(given.items()))
+        raise ConfigError(
+            f"`{option}` ({value}) must be as in {out}, which `--if-missing` keeps, and that was "
+            f"prepared with {saved}; name another folder, or leave out `--if-missing`"
+        )
 
 
 def _prepare_text(

@@ -1,6 +1,7 @@
 """`jaxpipe plan`: searches the fastest plan for a configuration."""
 
 import json
+import os
 import shlex
 from dataclasses import dataclass
 from functools import partial
@@ -64,7 +65,7 @@ def plan(  # noqa: PLR0913  each is an option of the command line
     if pareto is not None:
         check_pareto(options, pareto)
     read = _configuration(config, settings)
-    answer = _answer(read, options)
+    answer = _answer(read, options, has_file=config is not None)
     about = (
         f"Planned for {_name(config, model)}, batch {read.train.batch}, objective "
         f"{options.objective}: {answer.step_s:.4g} s a step, {answer.truth}"
@@ -118,13 +119,15 @@ def _name(config: Path | None, model: str | None) -> str:
     return model or ("settings" if config is None else shlex.quote(str(config)))
 
 
-def _answer(read: "Config", options: SearchOptions) -> _Answer:
-    from jaxpipe.config import cluster_from
+def _answer(read: "Config", options: SearchOptions, *, has_file: bool) -> _Answer:
+    from jaxpipe.config import check_settings, cluster_from
     from jaxpipe.propose.fleet_proposal import MOST_SIMULATED, propose_fleet
     from jaxpipe.propose.proposal import propose
     from jaxpipe.run.terminal.console import errors
     from jaxpipe.run.terminal.progress import search_progress
+    from jaxpipe.run.verdict import check_can_run
 
+    check_settings(read)
     cluster = cluster_from(read)
     budget_s = options.seconds(len(cluster))
     with search_progress("searching a plan", of="plans simulated", budget_s=budget_s) as observe:
@@ -140,6 +143,8 @@ def _answer(read: "Config", options: SearchOptions) -> _Answer:
                 draw=lambda _: None,  # a fleet is not searched for dollars
             )
         proposal = propose(read, options, observe=observe, measuring=errors.print)
+    if has_file:  # settings alone have no run yet, nor its data
+        check_can_run(read, proposal.plan, proposal.cluster, environment=os.environ)
     return _Answer(
         plan=proposal.plan,
         cluster=proposal.cluster,

@@ -13,16 +13,18 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.run.folder.folder_lock import locked
 from jaxpipe.run.train_request import ENTRY, TrainRequest
 from jaxpipe.runtime.process.mpirun import run_child
+from jaxpipe.runtime.run_config import AllowedChange
 
 if TYPE_CHECKING:  # it imports the configuration, which `--help` can do without
     from jaxpipe.run.supervise.ending import Attempt
 
 
-def run(
+def run(  # noqa: PLR0913  each is an option of the command line
     config: tyro.conf.Positional[Path],
     *,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
     resume: bool = False,
+    allow_changed: tuple[AllowedChange, ...] = (),
     restarts: int = 3,
     hosts: bool = False,
     listen: Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT")] = None,
@@ -42,6 +44,8 @@ def run(
         config: a TOML file.
         settings: a change to it, such as `train.steps=10`; may be repeated.
         resume: continue from the newest intact checkpoint in the folder of the run.
+        allow_changed: what may differ from that checkpoint: `data`, the samples and their order,
+            which then begins at its first sample.
         restarts: maximum number of restarts.
         hosts: start each rank on the host of its device.
         listen: the address at which hosts join, by default a free port of all addresses.
@@ -50,7 +54,13 @@ def run(
     if restarts < 0:
         raise ConfigError(f"`--restarts` must not be negative, is {restarts}; use 0 to start once")
 
-    request = TrainRequest(config=config, settings=settings, resume=resume, hooks=hooks)
+    request = TrainRequest(
+        config=config,
+        settings=settings,
+        resume=resume,
+        allow_changed=allow_changed,
+        hooks=hooks,
+    )
     if hosts:
         return _over_hosts(request, restarts=restarts, listen=listen)
     if listen is not None:

@@ -1,5 +1,6 @@
 """`jaxpipe show`: the placement, partition and schedule of a configuration, without a run."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -24,14 +25,15 @@ def show(
         schedule_csv: a file to write with the schedule, for you to edit: `plan.schedule_file`
             reads it.
     """
-    from jaxpipe.config import cluster_from, load_config
+    from jaxpipe.config import cluster_from, load_config, notices_of
     from jaxpipe.plan import draw_plan
     from jaxpipe.propose.conditions import counted_profile
     from jaxpipe.propose.reasons import reason_lines
     from jaxpipe.propose.resolve import resolve
     from jaxpipe.run.folder.output_files import check_output
-    from jaxpipe.run.forecast.plan_memory import check_memory, memory_lines, plan_memory
+    from jaxpipe.run.forecast.plan_memory import memory_lines, plan_memory, shared_bytes
     from jaxpipe.run.terminal.console import train_command
+    from jaxpipe.run.verdict import check_can_run
     from jaxpipe.schedule import legend, write_schedule
 
     read = load_config(config, settings, notice=_print)
@@ -44,10 +46,10 @@ def show(
         _print("\n".join((*resolution.lines, "")))
     _print(f"{drawn}\n\n{legend(schedule)}\n")
     memory = plan_memory(read, plan, cluster)
-    _print("\n".join(memory_lines(memory)))
+    _print("\n".join(memory_lines(memory, shared_room=shared_bytes(cluster))))
     # Drawn first: the error names one rank, the table all of them.
-    check_memory(memory)
-    if lines := reason_lines(resolution.reasons):
+    check_can_run(read, plan, cluster, environment=os.environ)
+    if lines := (*notices_of(read), *reason_lines(resolution.reasons)):
         _print("\n".join(("", *lines)))
     changes = settings
     if schedule_csv is not None:

@@ -1,6 +1,7 @@
 """`jaxpipe simulate`: the predicted step of a configuration, before it runs."""
 
 import json
+import os
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,12 +37,14 @@ def simulate(
     from jaxpipe.run.folder.output_files import check_output, check_picture
     from jaxpipe.run.forecast.prediction import predict
     from jaxpipe.run.terminal.console import console, errors, train_command
+    from jaxpipe.run.verdict import check_can_run
     from jaxpipe.trace import plot, write_chrome
 
     check_picture("--png", png)
     check_output("--out", out)
     read = load_config(config, settings, notice=None if json_ else console.print)
     prediction = predict(read, observe=errors.print)
+    check_can_run(read, prediction.plan, prediction.cluster, environment=os.environ)
     if json_:
         print(json.dumps(_json(prediction)))
     else:
@@ -59,7 +62,7 @@ def simulate(
 
 
 def _lines(prediction: "Prediction") -> list[str]:
-    from jaxpipe.run.forecast.plan_memory import memory_lines
+    from jaxpipe.run.forecast.plan_memory import memory_lines, shared_bytes
     from jaxpipe.trace import Spent, mean_spent_s
 
     plan, binding = prediction.plan, prediction.binding
@@ -78,7 +81,7 @@ def _lines(prediction: "Prediction") -> list[str]:
         f"binds       {binding.kind}: {binding.name}, {binding.share:.0%} of the step",
         *_link_lines(prediction),
         "",
-        *memory_lines(prediction.memory),
+        *memory_lines(prediction.memory, shared_room=shared_bytes(prediction.cluster)),
     ]
 
 

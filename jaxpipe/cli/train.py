@@ -13,14 +13,15 @@ import tyro
 
 from jaxpipe.cli.main import with_exit_code
 from jaxpipe.run.train_request import TrainRequest
-from jaxpipe.runtime.run_config import ComputeKind, TransportKind
+from jaxpipe.runtime.run_config import AllowedChange, ComputeKind, TransportKind
 
 
-def train(
+def train(  # noqa: PLR0913  each is an option of the command line
     config: tyro.conf.Positional[Path],
     *,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
     resume: bool = False,
+    allow_changed: tuple[AllowedChange, ...] = (),
     check: bool = False,
     compute: ComputeKind | None = None,
     transport: TransportKind | None = None,
@@ -35,6 +36,8 @@ def train(
         config: a TOML file.
         settings: a change to it, such as `train.steps=10`; may be repeated.
         resume: continue from the newest intact checkpoint in the folder of the run.
+        allow_changed: what may differ from that checkpoint: `data`, the samples and their order,
+            which then begins at its first sample.
         check: check configuration, data and checkpoint, draw the plan, and start nothing.
         compute: `paced` waits instead of computing, over emulated links: any model on any machine.
             Replaces `run.compute`.
@@ -49,7 +52,13 @@ def train(
     replaced = {"run.compute": compute, "run.transport": transport}
     # At the end, where they win over `--set`.
     settings += tuple(f"{key}={kind}" for key, kind in replaced.items() if kind is not None)
-    request = TrainRequest(config=config, settings=settings, resume=resume, hooks=hooks)
+    request = TrainRequest(
+        config=config,
+        settings=settings,
+        resume=resume,
+        allow_changed=allow_changed,
+        hooks=hooks,
+    )
     if check:
         check_training(request)
         return 0

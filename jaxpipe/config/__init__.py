@@ -1,10 +1,13 @@
 """The configuration: one TOML file, checked completely before any work starts."""
 
 from jaxpipe.config.build_job import describe, job_from, model_from, restored_model
-from jaxpipe.config.check_data import check_data
+from jaxpipe.config.check_data import check_data, check_prepared_data
+from jaxpipe.config.check_here import check_here
+from jaxpipe.config.check_order import order_from
 from jaxpipe.config.check_run import check_paced, check_run
 from jaxpipe.config.checkpoint_place import check_place, place_in, place_of
 from jaxpipe.config.kept_inputs import config_in, keep_inputs, keep_tokenizer, tokenizer_of
+from jaxpipe.config.notices import notices_of
 from jaxpipe.config.read import (
     Config,
     choices_of,
@@ -13,17 +16,20 @@ from jaxpipe.config.read import (
     load_config,
     to_tree,
 )
-from jaxpipe.config.resolve import check_plan_fits, cluster_from
+from jaxpipe.config.resolve import check_plan_fits, check_settings, cluster_from
 from jaxpipe.config.saved_config import read_merged, saved_config, saved_lora, saved_model
 from jaxpipe.config.tuning import is_tuned, tuned_model_from
 
 __all__ = [
     "Config",
     "check_data",
+    "check_here",
     "check_paced",
     "check_place",
     "check_plan_fits",
+    "check_prepared_data",
     "check_run",
+    "check_settings",
     "choices_of",
     "cluster_from",
     "config_from",
@@ -36,6 +42,8 @@ __all__ = [
     "keep_tokenizer",
     "load_config",
     "model_from",
+    "notices_of",
+    "order_from",
     "place_in",
     "place_of",
     "read_merged",

@@ -3,9 +3,11 @@
 import os
 import platform
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from jaxpipe.config.check_order import order_from
 from jaxpipe.config.kept_inputs import tokenizer_of
 from jaxpipe.config.read import Config, to_tree
 from jaxpipe.config.resolve import cluster_from
@@ -16,6 +18,7 @@ from jaxpipe.models import train_flops_per_token
 from jaxpipe.plan import Plan, ResolvedPlan
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.data import Tokenizer, dataset_folder, mixture_of, open_dataset
+from jaxpipe.runtime.data.order.position import ORDER
 from jaxpipe.runtime.storage.object_folder import Folder
 from jaxpipe.topo import Cluster
 
@@ -94,7 +97,7 @@ def job_from(
             f"stage {plan.stage(rank)} of replica {plan.replica(rank)} on {name}"
             for rank, name in enumerate(names)
         ),
-        description=describe(config),
+        description={**describe(config), ORDER: order_from(config)},
         cluster=cluster,
     )
 
@@ -127,7 +130,9 @@ def restored_model(checkpoint: Checkpoint) -> "tuple[Model, Parameters]":
     from jaxpipe.runtime.train_snapshot import restore_params
 
     config = saved_config(checkpoint)
-    model = build_model(config.model)
+    # A text or a window alone divides into no groups.
+    alone = {"routing_groups": 0} if getattr(config.model, "experts", 0) else {}
+    model = build_model(replace(config.model, **alone))
     # Shapes alone: the values come from the checkpoint.
     template = jax.eval_shape(
         lambda: model.init(jax.random.key(0), layers=range(model.num_layers), embed=True, head=True)

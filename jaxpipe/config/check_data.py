@@ -1,10 +1,19 @@
 """Check that datasets are for the model of a configuration: their samples, and enough of them."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from jaxpipe.config.read import Config
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.data import Dataset, InputShape, Labels, mixture_of
+from jaxpipe.runtime.data import (
+    Dataset,
+    InputShape,
+    Labels,
+    dataset_folder,
+    mixture_of,
+    open_dataset,
+)
+from jaxpipe.runtime.data.dataset.record import RECORD
 
 
 def check_data(config: Config, datasets: Sequence[Dataset]) -> None:
@@ -28,6 +37,17 @@ def check_data(config: Config, datasets: Sequence[Dataset]) -> None:
             f"{', '.join(config.data.folders)} has only {batches} batches of {config.train.batch} "
             f"{unit}; lower it, or hold out more"
         )
+
+
+def check_prepared_data(config: Config) -> None:
+    """Check the headers of datasets that are there; those of a plan may be prepared later.
+
+    Raises:
+        ConfigError, DataError: as for `check_data`.
+    """
+    folders = [dataset_folder(folder) for folder in config.data.folders]
+    if all(isinstance(folder, Path) and (folder / RECORD).exists() for folder in folders):
+        check_data(config, [open_dataset(folder, verify=False) for folder in folders])
 
 
 def _check_counted(config: Config, datasets: Sequence[Dataset]) -> None:

@@ -1,4 +1,4 @@
-"""What the devices of a rank divide must be divisible, and be there to divide."""
+"""What devices of a rank and routing groups divide must be divisible, and be there to divide."""
 
 from jaxpipe.config.read import Config
 from jaxpipe.errors import ConfigError
@@ -11,7 +11,8 @@ def check_mesh_fits(config: Config, plan: Plan) -> None:
     """Check that a run can share its stages between the devices of each rank.
 
     Raises:
-        ConfigError: a mesh does not divide heads, sequences or microbatch.
+        ConfigError: a mesh does not divide heads, sequences or microbatch, or routing groups the
+            microbatch.
     """
     meshes = {
         (rank_mesh(plan, config.mesh, rank=rank), plan.pipeline(rank).microbatch)
@@ -30,6 +31,8 @@ def _check_parts(config: Config, mesh: MeshConfig, *, microbatch: int) -> None:
         for name in family_of(model).heads
     ]
     divides.append(("mesh.data", mesh.data, "plan.microbatch", microbatch))
+    groups = getattr(model, "routing_groups", 0) if getattr(model, "experts", 0) else 0
+    divides.append(("model.routing_groups", max(1, groups), "plan.microbatch", microbatch))
     if mesh.sequence_parallel:
         divides.append(("mesh.tensor", mesh.tensor, field, sequence))
     for name, parts, whole_field, size in divides:

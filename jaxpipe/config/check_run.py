@@ -1,9 +1,11 @@
 """Checks of a run before any rank computes: data, checkpoints, and what excludes each other."""
 
+from collections.abc import Collection
 from dataclasses import fields
 from pathlib import Path
 
 from jaxpipe.config.check_data import check_data
+from jaxpipe.config.check_order import check_same_order
 from jaxpipe.config.check_outer import check_same_outer
 from jaxpipe.config.checkpoint_place import check_place, place_of
 from jaxpipe.config.read import Config
@@ -14,32 +16,31 @@ from jaxpipe.models.catalogue import FAMILY
 from jaxpipe.runtime.checkpoint import Checkpoint, committed, newest_valid
 from jaxpipe.runtime.data import dataset_folder, open_dataset
 from jaxpipe.runtime.metrics.trackers import check_installed
+from jaxpipe.runtime.run_config import AllowedChange
 
 _MAY_CHANGE = frozenset({"dropout", "compute_dtype"})
 """Fields that may differ between a checkpoint's model and the run that resumes from it."""
 
 
 def check_run(
-    config: Config, *, resume: bool, found: Checkpoint | None = None
+    config: Config,
+    *,
+    resume: bool,
+    found: Checkpoint | None = None,
+    allowed: Collection[AllowedChange] = (),
 ) -> Checkpoint | None:
     """Check all that a run will read before any rank computes; reads every byte once.
 
     Returns the newest intact checkpoint for a run that resumes, else None; `found` is that one, if
-    it was found and verified before.
+    it was found and verified before. What is `allowed` may differ from it.
 
     Raises:
-        ConfigError: the sequence or the vocabulary does not fit the model, a tracker is not
-            installed, or the folder holds a run already.
+        ConfigError: the vocabulary does not fit the model, a tracker is not installed, or the
+            folder holds a run already.
         DataError: the dataset is missing, corrupt or too small.
-        CheckpointError: there is no checkpoint to resume from, or it is of another model.
+        CheckpointError: there is no checkpoint to resume from, or it is of another model
+            or of other samples.
     """
-    sequence = config.train.sequence or config.model.sequence
-    if sequence > config.model.sequence:
-        raise ConfigError(
-            f"`train.sequence` ({sequence}) must be at most `model.sequence` "
-            f"({config.model.sequence}), the positions of the model; lower the first or raise the "
-            "second"
-        )
     check_installed(config.run.trackers)
     check_data(config, [open_dataset(dataset_folder(folder)) for folder in config.data.folders])
     check_place(config)
@@ -49,6 +50,7 @@ def check_run(
         _check_model(config, checkpoint)
         check_same_outer(config, checkpoint)
         check_same_tuning(config, checkpoint)
+        check_same_order(config, checkpoint, allowed=allowed)
         return checkpoint
     if committed(store):
         field = "run.folder" if isinstance(store, Path) else "checkpoint.folder"

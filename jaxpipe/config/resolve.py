@@ -22,6 +22,22 @@ def cluster_from(config: Config) -> Cluster:
         raise ConfigError(f"`plan.cluster`: {error}") from error
 
 
+def check_settings(config: Config) -> None:
+    """Check what no plan would mend: it comes before a search.
+
+    Raises:
+        ConfigError: the sequence is longer than the model's, or two settings exclude each other.
+    """
+    sequence = config.train.sequence or config.model.sequence
+    if sequence > config.model.sequence:
+        raise ConfigError(
+            f"`train.sequence` ({sequence}) must be at most `model.sequence` "
+            f"({config.model.sequence}), the positions of the model; lower the first or raise the "
+            "second"
+        )
+    check_compatible(config)
+
+
 def check_plan_fits(config: Config, plan: Plan, *, source: str = "the plan") -> None:
     """Check that a plan is one for this configuration; errors name its `source`.
 
@@ -29,6 +45,7 @@ def check_plan_fits(config: Config, plan: Plan, *, source: str = "the plan") -> 
         ConfigError: two settings exclude each other, or the mesh or the outer loop does not fit.
         PlanError: the plan is for another model or batch, or has no such islands.
     """
+    check_settings(config)
     _check_same_model(config, plan, source=source)
     check_compatible(config, plan)
     check_mesh_fits(config, plan)

@@ -5,19 +5,22 @@
     prompts ─► tokens.generated ─► a token of each text ─► Continuation ─► text to show
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import jax
 import numpy as np
 
-from jaxpipe.config import model_from, saved_config
+from jaxpipe.config import Config, model_from, saved_config
 from jaxpipe.errors import ConfigError
 from jaxpipe.inference import tokens as drawing
 from jaxpipe.inference.sampling import Sampling
 from jaxpipe.runtime.checkpoint import open_checkpoint
 from jaxpipe.runtime.data import Tokenizer
 from jaxpipe.runtime.storage.object_folder import Folder
+
+logger = logging.getLogger(__name__)
 
 
 def _nothing(_: str) -> None:
@@ -72,8 +75,10 @@ def sample_texts(  # noqa: PLR0913 - the options of `jaxpipe generate`
     encoded = [np.asarray(tokenizer.encode(prompt), np.int64) for prompt in prompts]
     if not all(map(len, encoded)):
         raise ConfigError("`--prompt` must hold at least one token; it is empty")
+    config = saved_config(checkpoint)
+    _warn_of_untrained(config, longest=max(map(len, encoded)) + tokens)
     texts = [Continuation(tokenizer, stops) for _ in prompts]
-    precision = saved_config(checkpoint).run.matmul_precision
+    precision = config.run.matmul_precision
     with jax.default_matmul_precision(precision.jax_name):  # all of it: tokens come one by one
         steps = drawing.generated(model, params, encoded, num_tokens=tokens, sampling=sampling)
         for step in steps:
@@ -85,6 +90,18 @@ def sample_texts(  # noqa: PLR0913 - the options of `jaxpipe generate`
     for text in texts:
         text.rest()
     return [prompt + text.shown for prompt, text in zip(prompts, texts, strict=True)]
+
+
+def _warn_of_untrained(config: Config, *, longest: int) -> None:
+    """Warn of texts with positions that the run has not trained; an import may have before it."""
+    trained, known = config.train.sequence, config.model.sequence
+    if trained is not None and trained < min(longest, known):
+        logger.warning(
+            "`train.sequence` (%d) of the run is less than the %d tokens of a text: the run has "
+            "not trained the positions after it; give fewer `--tokens`, or train longer samples",
+            trained,
+            longest,
+        )
 
 
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"

@@ -26,7 +26,7 @@ class OuterConfig:
     outer loop off, 1 is a single island that follows the outer optimizer."""
     every: Annotated[int, Range(least=1)] = 30
     """Inner steps from one outer step to the next, H [steps]; divides `train.steps`."""
-    learning_rate: Annotated[float, Range(above=0)] = 0.7
+    learning_rate: Annotated[float, Range(above=0, most=1000)] = 0.7
     """Learning rate of the outer optimizer, eta. Published: 0.7, or tuned on a small model 0.4 for
     one island, 0.6 for two or four, 0.8 for eight."""
     momentum: Annotated[float, Range(least=0, below=1)] = 0.9

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from itertools import islice
+from math import prod
 from pathlib import Path
 from typing import TypeAlias
 
@@ -66,8 +67,62 @@ def default_plan(
         tied=tied,
     )
     plan = with_island_trees(plan, cluster.devices)
-    check_programs(plan)
+    _check_programs(plan, has_shares=config.shares is not None)
     return plan
+
+
+def _check_programs(plan: Plan, *, has_shares: bool) -> None:
+    _check_groups(plan, has_shares=has_shares)
+    try:
+        check_programs(plan)
+    except PlanError as error:
+        raise PlanError(_in_fields(str(error))) from error
+
+
+_FIELDS = {
+    "num_chunks": "plan.chunks",
+    "num_stages": "plan.stages",
+    "warmup": "plan.warmup",
+    "schedule": "plan.schedule_file",
+}
+
+
+def _in_fields(words: str) -> str:
+    """Return the words of an error about a plan with the fields of the section.
+
+    >>> _in_fields("`num_chunks` must be 1, and `num_microbatches` (3) more")
+    '`plan.chunks` must be 1, and the microbatches of a replica (3) more'
+    """
+    for name, field in _FIELDS.items():
+        words = words.replace(f"`{name}`", f"`{field}`")
+    return words.replace("`num_microbatches`", "the microbatches of a replica")
+
+
+def _check_groups(plan: Plan, *, has_shares: bool) -> None:
+    """Check that the ranks of a pipeline divide its microbatches, if its schedule groups them."""
+    if plan.schedule is not ScheduleKind.INTERLEAVED:
+        return
+    for replica, pipeline in enumerate(plan.pipelines):
+        num_ranks, microbatch = pipeline.num_ranks, pipeline.microbatch
+        if pipeline.num_microbatches % num_ranks == 0:
+            continue
+        if has_shares:
+            raise PlanError(
+                f"`plan.shares` gives replica {replica} {pipeline.num_samples} samples, which must "
+                f"be {_multiple(pipeline.num_samples, ranks=num_ranks, microbatch=microbatch)}"
+            )
+        sizes = {"replicas": plan.num_replicas, "ranks": num_ranks, "microbatch": microbatch}
+        raise PlanError(f"`train.batch` ({plan.batch}) must be {_multiple(plan.batch, **sizes)}")
+
+
+def _multiple(samples: int, **sizes: int) -> str:
+    """Return what a number of samples must be a multiple of, and the nearest such numbers."""
+    step = prod(sizes.values())
+    fitting = [n for n in (samples // step * step, -(-samples // step) * step) if n]
+    return (
+        f"a multiple of {' x '.join(sizes)} = {' x '.join(map(str, sizes.values()))} = {step} with "
+        f"{ScheduleKind.INTERLEAVED}; use {' or '.join(map(str, fitting))}"
+    )
 
 
 _DECISIONS = ("stages", "replicas", "microbatch", "schedule")

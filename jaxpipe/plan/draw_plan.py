@@ -104,6 +104,10 @@ def _schedules(plan: Plan, profile: Profile | None, *, num_columns: int) -> Iter
 
 
 def _gradients(plan: Plan) -> Iterator[str]:
+    tied = draw_tree(plan.sync_shared) if _sums_embedding(plan) else ""
+    if plan.num_replicas == 1 and tied:
+        yield f"all-reduce of gradients: {plan.all_reduce}, of the tied embedding over ranks {tied}"
+        return
     if plan.num_replicas == 1:
         yield "all-reduce of gradients: none, for there is one replica"
     elif plan.has_equal_cuts:
@@ -114,6 +118,13 @@ def _gradients(plan: Plan) -> Iterator[str]:
         for segment, tree in enumerate(plan.sync):
             layers = _layers(layers_of(plan.segments, segment))
             yield f"  {layers} over ranks {draw_tree(tree)}"
+    if tied:
+        yield f"  the tied embedding over ranks {tied}"
+
+
+def _sums_embedding(plan: Plan) -> bool:
+    """Return whether a tied embedding and its head are on different ranks, which sum gradients."""
+    return plan.tied and any(pipeline.num_ranks > 1 for pipeline in plan.pipelines)
 
 
 def _chunks(plan: Plan) -> str:

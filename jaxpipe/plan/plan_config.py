@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from math import inf
+from typing import Annotated
 
 from jaxpipe.collective import AllReduceKind, CodecLimit
+from jaxpipe.ranges import Range, check_ranges
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.topo.this_machine import THIS_MACHINE
+
+_COUNT = Range(least=1, most=2**31 - 1, why="programs and arrays count in 32 bits")
 
 
 class Replan(StrEnum):
@@ -37,11 +40,11 @@ class PlanConfig:
     devices: tuple[str, ...] = ()
     """Names of the devices that ranks 0, 1, ... use. Default: chosen by the planner; where `stages`
     and `replicas` are set, those of the cluster, in its order."""
-    stages: int | None = None
+    stages: Annotated[int | None, _COUNT] = None
     """Stages of the pipeline [stages]. Default: searched."""
-    replicas: int | None = None
+    replicas: Annotated[int | None, _COUNT] = None
     """Replicas of the pipeline: the degree of data parallelism [replicas]. Default: searched."""
-    microbatch: int | None = None
+    microbatch: Annotated[int | None, _COUNT] = None
     """Size of a microbatch [samples]. Default: searched."""
     schedule: ScheduleKind | None = None
     """Pipeline schedule. Default: searched."""
@@ -56,7 +59,7 @@ class PlanConfig:
     warmup: tuple[int, ...] | None = None
     """Forwards of each stage before its first backward [microbatches]; for `eager-1f1b`. Default:
     chosen by the schedule."""
-    chunks: int | None = None
+    chunks: Annotated[int | None, _COUNT] = None
     """Virtual stages per rank, for `interleaved-1f1b` [stages]; divides `stages`. Default: searched
     with the schedule; 1 where `schedule` is set."""
     schedule_file: str | None = None
@@ -64,7 +67,7 @@ class PlanConfig:
     all_reduce: AllReduceKind | None = None
     """Algorithm of the gradient all-reduce. Default: the fastest over the cluster's links,
     simulated."""
-    search_s: float = 2.0
+    search_s: Annotated[float, Range(above=0, most=1e9)] = 2.0
     """Seconds of the search for the fields that are not set, which `jaxpipe train` makes before it
     starts [s]. `jaxpipe plan` searches longer."""
     codecs: CodecLimit = CodecLimit.NONE
@@ -72,28 +75,18 @@ class PlanConfig:
     (`replan`), for its boundaries between stages."""
     replan: Replan = Replan.ASK
     """What follows when a link between hosts is slower than planned; needs `trace.links`."""
-    drift_factor: float = 2.0
+    drift_factor: Annotated[float, Range(above=1, most=1e9)] = 2.0
     """Factor of the planned seconds from which on a link is slow."""
-    drift_steps: int = 20
+    drift_steps: Annotated[int, _COUNT] = 20
     """Steps in a row that a link must be slow before it is reported [steps]."""
 
     def __post_init__(self) -> None:
         if self.file == "":
             object.__setattr__(self, "file", None)
-        for field in ("stages", "replicas", "microbatch", "chunks", "drift_steps"):
-            value = getattr(self, field)
-            if value is not None and value < 1:
-                raise ValueError(f"`{field}` must be at least 1, is {value}")
+        check_ranges(self)
         for field in ("cut", "cuts", "shares", "warmup"):
             if getattr(self, field) == ():
                 raise ValueError(f"`{field}` must not be empty; leave it out to have it searched")
-        if not 0 < self.search_s < inf:
-            raise ValueError(f"`search_s` must be above 0 and finite, is {self.search_s}")
-        if not 1 < self.drift_factor < inf:
-            raise ValueError(
-                f"`drift_factor` must be above 1 and finite, is {self.drift_factor}; or set "
-                f"`replan` to {Replan.NEVER}"
-            )
 
     @property
     def has_unlike_replicas(self) -> bool:

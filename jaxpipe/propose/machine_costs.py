@@ -76,7 +76,9 @@ def _profile(
     observe: Callable[[str], None] | None,
 ) -> tuple[Profile | None, str]:
     """Return the profile of the model and where it is from; None if it is not to be measured."""
-    sizes = _MICROBATCHES if config.plan.microbatch is None else (config.plan.microbatch,)
+    groups = max(1, getattr(config.model, "routing_groups", 0))  # they divide a microbatch
+    fixed = config.plan.microbatch
+    sizes = tuple(groups * size for size in _MICROBATCHES) if fixed is None else (fixed,)
     task = ProfileTask(
         model=trained_model(config),
         microbatches=sizes,

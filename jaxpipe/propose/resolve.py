@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxpipe.config import Config, check_plan_fits, cluster_from
-from jaxpipe.config.compatibility import check_compatible
+from jaxpipe.config import Config, check_plan_fits, check_settings, cluster_from
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan, read_plan
 from jaxpipe.propose.decided_plan import decided_plan
@@ -88,7 +87,7 @@ def _resolution(
         return Resolution(plan=read_plan(Path(config.plan.file), cluster), costed=config)
     if config.plan.is_decided:
         return Resolution(plan=decided_plan(config, cluster, model=model), costed=config)
-    check_compatible(config)  # before a search: no plan would mend it
+    check_settings(config)
     refusal: PlanError | None = None
     for costed, lines in machine_costs(config, cluster, observe=observe):
         try:

@@ -101,7 +101,7 @@ def check_training(request: TrainRequest) -> None:
         UserError: the input is wrong.
     """
     config = load_config(request.config, request.settings, notice=_notice)
-    prepared = prepare(config, resume=request.resume)
+    prepared = prepare(config, resume=request.resume, allowed=request.allow_changed)
     introduce_run(prepared)
     line = request.resume_line() if request.resume else next_line(*request.arguments)
     console.print(f"\nchecked; {line}", markup=False)
@@ -115,7 +115,7 @@ def _launch(request: TrainRequest, config: Config) -> int:
     """Prepare the run in its locked folder, and start its ranks; one rank needs no MPI."""
     # No thread touches the lock: this process has to fork.
     with locked(Path(config.run.folder), beats=False) as lock:
-        prepared = prepare(config, resume=request.resume)
+        prepared = prepare(config, resume=request.resume, allowed=request.allow_changed)
         if prepared.is_complete:
             report_complete(prepared)
             return 0

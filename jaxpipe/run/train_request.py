@@ -11,6 +11,7 @@ import msgspec
 from jaxpipe.errors import ConfigError
 from jaxpipe.run.terminal.console import next_line, set_words
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
+from jaxpipe.runtime.run_config import AllowedChange
 
 ENTRY = "jaxpipe.cli.train"
 """The module that a launcher or a supervisor starts in a process, with the words of a request."""
@@ -24,6 +25,7 @@ class TrainRequest:
     that makes the hooks of a rank, as `MODULE:FUNCTION`. `lock` is the token of the lock that the
     supervisor of a run over hosts holds. `is_supervised` says whether `jaxpipe run` has started
     this attempt, `plan_bytes` how many bytes of `plan.file` it sends to the input of rank 0.
+    `allow_changed` is what may differ from the checkpoint of a run that resumes.
     """
 
     config: Path
@@ -34,6 +36,7 @@ class TrainRequest:
     lock: str | None = None
     is_supervised: bool = False
     plan_bytes: int = 0
+    allow_changed: tuple[AllowedChange, ...] = ()
 
     @property
     def words(self) -> list[str]:
@@ -61,10 +64,14 @@ class TrainRequest:
         """
         if not self.is_supervised:
             longer = replace(self, settings=(*self.settings, *settings))
-            return next_line(*longer.arguments, "--resume")
+            return next_line(*longer.arguments, "--resume", *self._allowed)
         over = [] if self.lock is None else ["--hosts"]
         changes = set_words((*self.settings, *settings))
-        return next_line("run", self.config, *over, *changes, "--resume")
+        return next_line("run", self.config, *over, *changes, "--resume", *self._allowed)
+
+    @property
+    def _allowed(self) -> list[str]:
+        return ["--allow-changed", *self.allow_changed] if self.allow_changed else []
 
     @property
     def arguments(self) -> list[str]:

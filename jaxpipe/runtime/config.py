@@ -15,10 +15,10 @@ from jaxpipe.ranges import Range, check_ranges
 from jaxpipe.runtime.path_checks import check_url
 from jaxpipe.schedule.remat import Remat
 
-_AT_LEAST_0 = Range(least=0)
 _AT_LEAST_1 = Range(least=1)
 _PART = Range(above=0, most=1)
 _MOST_STEPS = 2**31 - 1
+_COUNT = Range(least=1, most=_MOST_STEPS, why="arrays count in 32 bits")
 _STEPS = Range(least=1, most=_MOST_STEPS, why="optimizers count steps in 32 bits")
 
 
@@ -52,9 +52,9 @@ class TrainConfig:
 
     steps: Annotated[int, _STEPS] = 100
     """Number of training steps [steps]; the learning rate decays until the last one."""
-    batch: Annotated[int, _AT_LEAST_1] = 16
+    batch: Annotated[int, _COUNT] = 16
     """Samples per step, over all replicas [samples]."""
-    sequence: Annotated[int | None, _AT_LEAST_1] = None
+    sequence: Annotated[int | None, _COUNT] = None
     """Length of a sample [tokens]; by default the maximum of the model."""
     remat: Remat | None = None
     """What a layer keeps of its forward for its backward (rematerialisation). Default: `none`; or
@@ -65,7 +65,7 @@ class TrainConfig:
     """Interval between lines on the terminal [steps]; `metrics.jsonl` has every step."""
     eval_every: Annotated[int, _AT_LEAST_1] = 50
     """Interval between measurements of the held-out loss [steps]."""
-    eval_batches: Annotated[int, _AT_LEAST_1] = 4
+    eval_batches: Annotated[int, _COUNT] = 4
     """Batches per measurement of the held-out loss [batches]."""
     frozen: tuple[str, ...] = ()
     """Patterns of parameters that never change, such as `embed.*` or `blocks.[0-3].*`, by their
@@ -149,9 +149,9 @@ class SampleConfig:
 
     prompt: str = "The "
     """The beginning of the text."""
-    tokens: Annotated[int, _AT_LEAST_0] = 200
+    tokens: Annotated[int, Range(least=0, most=_MOST_STEPS)] = 200
     """Length of the continuation [tokens]; 0 generates none."""
-    temperature: Annotated[float, _AT_LEAST_0] = 0.8
+    temperature: Annotated[float, Range(least=0, most=1e9)] = 0.8
     """Temperature of the distribution from which tokens are drawn; 0 takes the most likely one."""
 
     def __post_init__(self) -> None:

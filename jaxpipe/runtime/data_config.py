@@ -13,7 +13,7 @@ class DataSource:
 
     folder: str
     """A prepared dataset: a folder written by `jaxpipe data prepare`, or its URL."""
-    weight: Annotated[float, Range(above=0)] = 1.0
+    weight: Annotated[float, Range(above=0, most=1e9)] = 1.0
     """The share of the source in the tokens of training, relative to the weights of the others."""
 
     def __post_init__(self) -> None:

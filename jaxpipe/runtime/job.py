@@ -16,6 +16,7 @@ from jaxpipe.runtime.config import (
     TrainConfig,
 )
 from jaxpipe.runtime.data import Mixture
+from jaxpipe.runtime.data.order.position import SAMPLES, Position
 from jaxpipe.runtime.metrics.records import METRICS_FILE
 from jaxpipe.runtime.metrics.run_truth import RunTruth, truth_of
 from jaxpipe.runtime.rank_mesh import MeshConfig, first_device, rank_mesh
@@ -39,7 +40,7 @@ class Job:
     backward of the model without rematerialisation. `description`, configuration and versions, is
     saved with each checkpoint and with the metrics. `disks` says which ranks see the same run
     folder; None is one folder for all. `cluster` has the links that the plan is for; rank 0 alone
-    needs it, for its reports of links.
+    needs it, for its reports of links. `position` is where training reads the first sample.
     """
 
     model: Model
@@ -59,6 +60,15 @@ class Job:
     outer: OuterConfig = field(default_factory=OuterConfig)
     disks: Disks | None = None
     cluster: Cluster | None = None
+    position: Position = field(default_factory=Position)
+
+    def samples_read(self, step: int) -> int:
+        """The number of samples that are read after `step` steps."""
+        return self.position.first_sample(step, batch=self.train.batch)
+
+    def description_at(self, step: int) -> dict[str, Any]:
+        """The description that a checkpoint of `step` steps has, with the samples read."""
+        return {**self.description, SAMPLES: self.samples_read(step)}
 
     @property
     def folder(self) -> Path:

@@ -59,6 +59,13 @@ def choose_transport(
             return _with_nccl(base, plan, find_nccl(), timeout_s=run.timeout_s)
 
 
+def kind_of(transport: Transport) -> TransportKind:
+    """Return how the messages of a transport travel, whatever was configured."""
+    if isinstance(transport, NcclTransport):
+        return TransportKind.NCCL
+    return TransportKind.SHAPED if isinstance(transport, ShapedTransport) else TransportKind.MPI
+
+
 def pipeline_pairs(plan: Plan) -> tuple[tuple[int, int], ...]:
     """Return the pairs of ranks between which activations travel.
 

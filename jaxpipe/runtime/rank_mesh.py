@@ -6,7 +6,7 @@ from typing import Annotated
 from jaxpipe.plan import Plan, Sharing
 from jaxpipe.ranges import Range, check_ranges
 
-_AT_LEAST_1 = Range(least=1)
+_AT_LEAST_1 = Range(least=1, most=2**16, why="no host has more devices")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

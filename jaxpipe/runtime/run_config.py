@@ -8,7 +8,7 @@ from jaxpipe.ranges import Range, check_ranges
 from jaxpipe.runtime.path_checks import check_path
 
 _AT_LEAST_1 = Range(least=1)
-_POSITIVE = Range(above=0)
+_FACTOR = Range(above=0, most=1e9, why="longer waits overflow the clocks of the system")
 _SEED = Range(least=0, most=2**32 - 1, why="a key of JAX has 32 bits of the seed")
 _WAIT = Range(above=0, most=1e9, why="longer waits overflow the clocks of the system")
 
@@ -79,6 +79,14 @@ class Survival(StrEnum):
     """The other ranks continue in the same job, with a smaller plan; needs Open MPI, for ULFM."""
 
 
+class AllowedChange(StrEnum):
+    """What may differ from the checkpoint of a run that resumes, if its user allows it."""
+
+    DATA = "data"
+    """The samples and their order: a dataset, its weight, `data.pack`, `train.sequence` or
+    `run.seed`. The new order begins at its first sample."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """The folder of a run, its transport, its timeouts, and its behaviour on failures.
@@ -103,7 +111,7 @@ class RunConfig:
     keep_warm: bool = True
     """Whether silent MPI connections between hosts carry a byte every 0.1 s, if Linux would let
     them start slowly otherwise; no effect on results."""
-    link_scale: Annotated[float, _POSITIVE] = 1.0
+    link_scale: Annotated[float, _FACTOR] = 1.0
     """Factor on the latency and on the time per byte of all links; `shaped` transport only."""
     compute: ComputeKind = ComputeKind.REAL
     """Whether stages compute, or wait instead (a paced run, section `paced`)."""
@@ -144,10 +152,10 @@ class RunConfig:
 class PacedConfig:
     """How a paced run is scaled to this machine, and how long its computes last."""
 
-    message_scale: Annotated[float | None, _POSITIVE] = None
+    message_scale: Annotated[float | None, _FACTOR] = None
     """Factor on the size of every message, and on the bandwidth of every link; by default such
     that the largest message has 2 KiB."""
-    time_scale: Annotated[float, _POSITIVE] = 1.0
+    time_scale: Annotated[float, _FACTOR] = 1.0
     """Real seconds per emulated second."""
     profile: str | None = None
     """A measured profile from which computes take their duration; by default it follows from their
@@ -155,7 +163,7 @@ class PacedConfig:
     profile_of: tuple[str, ...] = ()
     """Measured profiles of GPU types of the cluster, as `GPU=FILE`, in place of `profile`. Other
     types are scaled from the first by their peaks."""
-    tflops: Annotated[float | None, _POSITIVE] = None
+    tflops: Annotated[float | None, Range(above=0, most=1e6)] = None
     """Throughput of devices for which the cluster states none [TFLOP/s]; by default they are an
     error, if there is no profile."""
     ideal: bool = False

@@ -26,6 +26,7 @@ from jaxpipe.runtime.checkpoint.own_disks.copies import copies_of
 from jaxpipe.runtime.checkpoint.own_disks.fetch import gather_on_rank_0
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot
 from jaxpipe.runtime.config import LinkDetail
+from jaxpipe.runtime.data.order.position import ORDER, position_after
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.kept_metrics import restore_metrics, with_metrics
@@ -40,6 +41,7 @@ from jaxpipe.runtime.metrics.records import (
 from jaxpipe.runtime.metrics.step_result import StepEnd
 from jaxpipe.runtime.metrics.trace_file import gather_trace, write_trace
 from jaxpipe.runtime.metrics.trackers import TrackedRun, Trackers
+from jaxpipe.runtime.open_transport import kind_of
 from jaxpipe.runtime.outer.met_islands import met
 from jaxpipe.runtime.outer.outer_loop import OuterEnd, OuterLoop
 from jaxpipe.runtime.outer.outer_snapshot import outer_snapshot, start_outer
@@ -106,6 +108,7 @@ def train(
     watch = watch or start_watchdog(job, rank=transport.rank)
     last_state = last_state or LastState()
     log = MessageLog(rank=transport.rank)
+    job = _as_it_runs(job, transport, checkpoint)
     if job.trace.links is not LinkDetail.NONE:
         transport = LoggedTransport(transport, log)
     if transport.rank == 0:
@@ -158,6 +161,17 @@ def train(
     if last_step < job.train.steps:
         return Stopped(step=last_step, checkpoint=latest(job.checkpoints))
     return _outcome(job, trace)
+
+
+def _as_it_runs(job: Job, transport: Transport, checkpoint: Saved | None) -> Job:
+    """Return the job with what is known since its ranks have begun: its position, its transport."""
+    # Without GPUs, messages of `nccl` go over MPI.
+    job = replace(job, description={**job.description, "transport": kind_of(transport).value})
+    if checkpoint is None:
+        return job
+    order = job.description.get(ORDER, {})
+    position = position_after(checkpoint.metadata, step=checkpoint.step, order=order)
+    return replace(job, position=position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,7 @@ def snapshot(worker: Worker, state: TrainState, *, step: int) -> Snapshot:
             first_layer = job.plan.layers(stage, replica=0).start
             tensors = _tensors(trained.params, moments, first_layer=first_layer)
             shards[f"stage-{stage}"] = {name: np.array(tensor) for name, tensor in tensors.items()}
-    metadata = {**job.description, **to_metadata(state)}
+    metadata = {**worker.whole.description_at(step), **to_metadata(state)}
     return Snapshot(step=step, shards=shards, metadata=metadata)
 
 

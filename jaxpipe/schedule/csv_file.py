@@ -110,9 +110,7 @@ def parse_schedule(lines: Sequence[str], *, source: str, num_stages: int) -> Sch
     compute = tuple(tuple(program) for program in programs)
     _check_whole(compute, rows, num_stages=num_stages)
     # Before the full check, which names stages: this error names the cell in the file.
-    for cells, position in zip(rows, reach(compute), strict=True):
-        if position < len(cells):
-            raise cells[position].refusal("a schedule has no deadlock", "never runs; move it")
+    _check_order(compute, rows)
     check(lower(compute, tied=False, num_replicas=1))  # reductions cannot be wrong in a file
     return compute
 
@@ -187,6 +185,19 @@ def _check_whole(compute: Schedule, rows: list[tuple[_Cell, ...]], *, num_stages
                     f"{row[0].source}, row {row[0].row} lacks `{cell}`: every microbatch passes "
                     "once each way; add it"
                 )
+
+
+def _check_order(compute: Schedule, rows: list[tuple[_Cell, ...]]) -> None:
+    """Refuse a schedule with a deadlock, by a cell of the rank whose order causes it."""
+    sizes = tuple(map(len, compute))
+    positions = reach(compute)
+    if positions == sizes:
+        return
+    waiting = [rank for rank, position in enumerate(positions) if position < sizes[rank]]
+    # The others wait for it; if it takes several, any of them.
+    culprit = next((r for r in waiting if reach(compute, unordered=r) == sizes), waiting[0])
+    cell = rows[culprit][positions[culprit]]
+    raise cell.refusal("a schedule has no deadlock", "never runs; move it")
 
 
 def _halves(full: Instruction) -> tuple[Instruction, Instruction]:

@@ -110,8 +110,11 @@ def _other_ends(instruction: Instruction, *, num_ranks: int, num_stages: int) ->
     return ()
 
 
-def reach(compute: Schedule) -> tuple[int, ...]:
+def reach(compute: Schedule, *, unordered: int | None = None) -> tuple[int, ...]:
     """Return for each rank the position of the first compute that never runs.
+
+    The computes of the `unordered` rank run as soon as they can: of a schedule that then runs, it
+    is the order of that rank which is wrong.
 
     It is the length of the program if all of it runs. A compute that can run stays able to run, so
     one execution, in any order, decides.
@@ -127,6 +130,11 @@ def reach(compute: Schedule) -> tuple[int, ...]:
     while num_made_before < len(made):
         num_made_before = len(made)
         for rank, program in enumerate(compute):
+            if rank == unordered:
+                ready = [i for i in program if made.issuperset(inputs(i, num_stages=num_stages))]
+                made.update(map(output, ready))
+                positions[rank] = len(ready)
+                continue
             positions[rank] = _advance_compute(
                 program, position=positions[rank], made=made, num_stages=num_stages
             )

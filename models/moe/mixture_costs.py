@@ -44,7 +44,7 @@ class MixtureFlops:
 def mixture_flops(config: GptConfig, *, batch: int, sequence: int) -> MixtureFlops:
     """Return the FLOPs of one mixture."""
     routing = _routing(config)
-    batch, sequence = routing.grouped(batch, sequence)
+    batch, sequence = _grouped(routing, batch, sequence)
     rows, tokens = batch * _rows(routing, sequence), batch * sequence
     masks = 0 if _is_sorted(routing) else 2 * sequence * rows * config.dim
     kernel = 2 * rows * config.dim * config.hidden
@@ -70,7 +70,7 @@ def mixture_residual_bytes(config: GptConfig, *, batch: int, sequence: int) -> i
     two masks and the numbers of the chosen experts, or for sorted tokens their order.
     """
     routing = _routing(config)
-    batch, sequence = routing.grouped(batch, sequence)
+    batch, sequence = _grouped(routing, batch, sequence)
     num_bytes, rows = DTYPE_BYTES[config.compute_dtype], _rows(routing, sequence)
     choices = sequence * routing.experts_per_token
     residuals = 2 * rows * (config.dim + config.hidden) * num_bytes
@@ -95,6 +95,12 @@ def router_residual_bytes(config: GptConfig, *, batch: int, sequence: int) -> in
 def _routing(config: GptConfig) -> Routing:
     assert config.routing is not None, config
     return config.routing
+
+
+def _grouped(routing: Routing, batch: int, sequence: int) -> tuple[int, int]:
+    """Return the routing groups of a batch and their tokens; of one sample, it is a group."""
+    is_part = batch % max(1, routing.groups) != 0
+    return (batch, sequence) if is_part else routing.grouped(batch, sequence)
 
 
 def _rows(routing: Routing, sequence: int) -> int:

@@ -51,6 +51,22 @@ def test_a_dataset_is_not_overwritten(text: Path, capsys: pytest.CaptureFixture[
     assert prepare(text, "--if-missing") == 0
 
 
+def test_a_dataset_of_other_options_does_not_count_as_there(
+    text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prepare(text, "--vocabulary", "280") == 0
+    assert prepare(text, "--vocabulary", "300", "--if-missing") == 0  # the text may be too short
+    other = text.with_name("other.txt")
+    other.write_text("others")
+    for words, refusal in (
+        (("--vocabulary", "270"), "`--vocabulary` (270) must be as in "),
+        ((), "`--tokenizer` (bytes) must be as in "),
+        (("--vocabulary", "280", "--source", str(other)), f"`--source` ({other}) must be as in "),
+    ):
+        assert prepare(text, *words, "--if-missing") == 2
+        assert refusal in capsys.readouterr().err
+
+
 def test_contradictions_and_missing_text_are_refused(
     text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

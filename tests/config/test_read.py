@@ -134,7 +134,10 @@ def test_data_may_be_a_mixture():
             {"sources": [{"folder": "b"}, {"folder": "b"}]},
             "`data.sources` has a folder twice .b, b.;",
         ),
-        ({"sources": [{"folder": "b", "weight": 0}]}, "`weight` must be above 0, not 0"),
+        (
+            {"sources": [{"folder": "b", "weight": 0}]},
+            "`weight` must be above 0 and at most .*, not 0",
+        ),
         ({"sources": [{"folder": ""}]}, "`folder` must be a path of 1"),
         (
             {"sources": [{"folder": "b", "wieght": 2}]},

@@ -123,7 +123,10 @@ def test_no_fragment_of_a_whole_model_is_empty(num_fragments: int, num_layers: i
         ({"islands": 2, "fragments": 4}, "`fragments` (4) must divide `every` (30)"),
         ({"islands": 2, "delay": 30}, "`delay` (30) must be below `every` / `fragments` (30)"),
         ({"islands": 2, "delay": -1}, "`delay` must be at least 0, not -1"),
-        ({"islands": 2, "learning_rate": 0.0}, "`learning_rate` must be above 0, not 0.0"),
+        (
+            {"islands": 2, "learning_rate": 0.0},
+            "`learning_rate` must be above 0 and at most 1000, not 0.0",
+        ),
         ({"islands": 2, "momentum": 1.0}, "`momentum` must be from 0 to below 1, not 1.0"),
         ({"islands": 2, "momentum": float("nan")}, "`momentum` must be from 0 to below 1, not nan"),
         ({"islands": 2, "local_fraction": -0.1}, "`local_fraction` must be from 0 to below 1"),

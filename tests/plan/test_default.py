@@ -86,7 +86,7 @@ def test_ranks_take_the_devices_that_are_named():
 @pytest.mark.parametrize("field", ["stages", "replicas", "microbatch", "chunks"])
 def test_a_plan_needs_positive_numbers(field: str):
     numbers = {"stages": 1, "replicas": 1, "microbatch": 1, "chunks": 1} | {field: 0}
-    with pytest.raises(ValueError, match=f"`{field}` must be at least 1, is 0"):
+    with pytest.raises(ValueError, match=f"`{field}` must be from 1 to 2147483647, not 0"):
         decided(
             stages=numbers["stages"],
             replicas=numbers["replicas"],
@@ -116,10 +116,19 @@ def test_a_plan_needs_positive_numbers(field: str):
             decided(stages=3, chunks=2),
             r"`plan.stages` \(3\) must be a multiple of `plan.chunks` \(2\)",
         ),
-        (decided(chunks=2), r"`num_chunks` must be 1 for the schedule 1f1b"),
+        (decided(chunks=2), r"`plan.chunks` must be 1 for the schedule 1f1b"),
         (
             decided(stages=6, chunks=2, schedule=ScheduleKind.INTERLEAVED),
-            r"`num_microbatches` \(4\) must be a multiple of the 3 ranks",
+            r"`train.batch` \(8\) must be a multiple of .* = 2 x 3 x 1 = 6 with .*; use 6 or 12",
+        ),
+        (
+            decided(
+                stages=6,
+                chunks=2,
+                schedule=ScheduleKind.INTERLEAVED,
+                shares=(3, 5),
+            ),
+            r"`plan.shares` gives replica 1 5 samples, which .* = 3 x 1 = 3 with .*; use 3 or 6",
         ),
     ],
 )

@@ -17,6 +17,7 @@ replica 1  rank 2 on virginia-0:0   rank 3 on virginia-1:0
 activations cross links of up to 1 ms and down to 5 Gbps
 gradients cross links of up to 11 ms and down to 1.12 Gbps
 all-reduce of gradients: tree, for stage 0 over ranks (0 2)
+  the tied embedding over ranks ((0 1) (2 3))
 
 schedule gpipe, 2 microbatches: theoretical bubble 40.0% (backward = 2 forwards, equal layers, no \
 network), at most 2, 2 microbatches live
@@ -30,6 +31,17 @@ def test_a_plan_is_drawn():
     cluster = load("two-region")
     plan = default_plan(config, cluster, num_layers=3, batch=4, tied=True)
     assert draw_plan(plan, cluster) == EXPECTED
+
+
+def test_a_tied_embedding_is_summed_by_one_replica_too():
+    config = decided(stages=2, replicas=1)
+    cluster = load("two-region")
+    tied, untied = (
+        draw_plan(default_plan(config, cluster, num_layers=3, batch=4, tied=tied), cluster)
+        for tied in (True, False)
+    )
+    assert "\nall-reduce of gradients: tree, of the tied embedding over ranks (0 1)\n" in tied
+    assert "\nall-reduce of gradients: none, for there is one replica\n" in untied
 
 
 EXPECTED_CHUNKS = """\

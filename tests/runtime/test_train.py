@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
 from jaxpipe.runtime.stage.compile import compile_stage
 from jaxpipe.trace import Lane, read_chrome, summarise
@@ -80,6 +81,24 @@ def test_a_resumed_run_repeats_the_losses_bit_by_bit(
     assert losses(resumed) == losses(expected)
     assert [m.grad_norm for m in resumed] == [m.grad_norm for m in expected]
     assert resumed[-1].eval_loss == expected[-1].eval_loss
+
+
+@pytest.mark.parametrize(
+    ("sections", "samples"),
+    [({"train": {"batch": 4}}, 2 * 8 + 2 * 4), ({"run": {"seed": 2}}, 2 * 8)],
+    ids=["another batch continues", "another order begins"],
+)
+def test_the_samples_of_a_resumed_run_are_counted(
+    reference: Path,
+    tmp_path: Path,
+    dataset: Path,
+    sections: dict[str, dict[str, Any]],
+    samples: int,
+):
+    folder = interrupted(reference, tmp_path / "run")
+    tree = tiny_tree(folder, dataset)
+    run_tree({name: {**tree[name], **sections.get(name, {})} for name in tree}, resume=True)
+    assert open_checkpoint(latest(folder)).metadata["samples"] == samples
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,8 @@ def test_rows_of_a_file_are_ranks_with_their_chunks(tmp_path: Path):
         ("F0.0,F0.1,B0.1\n", 2, "row 1 lacks `B0.0`"),
         ("F0,W0,I0\n", 1, "row 1, column 2, `W0` never runs; move it"),
         ("F0,B0,F1,B1\nF0,F1,B0,B1\n", 2, "row 1, column 2, `B0` never runs; move it"),
+        # Row 1 waits, too, but for row 2.
+        ("F0,F1,B0,B1\nF1,B0,F0,B1\n", 2, "row 2, column 2, `B0` never runs; move it"),
     ],
 )
 def test_a_file_that_is_no_whole_step_is_refused(

@@ -4,17 +4,19 @@ This happens once per run: in the launcher, or on rank 0 if the user's own MPI l
 the ranks. The plan is written to `plan.toml` in the run folder (`jaxpipe.plan.plan_file`).
 """
 
+import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from jaxpipe.config import (
     Config,
+    check_here,
     check_paced,
     check_run,
     cluster_from,
-    is_tuned,
     keep_inputs,
-    tuned_model_from,
+    notices_of,
 )
 from jaxpipe.errors import ConfigError
 from jaxpipe.plan import Plan, ResolvedPlan, draw_plan, resolved_plan_text
@@ -23,9 +25,10 @@ from jaxpipe.propose.resolve import resolve
 from jaxpipe.run.drift.new_plan import clear_adopted
 from jaxpipe.run.folder.output_files import announce_replaced
 from jaxpipe.run.terminal.console import console, next_line
+from jaxpipe.run.verdict import check_can_run
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.metrics.records import METRICS_FILE, TRACE_FILE
-from jaxpipe.runtime.run_config import ComputeKind, RunConfig, TransportKind
+from jaxpipe.runtime.run_config import AllowedChange, ComputeKind, RunConfig, TransportKind
 from jaxpipe.runtime.watchdog import clear_cause, clear_ended, clear_heartbeats
 from jaxpipe.topo import Cluster
 
@@ -63,6 +66,7 @@ def prepare(
     resume: bool,
     found: Checkpoint | None = None,
     num_ranks: int | None = None,
+    allowed: Collection[AllowedChange] = (),
 ) -> Prepared:
     """Resolve the plan and check the run; changes nothing.
 
@@ -79,9 +83,9 @@ def prepare(
     if config.run.compute is ComputeKind.PACED:
         check_paced(config, resume=resume)
     else:
-        checkpoint = check_run(config, resume=resume, found=found)
-        if is_tuned(config):
-            tuned_model_from(config)  # refuses patterns that match nothing
+        check_can_run(config, plan, cluster, environment=os.environ)
+        check_here(config, plan, os.environ)  # ranks of any cluster, which may be emulated
+        checkpoint = check_run(config, resume=resume, found=found, allowed=allowed)
     return Prepared(
         config=config,
         plan=plan,
@@ -161,6 +165,8 @@ def introduce_run(prepared: Prepared) -> None:
     if prepared.choices:
         console.print("\n".join((*prepared.choices, "")), markup=False)
     introduce(prepared.config, prepared.plan, prepared.cluster)
+    for line in notices_of(prepared.config):
+        console.print(f"\n{line}", markup=False)
     if prepared.checkpoint is not None:
         console.print(f"\n{resume_notice(prepared.checkpoint, prepared.config)}", markup=False)
 

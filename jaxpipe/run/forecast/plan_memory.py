@@ -23,6 +23,7 @@ from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.runtime.rank_mesh import MeshConfig, rank_mesh
 from jaxpipe.schedule import Remat
 from jaxpipe.topo import Cluster, Device
+from jaxpipe.topo.this_machine import THIS_MACHINE
 
 if TYPE_CHECKING:  # it imports jax, for which the memory of other runs need not wait
     from jaxpipe.run.forecast.tuned_memory import TunedMemory
@@ -148,8 +149,11 @@ def _with_parameters(needs: StageMemory, number: int, each: BytesPerParameter) -
     )
 
 
-def memory_lines(memory: Sequence[RankMemory]) -> Iterator[str]:
-    """Yield a table of the ranks: their parameters, what they need and what their devices have."""
+def memory_lines(memory: Sequence[RankMemory], *, shared_room: int | None = None) -> Iterator[str]:
+    """Yield a table of the ranks: their parameters, what they need and what their devices have.
+
+    Of cores, the last line has the bytes that they share.
+    """
     shared = " and".join(filter(None, dict.fromkeys(of_mesh(each.mesh) for each in memory)))
     yield f"memory{shared} (estimated, without the temporaries of XLA)"
     for each in memory:
@@ -158,11 +162,15 @@ def memory_lines(memory: Sequence[RankMemory]) -> Iterator[str]:
         stages = f"stage {', '.join(map(str, each.stages))}"
         state = each.needs.total - each.needs.activations
         room = "unknown" if each.room_bytes == inf else _size(each.room_bytes)
+        of_room = f" of {room}" if shared_room is None else ""
         yield (
             f"{ranks:<16}{stages:<12}{each.num_parameters / 1e6:>9,.2f} M parameters   "
             f"state {_size(state):>9} + activations {_size(each.needs.activations):>9} = "
-            f"{_size(each.needs.total):>9} of {room}"
+            f"{_size(each.needs.total):>9}{of_room}"
         )
+    if shared_room is not None:
+        needed = sum(len(each.ranks) * each.needs.total for each in memory)
+        yield f"all ranks need {_size(needed)} of the {_size(shared_room)} that cores share"
     unknown = sum(device.memory_bytes is None for each in memory for device in each.devices)
     if unknown:
         yield f"not checked on {unknown} devices of unknown memory: add `memory_gib` to their hosts"
@@ -183,22 +191,39 @@ def of_mesh(mesh: MeshConfig) -> str:
     return f" of each of the {mesh.num_devices} devices of a rank, {words}"
 
 
-def check_memory(memory: Sequence[RankMemory]) -> None:
+def shared_bytes(cluster: Cluster) -> int | None:
+    """Return the memory that the cores of this machine share; None for other devices."""
+    sizes = [device.memory_bytes for device in cluster.devices if device.gpu is None]
+    if cluster.name != THIS_MACHINE or len(sizes) < len(cluster) or None in sizes:
+        return None
+    return sum(filter(None, sizes))
+
+
+def check_memory(memory: Sequence[RankMemory], *, shared_room: int | None = None) -> None:
     """Check that every rank fits into its device; one of unknown memory fits everything.
+
+    Cores have no memory of their own: all ranks together have to fit into the `shared_room`.
 
     Raises:
         PlanError: a rank does not fit.
     """
-    for each in memory:
-        if each.needs.total > each.room_bytes:
-            sizes = [device.memory_bytes for device in each.devices]
-            place = sizes.index(int(each.room_bytes))
-            name = each.devices[place].name
+    fix = 'raise `plan.stages`, lower `plan.microbatch`, or set `train.remat` to "full"'
+    if shared_room is not None:
+        needed = sum(len(row.ranks) * row.needs.total for row in memory)
+        if needed > shared_room:
             raise PlanError(
-                f"a rank fits into the memory of its device: rank {each.ranks[place]} needs "
-                f"{_size(each.needs.total)} on a device (estimated), {name!r} has "
-                f"{_size(each.room_bytes)}; raise `plan.stages`, lower `plan.microbatch`, "
-                'or set `train.remat` to "full"'
+                f"`memory_gib` of this machine ({_size(shared_room)}) must be at least what all "
+                f"ranks need together, {_size(needed)} (estimated); {fix}"
+            )
+        return
+    for row in memory:
+        if row.needs.total > row.room_bytes:
+            sizes = [device.memory_bytes for device in row.devices]
+            number = sizes.index(int(row.room_bytes))
+            raise PlanError(
+                f"a rank fits into the memory of its device: rank {row.ranks[number]} needs "
+                f"{_size(row.needs.total)} on a device (estimated), "
+                f"{row.devices[number].name!r} has {_size(row.room_bytes)}; {fix}"
             )
 
 

@@ -177,7 +177,13 @@ def _prepared(start: Start, held: ExitStack, *, num_started: int) -> Start:
     held.enter_context(locked(Path(start.config.run.folder), token=start.request.lock))
     place, resume = start.place, start.request.resume
     found = None if place is None else place.checkpoint(Path(start.config.run.folder))
-    prepared = prepare(start.config, resume=resume, found=found, num_ranks=num_started)
+    prepared = prepare(
+        start.config,
+        resume=resume,
+        found=found,
+        num_ranks=num_started,
+        allowed=start.request.allow_changed,
+    )
     here = LaunchedRank(rank=0, num_ranks=num_started)
     check_launched_rank(here, num_ranks=prepared.plan.num_ranks)
     if prepared.is_complete:

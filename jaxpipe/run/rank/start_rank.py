@@ -10,7 +10,7 @@
 import os
 from pathlib import Path
 
-from jaxpipe.config import Config, check_paced, check_plan_fits
+from jaxpipe.config import Config, check_here, check_paced, check_plan_fits
 from jaxpipe.plan import ResolvedPlan, read_resolved_plan
 from jaxpipe.run.folder.prepare_run import Prepared
 from jaxpipe.run.train_request import TrainRequest, load_hooks
@@ -70,6 +70,7 @@ def _launched_plan(
         check_launched_rank(here, num_ranks=num_ranks)
     if resolved is not None:
         check_plan_fits(config, resolved.plan, source=str(request.plan))
+    check_here(config, None if resolved is None else resolved.plan, os.environ)
     if config.run.compute is ComputeKind.PACED:
         check_paced(config, resume=request.resume)
     if config.run.survive is Survival.SHRINK:

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -102,15 +102,13 @@ class MetricsFile:
         truth: str = "",
         key: str = "",
     ) -> None:
-        lines = _lines(path)
-        rows = [json.loads(line) for line in lines]
+        rows = list(_rows(path))
         earlier = rows if first_step > 0 else []
         self.key = next((row["key"] for row in earlier if row.get("key")), key)
         # Files call it "told_step", also those of earlier versions: the name in them stays.
         logged = (max(row.get("step", 0), row.get("told_step", 0)) for row in earlier)
         self.logged_step = max(logged, default=0)
-        pairs = zip(lines, rows, strict=True)
-        lines_before = [line for line, row in pairs if row.get("step", 0) <= first_step]
+        lines_before = [json.dumps(row) for row in rows if row.get("step", 0) <= first_step]
         path.parent.mkdir(parents=True, exist_ok=True)
         # Replaced as a whole: a crash in between must not lose the lines of earlier steps.
         draft = path.with_suffix(".tmp")
@@ -156,30 +154,63 @@ class MetricsFile:
 
 def read_metrics(path: Path) -> list[StepMetrics]:
     """Return the steps of a metrics file, in order."""
-    rows = [json.loads(line) for line in _lines(path)]
-    return [msgspec.convert(row, StepMetrics) for row in rows if "run" not in row]
+    return [msgspec.convert(row, StepMetrics) for row in _rows(path) if "run" not in row]
 
 
 def last_step(path: Path) -> int:
     """Return the last step of a metrics file, 0 if it has none."""
-    return max((json.loads(line).get("step", 0) for line in _lines(path)), default=0)
+    return max((row.get("step", 0) for row in _rows(path)), default=0)
 
 
 def read_description(path: Path) -> dict[str, Any] | None:
     """Return the description by the last attempt that wrote to the file, None if there is none."""
-    rows = [json.loads(line) for line in _lines(path)]
-    described = [row["run"] for row in rows if "run" in row]
+    described = [row["run"] for row in _rows(path) if "run" in row]
     return described[-1] if described else None
 
 
 def read_truth(path: Path) -> str:
     """Return whether the figures are measured or emulated, as the last attempt wrote it."""
-    rows = [json.loads(line) for line in _lines(path)]
-    return next((row["truth"] for row in reversed(rows) if row.get("truth")), "")
+    return next((row["truth"] for row in reversed(list(_rows(path))) if row.get("truth")), "")
 
 
-def _lines(path: Path) -> list[str]:
-    """Return the complete lines; a rank that was killed may have left half of one."""
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the complete lines that are a description or a step, and warn of damaged ones.
+
+    A rank that was killed may have left half of the last line.
+    """
     if not path.exists():
-        return []
-    return [line for line in path.read_text().splitlines() if line.endswith("}")]
+        return
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        if not line.endswith(b"}"):
+            continue
+        try:
+            row = json.loads(line)
+            _check_row(row)
+        except (ValueError, RecursionError, msgspec.ValidationError) as error:
+            logger.warning("`%s`, line %d is damaged, and left out: %s", path, number, error)
+            continue
+        yield row
+
+
+def _check_row(row: Any) -> None:
+    """Check that a row is a step, of training or paced, or describes an attempt.
+
+    Raises:
+        ValueError: it is neither; msgspec's error is one.
+    """
+    if isinstance(row, dict) and "run" in row:
+        msgspec.convert(row, _Header)
+    elif isinstance(row, dict) and "real_s" in row:
+        msgspec.convert(row, PacedMetrics)
+    else:
+        msgspec.convert(row, StepMetrics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Header:
+    """The line of an attempt; those of older versions have a part of it."""
+
+    run: dict[str, Any]
+    truth: str = ""
+    key: str = ""
+    told_step: int = 0

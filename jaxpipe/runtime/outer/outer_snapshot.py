@@ -87,7 +87,7 @@ def outer_snapshot(loop: OuterLoop, state: TrainState, *, step: int) -> Snapshot
         own_counters = counters(to_metadata(state))
         shards[f"island-{island.number}"] = {of_island(island.number, COUNTERS): own_counters}
     metadata = {
-        **worker.whole.description,
+        **worker.whole.description_at(step),
         **to_metadata(state),
         IN_SYNC: loop.is_in_sync(step),
         IN_FLIGHT: sorted(loop.in_flight),

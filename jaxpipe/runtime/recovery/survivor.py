@@ -35,6 +35,7 @@ from jaxpipe.errors import CheckpointError, RunError, printable
 from jaxpipe.runtime.checkpoint import newest_valid
 from jaxpipe.runtime.checkpoint.own_disks.available import newest_available
 from jaxpipe.runtime.checkpoint.resume import resumed_state
+from jaxpipe.runtime.data.order.position import SAMPLES
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.step_result import StepEnd
 from jaxpipe.runtime.recovery.last_state import LastState
@@ -230,7 +231,8 @@ def _own_state(last_state: LastState) -> tuple[dict[str, np.ndarray] | None, dic
     if trained is None:
         return None, {}
     ended = None if trained.ended is None else msgspec.to_builtins(trained.ended)
-    metadata = {**to_metadata(trained.state), _ENDED: ended}
+    samples = trained.worker.whole.samples_read(trained.step)
+    metadata = {**to_metadata(trained.state), SAMPLES: samples, _ENDED: ended}
     return own_tensors(trained.worker, trained.state), metadata
 
 

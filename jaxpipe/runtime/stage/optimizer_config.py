@@ -11,6 +11,9 @@ from jaxpipe.ranges import Range, check_ranges
 
 _AT_LEAST_1 = Range(least=1)
 _POSITIVE = Range(above=0)
+_DECAYS = "times the learning rate, it is a part of a parameter"
+_RATE = Range(above=0, most=1000, why="a larger update leaves nothing of a parameter")
+_SCALE = Range(least=1, most=2.0**126, why="a scaled loss is a float32")
 _PART = Range(above=0, most=1)
 _FRACTION = Range(least=0, most=1)
 _DECAY_RATE = Range(least=0, below=1)
@@ -102,7 +105,7 @@ class OptimizerConfig:
     """How the learning rate changes after the warm-up."""
     decay_fraction: Annotated[float, _PART] = 0.2
     """The part of all steps in which the learning rate of `wsd` decreases."""
-    learning_rate: Annotated[float, _POSITIVE] = 1e-3
+    learning_rate: Annotated[float, _RATE] = 1e-3
     """Peak of the learning rate, after the warm-up."""
     warmup_steps: Annotated[int, _COUNTED_STEPS] = 20
     """Duration of the linear warm-up [steps]; 0 starts at the peak."""
@@ -112,9 +115,9 @@ class OptimizerConfig:
     """Decay rate of the first moment, per step; the momentum of `sgd` and of `muon`."""
     beta2: Annotated[float, _DECAY_RATE] = 0.95
     """Decay rate of the second moment, per step; of the only one of `lion`."""
-    epsilon: Annotated[float, _POSITIVE] = 1e-8
+    epsilon: Annotated[float, Range(above=0, most=1, why="it is for a second moment near 0")] = 1e-8
     """Added to the square root of the second moment, against division by zero."""
-    weight_decay: Annotated[float, Range(least=0, most=1000)] = 0.1
+    weight_decay: Annotated[float, Range(least=0, most=1000, why=_DECAYS)] = 0.1
     """Decoupled weight decay, times the learning rate."""
     decayed: Decayed = Decayed.MATRICES
     """The parameters with weight decay."""
@@ -138,14 +141,14 @@ class LossScaleConfig:
 
     enabled: bool | None = None
     """Whether the loss is scaled; by default only if `model.compute_dtype` is float16."""
-    initial: Annotated[float, _AT_LEAST_1] = 2.0**16
+    initial: Annotated[float, _SCALE] = 2.0**16
     """Scale of the first step, from 1 to `largest`."""
-    factor: Annotated[float, Range(above=1)] = 2.0
+    factor: Annotated[float, Range(above=1, most=2.0**126)] = 2.0
     """Divides the scale after a step that overflows, but never below 1; multiplies it after
     `growth_steps` steps without overflow."""
     growth_steps: Annotated[int, _AT_LEAST_1] = 2000
     """Steps in a row without overflow before the scale grows [steps]."""
-    largest: Annotated[float, _AT_LEAST_1] = 2.0**24
+    largest: Annotated[float, _SCALE] = 2.0**24
     """Maximum of the scale."""
 
     def __post_init__(self) -> None:

@@ -9,11 +9,12 @@ NO_STEP = -1
 
 
 def train_step_batch(job: Job, *, rank: int, step: int) -> StepBatch:
-    """Return the samples of a rank in a training step; they depend on seed and step alone."""
+    """Return the samples of a rank in a training step; they depend on seed and position alone."""
     if not _reads(job, rank):
         return _step_batch(job, rank, step)
     drawn = {"seed": job.run.seed, "step": step, "batch": job.train.batch}
-    return _step_batch(job, rank, step, job.data.train_samples(**drawn, rows=_rows(job, rank)))
+    samples = job.data.train_samples(**drawn, rows=_rows(job, rank), position=job.position)
+    return _step_batch(job, rank, step, samples)
 
 
 def eval_step_batch(job: Job, *, rank: int, index: int) -> StepBatch:

@@ -1,15 +1,25 @@
-"""The metrics of a run survive a disk without room."""
+"""The metrics of a run survive a disk without room, and a file with a damaged line."""
 
 import logging
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jaxpipe.runtime.metrics import records
-from jaxpipe.runtime.metrics.records import MetricsFile, StepMetrics, read_metrics
+from jaxpipe.runtime.metrics.records import (
+    MetricsFile,
+    StepMetrics,
+    last_step,
+    read_description,
+    read_metrics,
+    read_truth,
+)
 
 
 def test_metrics_wait_for_room_on_the_disk(
@@ -66,3 +76,44 @@ def _step(number: int) -> StepMetrics:
         sent_bytes=1,
         flops_per_s=1e6,
     )
+
+
+def written(path: Path, *, steps: int) -> MetricsFile:
+    file = MetricsFile(path, {"config": {}}, first_step=0, key="k")
+    for step in range(1, steps + 1):
+        file.write(_step(step))
+    return file
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_a_flipped_bit_costs_one_line_and_no_run(data: st.DataObject) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "metrics.jsonl"
+        written(path, steps=3)
+        content = bytearray(path.read_bytes())
+        position = data.draw(st.integers(0, len(content) - 1))
+        content[position] ^= 1 << data.draw(st.integers(0, 7))
+        path.write_bytes(content)
+        steps = read_metrics(path)
+        # A line break that is damaged, or comes about, joins or splits two lines.
+        assert len(steps) >= 1
+        read_description(path)
+        read_truth(path)
+        last_step(path)
+        MetricsFile(path, {"config": {}}, first_step=2).write(_step(3))
+        assert read_metrics(path)[-1].step == 3
+
+
+@pytest.mark.parametrize(
+    "line", [b"[" * 5000 + b"}", b'{"a": "\xff"}', b"x}", b'{"run": 5}', b"{}"]
+)
+def test_a_damaged_line_is_named_and_left_out(
+    line: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    written(path, steps=2)
+    with path.open("ab") as file:
+        file.write(line + b"\n")
+    assert [step.step for step in read_metrics(path)] == [1, 2]
+    assert "line 4 is damaged, and left out" in caplog.text

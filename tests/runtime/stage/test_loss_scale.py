@@ -214,9 +214,9 @@ def test_without_overflow_a_power_of_two_changes_no_bit(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"initial": 0.5}, "`initial` must be at least 1, not 0.5"),
+        ({"initial": 0.5}, "`initial` must be from 1 to .*, not 0.5"),
         ({"initial": 2.0**30}, "`initial` must be at most `largest`"),
-        ({"factor": 1.0}, "`factor` must be above 1, not 1.0"),
+        ({"factor": 1.0}, "`factor` must be above 1 and at most .*, not 1.0"),
         ({"growth_steps": 0}, "`growth_steps` must be at least 1, not 0"),
     ],
 )

@@ -19,8 +19,11 @@ from jaxpipe.runtime.data.dataset.byte_pairs import same_tokens
 from jaxpipe.runtime.data.dataset.dataset import Dataset, InputShape
 from jaxpipe.runtime.data.order.batches import serial_numbers
 from jaxpipe.runtime.data.order.packing import packed_rows
+from jaxpipe.runtime.data.order.position import Position
 from jaxpipe.runtime.data.order.samples import LabelledRows, Numbers, Samples, Split, Windows
 from jaxpipe.runtime.data.order.source_order import assign, counts, seed_of_source, shares_of
+
+_AT_0 = Position()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +46,20 @@ class Mixture:
         assert len(self.train) == len(self.eval) == len(self.shares) > 0, self.shares
 
     def train_samples(
-        self, *, seed: int, step: int, batch: int, rows: range | None = None
+        self,
+        *,
+        seed: int,
+        step: int,
+        batch: int,
+        rows: range | None = None,
+        position: Position = _AT_0,
     ) -> Samples:
-        """Return the training batch of a step, or only some `rows` of it."""
-        serials = serial_numbers(step=step, batch=batch, rows=rows)
+        """Return the training batch of a step, or only some `rows` of it.
+
+        `position` is where an earlier batch size has ended.
+        """
+        before = position.first_sample(step, batch=batch)
+        serials = before + serial_numbers(step=0, batch=batch, rows=rows)
         if len(self.train) == 1:
             return self.train[0].draw(serials, seed=seed)
 

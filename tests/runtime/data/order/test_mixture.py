@@ -20,6 +20,7 @@ from jaxpipe.runtime.data import (
     prepare_labelled,
     sample,
 )
+from jaxpipe.runtime.data.order.position import Position
 from jaxpipe.runtime.data.order.samples import Windows
 from jaxpipe.runtime.data.order.source_order import BLOCK, assign, counts, shares_of
 
@@ -87,6 +88,19 @@ def test_any_step_and_any_rows_can_be_read_alone(seed: int, step: int, data: st.
     rows = range(start, data.draw(st.integers(start, 12)))
     part = mixture.train_samples(seed=seed, step=step, batch=12, rows=rows).rows
     np.testing.assert_array_equal(part, large[rows.start : rows.stop])
+
+
+@few
+@given(seed=SEEDS, step=st.integers(0, 10**6))
+def test_a_smaller_batch_begins_where_a_larger_one_has_ended(seed: int, step: int) -> None:
+    mixture = mixed(40, 17, 90, weights=(3.0, 1.0, 2.0))
+    large = mixture.train_samples(seed=seed, step=step, batch=12).rows
+    position = Position(step=step, sample=12 * step)
+    small = [
+        mixture.train_samples(seed=seed, step=step + ahead, batch=4, position=position).rows
+        for ahead in range(3)
+    ]
+    np.testing.assert_array_equal(large, np.concatenate(small))
 
 
 @few

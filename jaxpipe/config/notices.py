@@ -1,0 +1,48 @@
+"""What a configuration does that its user may not expect: lines for people, no refusals."""
+
+from collections.abc import Iterator
+from math import log2
+
+from jaxpipe.config.read import Config
+from jaxpipe.runtime.run_config import ComputeKind
+from jaxpipe.runtime.stage.optimizer_config import OptimizerName
+
+_LOST_BELOW = {"bfloat16": 2.0**-9, "float16": 2.0**-12}
+"""Half an ulp of the largest number below a power of two, relative to it: what is less is lost."""
+_MOVE_BY_RATE = (OptimizerName.ADAMW, OptimizerName.LION, OptimizerName.MUON)
+"""The optimizers whose update of a parameter is at most about the learning rate."""
+
+
+def notices_of(config: Config) -> Iterator[str]:
+    """Yield the lines about a configuration, one for each surprise.
+
+    >>> from jaxpipe.config.read import config_of_settings
+    >>> few = config_of_settings(["model.preset=tiny", "train.steps=5"])
+    >>> list(notices_of(few))  # doctest: +ELLIPSIS
+    ['`optimizer.warmup_steps` (20) is more than `train.steps` (5): the learning rate ends at 25%...
+    """
+    if config.run.compute is ComputeKind.PACED:
+        return
+    yield from _of_warmup(config)
+    yield from _of_rounding(config)
+
+
+def _of_warmup(config: Config) -> Iterator[str]:
+    warmup, steps = config.optimizer.warmup_steps, config.train.steps
+    if warmup > steps:
+        yield (
+            f"`optimizer.warmup_steps` ({warmup}) is more than `train.steps` ({steps}): the "
+            f"learning rate ends at {steps / warmup:.0%} of its peak"
+        )
+
+
+def _of_rounding(config: Config) -> Iterator[str]:
+    dtype, optimizer = config.model.param_dtype, config.optimizer
+    limit = _LOST_BELOW.get(dtype, 0.0)
+    if optimizer.name in _MOVE_BY_RATE and optimizer.learning_rate < limit:
+        yield (
+            f"`model.param_dtype` ({dtype}) rounds updates below 2^{log2(limit):.0f} of a "
+            f"parameter away: with `optimizer.learning_rate` {optimizer.learning_rate:g}, those "
+            f"above {optimizer.learning_rate / limit:.2g} stay as they are, such as the scales of "
+            "norms; float32 keeps them, and `model.compute_dtype` may stay"
+        )
