@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from jaxpipe.foreign_file import read_regular
 from jaxpipe.runtime.process.user_cache import check_private, user_cache
 from jaxpipe.runtime.storage.atomic_write import write_durably
-from jaxpipe.topo.regular_file import read_regular
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from typing import TypeVar
 import msgspec
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.topo.regular_file import read_regular
+from jaxpipe.foreign_file import read_regular
 
 JOIN_FILE = "join.json"
 """The address and the key of a run, in its folder; anyone who can read it can join."""

@@ -9,9 +9,9 @@ import ml_dtypes  # noqa: F401  registers bfloat16 with NumPy, for which safeten
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from jaxpipe.foreign_file import check_regular, read_regular
 from jaxpipe.runtime.checkpoint.object_storage.object_shard import LENGTH_BYTES, ObjectShard
 from jaxpipe.runtime.storage.object_folder import Folder, ObjectFolder
-from jaxpipe.topo.regular_file import check_regular, read_regular
 
 
 class ShardFile(Protocol):

@@ -4,19 +4,24 @@ import json
 import logging
 import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 
+from jaxpipe.errors import DataError
+from jaxpipe.foreign_file import parse_number_json, read_lines, reason_of
 from jaxpipe.trace import LinkReport
 
 logger = logging.getLogger(__name__)
 
 METRICS_FILE, TRACE_FILE, PICTURE_FILE = "metrics.jsonl", "trace.json", "timeline.png"
 """The files of rank 0 in the folder of a run: metrics, trace of the last steps, its picture."""
+
+_MOST_BYTES = 2**33
+"""Of the file, which is read line by line."""
 
 MAX_WAITING_LINES = 100_000
 """Lines that a full disk keeps in memory, some 50 MB."""
@@ -102,15 +107,13 @@ class MetricsFile:
         truth: str = "",
         key: str = "",
     ) -> None:
-        lines = _lines(path)
-        rows = [json.loads(line) for line in lines]
-        earlier = rows if first_step > 0 else []
+        rows = list(_rows(path))
+        earlier = [row for _, row in rows] if first_step > 0 else []
         self.key = next((row["key"] for row in earlier if row.get("key")), key)
         # Files call it "told_step", also those of earlier versions: the name in them stays.
         logged = (max(row.get("step", 0), row.get("told_step", 0)) for row in earlier)
         self.logged_step = max(logged, default=0)
-        pairs = zip(lines, rows, strict=True)
-        lines_before = [line for line, row in pairs if row.get("step", 0) <= first_step]
+        lines_before = [line.decode() for line, row in rows if row.get("step", 0) <= first_step]
         path.parent.mkdir(parents=True, exist_ok=True)
         # Replaced as a whole: a crash in between must not lose the lines of earlier steps.
         draft = path.with_suffix(".tmp")
@@ -155,31 +158,111 @@ class MetricsFile:
 
 
 def read_metrics(path: Path) -> list[StepMetrics]:
-    """Return the steps of a metrics file, in order."""
-    rows = [json.loads(line) for line in _lines(path)]
-    return [msgspec.convert(row, StepMetrics) for row in rows if "run" not in row]
+    """Return the steps of a metrics file, in order.
+
+    Raises:
+        DataError: it cannot be read, or a step lacks fields.
+    """
+    steps = [row for _, row in _rows(path) if "run" not in row]
+    try:
+        return [msgspec.convert(step, StepMetrics) for step in steps]
+    except ValueError as error:
+        raise DataError(f"`{path.name}` must have the metrics of a run: {path}: {error}") from error
 
 
 def last_step(path: Path) -> int:
-    """Return the last step of a metrics file, 0 if it has none."""
-    return max((json.loads(line).get("step", 0) for line in _lines(path)), default=0)
+    """Return the last step of a metrics file, 0 if it has none.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    return max((row.get("step", 0) for _, row in _rows(path, level=logging.DEBUG)), default=0)
 
 
 def read_description(path: Path) -> dict[str, Any] | None:
-    """Return the description by the last attempt that wrote to the file, None if there is none."""
-    rows = [json.loads(line) for line in _lines(path)]
-    described = [row["run"] for row in rows if "run" in row]
+    """Return the description by the last attempt that wrote to the file, None if there is none.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    described = [row["run"] for _, row in _rows(path) if "run" in row]
     return described[-1] if described else None
 
 
 def read_truth(path: Path) -> str:
-    """Return whether the figures are measured or emulated, as the last attempt wrote it."""
-    rows = [json.loads(line) for line in _lines(path)]
-    return next((row["truth"] for row in reversed(rows) if row.get("truth")), "")
+    """Return whether the figures are measured or emulated, as the last attempt wrote it.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    rows = _rows(path, level=logging.DEBUG)
+    truths = [row["truth"] for _, row in rows if row.get("truth")]
+    return truths[-1] if truths else ""
 
 
-def _lines(path: Path) -> list[str]:
-    """Return the complete lines; a rank that was killed may have left half of one."""
-    if not path.exists():
-        return []
-    return [line for line in path.read_text().splitlines() if line.endswith("}")]
+def read_losses(path: Path, kind: str) -> list[tuple[int, float]]:
+    """Return step and loss of a kind, where it was measured; steps of paced runs have none.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    return [
+        (row["step"], float(row[kind]))
+        for _, row in _rows(path, level=logging.DEBUG)
+        if "step" in row and row.get(kind) is not None
+    ]
+
+
+_STEP = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class _Known(TypedDict, total=False):
+    """The fields of a line that are read one by one."""
+
+    run: dict[str, Any]
+    truth: str
+    key: str
+    step: _STEP
+    told_step: _STEP
+    loss: float | None
+    eval_loss: float | None
+
+
+def _rows(path: Path, *, level: int = logging.WARNING) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Yield the lines and what they say; of a missing file there are none.
+
+    Damaged lines are passed over and logged at a `level`; the last may be half of one, which a
+    killed rank has left.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    damaged: dict[int, str] = {}
+    number, line = 0, b""
+    try:
+        for number, line in enumerate(read_lines(path, most_bytes=_MOST_BYTES, inside=True), 1):
+            try:
+                row = parse_number_json(line)
+                msgspec.convert(row, _Known)
+            except ValueError as error:
+                damaged[number] = str(error)
+            else:
+                yield line, row
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise DataError(
+            f"`{path.name}` must be the metrics of a run: {path} cannot be read "
+            f"({reason_of(error)}); name another run"
+        ) from error
+    if not line.endswith(b"}"):
+        damaged.pop(number, None)
+    for first, why in tuple(damaged.items())[:1]:
+        logger.log(
+            level,
+            "%s has damaged lines, which are passed over: %d, the first in line %d: %s",
+            path,
+            len(damaged),
+            first,
+            why,
+        )

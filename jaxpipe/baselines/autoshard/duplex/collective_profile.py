@@ -25,7 +25,9 @@ import msgspec
 
 from jaxpipe.collective.kinds import CollectiveKind
 from jaxpipe.errors import PlanError
+from jaxpipe.foreign_file import read_text
 
+_MOST_BYTES = 2**24
 _SPEEDS = {
     CollectiveKind.ALL_GATHER: "all_gather",
     CollectiveKind.ALL_REDUCE: "all_reduce",
@@ -173,8 +175,8 @@ def find_profile(name: str) -> CollectiveProfile:
     if name in published:
         return published[name]
     try:
-        profiles = parse_profiles(Path(name).read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        profiles = parse_profiles(read_text(Path(name), most_bytes=_MOST_BYTES))
+    except (OSError, ValueError) as error:
         raise PlanError(
             f"`--links` must be a file of `jaxpipe profile --collectives` or one of "
             f"{', '.join(sorted(published))}; {name!r} is not"
