@@ -122,7 +122,7 @@ def read_lines(path: Path, *, most_bytes: int, inside: bool = False) -> Iterator
     """
     with open_regular(path, most_bytes=most_bytes, inside=inside) as file:
         while line := file.readline(MOST_LINE_BYTES + 1):
-            if len(line) > MOST_LINE_BYTES:
+            if len(line) > MOST_LINE_BYTES and not line.endswith(b"\n"):
                 raise _too_large(path, MOST_LINE_BYTES, part="a line of ")
             yield line.rstrip(b"\r\n")
 
@@ -206,10 +206,10 @@ def check_depth(tree: Any) -> None:
     """
     level = [tree] if isinstance(tree, dict | list) else []
     for _ in range(MOST_DEPTH):
-        if not level:
-            return
         inner = (v for t in level for v in (t.values() if isinstance(t, dict) else t))
         level = [value for value in inner if isinstance(value, dict | list)]
+        if not level:
+            return
     raise _too_deep()
 
 

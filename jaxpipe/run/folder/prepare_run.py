@@ -101,7 +101,7 @@ def begin_folder(prepared: Prepared) -> Path:
         ConfigError: the folder cannot be made or written, or has something else than files.
     """
     folder = Path(prepared.config.run.folder)
-    _check_entries(folder)
+    check_entries(folder)
     if prepared.checkpoint is None:
         announce_replaced(folder / name for name in (PLAN_FILE, METRICS_FILE, TRACE_FILE))
     # First: it makes the folder, or refuses one that cannot be written.
@@ -111,7 +111,7 @@ def begin_folder(prepared: Prepared) -> Path:
     return plan_file
 
 
-def _check_entries(folder: Path) -> None:
+def check_entries(folder: Path) -> None:
     """Check that what a run writes into its folder stays there, and that no write waits.
 
     Raises:

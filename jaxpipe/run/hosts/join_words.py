@@ -23,7 +23,7 @@ from typing import TypeVar
 import msgspec
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.foreign_file import read_regular
+from jaxpipe.foreign_file import parse_json, read_json, reason_of
 
 JOIN_FILE = "join.json"
 """The address and the key of a run, in its folder; anyone who can read it can join."""
@@ -73,14 +73,14 @@ def read_join_file(path: Path) -> JoinAddress:
     file = path / JOIN_FILE if path.is_dir() else path
     rule = f"a run that hosts can join has a file `{JOIN_FILE}` in its folder"
     try:
-        found = msgspec.json.decode(read_regular(file, most_bytes=MOST_BYTES), type=JoinAddress)
+        found = read_json(file, JoinAddress, most_bytes=MOST_BYTES)
         bytes.fromhex(found.key)
     except OSError as error:
         raise ConfigError(
-            f"{rule}: `RUN` is {str(path)!r:.80}: {error.strerror}; copy the file from the host "
+            f"{rule}: `RUN` is {str(path)!r:.80}: {reason_of(error)}; copy the file from the host "
             "of `jaxpipe run --hosts`"
         ) from error
-    except ValueError as error:  # msgspec's are such errors, too
+    except ValueError as error:
         raise ConfigError(f"{rule}: {str(file)!r:.80} is another file: {error}") from error
     return found
 
@@ -167,6 +167,6 @@ def line_of(word: object) -> bytes:
 def word_of(line: bytes, kind: type[_T]) -> _T | None:
     """Return the word in a line; None if it is another one."""
     try:
-        return msgspec.json.decode(line, type=kind)
-    except msgspec.MsgspecError:
+        return parse_json(line, kind)
+    except ValueError:
         return None

@@ -12,7 +12,6 @@ Bytes are those of the whole tensor, for all four. In an all-to-all each device 
 of it, so that the speed is up to n times that of the links.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -26,6 +25,7 @@ import msgspec
 from jaxpipe.collective.kinds import CollectiveKind
 from jaxpipe.errors import PlanError
 from jaxpipe.foreign_file import read_text
+from jaxpipe.topo.toml_text import parse_toml
 
 _MOST_BYTES = 2**24
 _SPEEDS = {
@@ -156,12 +156,12 @@ def parse_profiles(text: str) -> dict[str, CollectiveProfile]:
         PlanError: a field is missing or wrong.
     """
     try:
-        tables: Mapping[str, Any] = tomllib.loads(text)
+        tables: Mapping[str, Any] = parse_toml(text)
         return {
             name: msgspec.convert(table, CollectiveProfile, strict=True)
             for name, table in tables.items()
         }
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+    except ValueError as error:
         raise PlanError(f"cannot read the profiles of collectives: {error}") from error
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from jaxpipe.errors import DataError
-from jaxpipe.foreign_file import parse_json, read_json
+from jaxpipe.foreign_file import check_regular, parse_json, read_json
 
 _STATE, _SPLITS = "state.json", "dataset_dict.json"
 _NAME = re.compile(r"[\w-][\w.-]*\.arrow")
@@ -85,6 +85,7 @@ def rows_of(path: Path, *, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def _batches(arrow: Any, path: Path, columns: Sequence[str]) -> Iterator[Any]:
+    check_regular(path.stat(), path)
     if path.suffix == ".parquet":
         with import_module("pyarrow.parquet").ParquetFile(path) as file:
             _check_columns(path, file.schema_arrow.names, columns)

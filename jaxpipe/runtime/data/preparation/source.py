@@ -93,35 +93,38 @@ def _documents(path: Path, fields: Fields) -> Iterator[Iterable[Piece]]:
         for number, row in enumerate(rows_of(path, columns=fields.names), 1):
             yield fields.pieces(row, where=f"row {number} of {path}")
         return
-    with _opened(path) as file:
-        try:
-            if path.suffix == ".jsonl":
-                yield from _json_lines(file, path, fields)
-            else:
-                yield _pieces(file, path)
-        except UnicodeDecodeError as error:
-            raise _not_utf8(path, error) from None
+    with _reading(path), open_text(path) as file:
+        if path.suffix == ".jsonl":
+            yield from _json_lines(file, path, fields)
+        else:
+            yield _pieces(file, path)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[str]]:
+def _reading(path: Path) -> Iterator[None]:
+    """Translate the errors of reading a file.
+
+    Raises:
+        DataError: it cannot be read, or is not UTF-8.
+    """
     try:
-        file = open_text(path)
+        yield
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"`source` must be UTF-8; {path} is not ({error.reason} at byte {error.start} of a "
+            "read); convert it with iconv"
+        ) from None
     except OSError as error:
         raise DataError(
             f"`source` must be readable files; {path} is not ({reason_of(error)}); remove it, or "
             "name another"
         ) from error
-    with file:
-        yield file
 
 
 def _pieces(file: IO[str], path: Path) -> Iterator[Piece]:
-    try:
+    with _reading(path):
         while lines := file.readlines(_PIECE):
             yield Piece("".join(lines))
-    except UnicodeDecodeError as error:
-        raise _not_utf8(path, error) from None
 
 
 def _json_lines(file: IO[str], path: Path, fields: Fields) -> Iterator[Iterable[Piece]]:
@@ -138,10 +141,3 @@ def _json_lines(file: IO[str], path: Path, fields: Fields) -> Iterator[Iterable[
                 " correct it"
             ) from None
         yield fields.pieces(record | texts, where=where)
-
-
-def _not_utf8(path: Path, error: UnicodeDecodeError) -> DataError:
-    return DataError(
-        f"`source` must be UTF-8; {path} is not ({error.reason} at byte {error.start} of a read);"
-        " convert it with iconv"
-    )
