@@ -6,7 +6,7 @@ The law tries `JAXPIPE_MUTATIONS` mutations of a file for each reader, by defaul
 import os
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -213,7 +213,7 @@ def test_damaged_lines_are_counted_and_half_of_the_last_is_not(
 
 
 @pytest.mark.parametrize("parse", [parse_json, parse_number_json])
-def test_depth_is_bounded_as_written(parse) -> None:
+def test_depth_is_bounded_as_written(parse: Callable[[str], object]) -> None:
     assert parse("[" * MOST_DEPTH + "]" * MOST_DEPTH)
     for depth in (MOST_DEPTH + 1, 900, 100_000):
         with pytest.raises(ValueError, match="nested more than 100 deep"):

@@ -44,7 +44,8 @@ def run(
         resume: continue from the newest intact checkpoint in the folder of the run.
         restarts: maximum number of restarts.
         hosts: start each rank on the host of its device.
-        listen: the address at which hosts join, by default a free port of all addresses.
+        listen: the address at which hosts join, as HOST:PORT or [IPv6]:PORT; by default a free
+            port of the addresses of this host on the ways to the others.
         hooks: as in `jaxpipe train`; not among the options.
     """
     if restarts < 0:

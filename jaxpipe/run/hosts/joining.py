@@ -15,6 +15,7 @@ from jaxpipe.run.hosts.join_desk import JoinDesk
 from jaxpipe.run.hosts.join_words import AnswerKind, JoinRequest
 from jaxpipe.run.hosts.placed_job import SignOfLife, Starter
 from jaxpipe.run.supervise.planner import Planned, Planner
+from jaxpipe.topo.names import is_name
 
 _ANSWERS_WITHIN_S = 15.0
 
@@ -87,11 +88,13 @@ class Joining:
 
     def _take(self, request: JoinRequest) -> None:
         host = request.host
-        if request.versions != self.versions:
+        if not is_name(host):
+            self._refuse(host, f"a host is called by its name in the cluster, not {host!r:.80}")
+        elif request.versions != self.versions:
             self._refuse(
                 host,
                 "all hosts of a run have the same software: "
-                f"{host} has {request.versions}, the run {self.versions}; install the same",
+                f"{host} has {request.versions:.200}, the run {self.versions}; install the same",
             )
         elif host in (*self.there, *self.accepted):
             self._refuse(host, f"a host joins once: {host} is a part of the run already")
