@@ -25,9 +25,14 @@ from jaxpipe.runtime.process.mpirun import (
     launch_command,
     run_child,
 )
-from jaxpipe.runtime.process.process_signals import die_with_parent, shows_pending_signals
+from jaxpipe.runtime.process.process_signals import (
+    die_with_parent,
+    kill_with_descendants,
+    shows_pending_signals,
+)
 
 _POLL_S = 0.05
+_SECONDS_TO_DIE = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +105,10 @@ class SignOfLife:
         return None if code is None else code == 0
 
     def stop(self) -> None:
-        """End the child."""
-        self._process.kill()
-        self._process.wait()
+        """End the child, and the ssh that it may still wait for."""
+        if self._process.poll() is None:
+            kill_with_descendants(self._process.pid)
+        self._process.wait(_SECONDS_TO_DIE)
 
 
 def answering(start: Starter, hosts: Sequence[str], *, here: str, most_s: float) -> tuple[str, ...]:
