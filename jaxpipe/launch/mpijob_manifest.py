@@ -127,7 +127,7 @@ def _script(launch: Launch) -> Iterator[str]:
     yield f"mpirun --allow-run-as-root {' '.join(launch.survival_options)}".rstrip() + " \\"
     yield f"  --hostfile {_HOSTFILE} --map-by rankfile:FILE=/tmp/ranks --bind-to none \\"
     yield f'  -n {launch.plan.num_ranks} {EXPORT} {launch.mpirun_command(slots)} "${{resume[@]}}" &'
-    yield from wait_lines()
+    yield from wait_lines(launch)
 
 
 def _container(name: str, image: str) -> list[str]:
