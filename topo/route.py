@@ -6,6 +6,7 @@ every host, and a tunnel leads elsewhere. The kernel knows the way to each host.
 Sources: Linux, netdevice(7), SIOCGIFCONF; `/proc/net/if_inet6`.
 """
 
+import array
 import fcntl
 import ipaddress
 import socket
@@ -115,12 +116,10 @@ def _interface_of(address: str) -> tuple[str, str]:
 
 
 def _ipv4_interfaces() -> list[tuple[str, ipaddress.IPv4Interface]]:
-    import array
-
     buffer = array.array("B", bytes(_REQUEST.size * _MOST_INTERFACES))
-    place, length = buffer.buffer_info()
+    pointer, length = buffer.buffer_info()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        answer = fcntl.ioctl(probe, _SIOCGIFCONF, struct.pack("iL", length, place))
+        answer = fcntl.ioctl(probe, _SIOCGIFCONF, struct.pack("iL", length, pointer))
         size = struct.unpack("iL", answer)[0]
         rows = buffer.tobytes()[:size]
         interfaces: list[tuple[str, ipaddress.IPv4Interface]] = []
@@ -141,3 +140,25 @@ def _ipv6_interfaces() -> list[tuple[str, ipaddress.IPv6Interface]]:
         (name, ipaddress.IPv6Interface((int(address, 16), int(prefix, 16))))
         for address, _, prefix, _, _, name in rows
     ]
+
+
+def networks_of(routes: Iterable[Route]) -> tuple[str, ...]:
+    """Return the networks through which this host and the others reach each other, of IPv4.
+
+    The network of another host that is not in one of this host's is taken to be as large as that of
+    the interface that leads there.
+
+    >>> a = Route(host="a", address="10.0.0.2", source="10.0.0.1", network="10.0.0.0/24")
+    >>> b = Route(host="b", address="10.9.1.2", source="10.0.0.1", network="10.0.0.0/24")
+    >>> networks_of([a]), networks_of([a, b])
+    (('10.0.0.0/24',), ('10.0.0.0/24', '10.9.1.0/24'))
+    """
+    networks: dict[ipaddress.IPv4Network, None] = {}
+    for route in routes:
+        if not route.network or route.is_loopback:
+            continue
+        network = ipaddress.ip_network(route.network)
+        if isinstance(network, ipaddress.IPv4Network):
+            beyond = ipaddress.IPv4Network((route.address, network.prefixlen), strict=False)
+            networks |= {network: None, beyond: None}
+    return tuple(map(str, networks))

@@ -31,7 +31,6 @@ from jaxpipe.runtime.watchdog import (
 )
 from jaxpipe.topo.route import routes_to
 
-_ANSWERS_WITHIN_S = 8.0
 _SECONDS_TO_JOIN_MPI = 60.0
 """From the start of `mpirun` until all ranks can talk, apart from their compilation."""
 _SECONDS_TO_END = 0.5
@@ -129,12 +128,12 @@ class HostsSite:
         Asked before the first attempt, and after each that has failed: an `mpirun` waits for an ssh
         that never answers.
         """
-        alive = answering(self.joining.start, hosts, here=self.here, most_s=_ANSWERS_WITHIN_S)
+        alive = answering(self.joining.start, hosts, here=self.here, most_s=self.joining.answer_s)
         gone = [host for host in hosts if host not in alive]
         if not gone:
             return ""
         return (
-            f"`mpirun` starts no process over ssh within {_ANSWERS_WITHIN_S:g} s on "
+            f"`mpirun` starts no process over ssh within {self.joining.answer_s:g} s on "
             f"{', '.join(gone)}; try `ssh {gone[0]} true` here, which must neither ask nor wait"
         )
 
@@ -142,7 +141,7 @@ class HostsSite:
         """Ask all hosts that ever took part which of them are there: a lost one may be back."""
         joining = self.joining
         joining.there = list(
-            answering(joining.start, joining.known, here=self.here, most_s=_ANSWERS_WITHIN_S)
+            answering(joining.start, joining.known, here=self.here, most_s=self.joining.answer_s)
         )
 
     def newest_step(self, place: Folder) -> int | None:

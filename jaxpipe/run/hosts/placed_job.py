@@ -33,6 +33,9 @@ from jaxpipe.runtime.process.process_signals import (
 
 _POLL_S = 0.05
 _SECONDS_TO_DIE = 10.0
+_INTERFACE_SETTINGS = ("OMPI_MCA_btl_tcp_if_include", "PRTE_MCA_prte_if_include")
+"""Of the messages between ranks, and of those that start them. Left to itself, Open MPI connects
+hosts by any two interfaces, such as two `docker0` with the same address, each on its own host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +77,14 @@ class Starter:
 
 
 @contextmanager
-def starter() -> Iterator[Starter]:
-    """Yield what starts processes; its files are removed after the block."""
+def starter(*, interface: str | None = None) -> Iterator[Starter]:
+    """Yield what starts processes; its files are removed after the block.
+
+    MPI uses the interfaces with these names or networks, by default all that it finds.
+    """
     with tempfile.TemporaryDirectory(prefix="jaxpipe-hosts-") as name, job_folder() as environment:
-        yield Starter(folder=Path(name), environment=environment)
+        interfaces = {} if interface is None else dict.fromkeys(_INTERFACE_SETTINGS, interface)
+        yield Starter(folder=Path(name), environment={**environment, **interfaces})
 
 
 class SignOfLife:

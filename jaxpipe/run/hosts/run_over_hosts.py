@@ -21,11 +21,12 @@ from jaxpipe.run.hosts.join_words import (
 )
 from jaxpipe.run.hosts.joining import Joining
 from jaxpipe.run.hosts.placed_job import starter
-from jaxpipe.run.supervise.planner import Planned, Planner
+from jaxpipe.run.supervise.planner import Planner
 from jaxpipe.run.supervise.supervisor import Run, supervise
 from jaxpipe.run.train_request import TrainRequest
 from jaxpipe.runtime.run_config import ComputeKind, Survival
-from jaxpipe.topo.route import routes_to
+from jaxpipe.topo import Cluster
+from jaxpipe.topo.route import Route, networks_of, routes_to
 
 _MOST_PORT = 65535
 
@@ -51,20 +52,18 @@ def run_over_hosts(request: HostsRequest, *, show: Callable[[str], object]) -> i
     _check(config)
     planner = Planner(config=train.config, settings=train.settings)
     plan, folder = planner.configured(), Path(config.run.folder)
-    addresses, port = listen_addresses(request.listen, plan=plan)
-    with locked(folder, beats=False) as lock, starter() as start:
+    routes = ways_from_here(plan.cluster)
+    addresses, port = listen_addresses(request.listen, routes)
+    interface = config.run.interface or ",".join(networks_of(routes)) or None
+    with locked(folder, beats=False) as lock, starter(interface=interface) as start:
         start.command(plan.hosts)  # or says what lacks
         key = new_key()
         with closing(_desk(key, addresses=addresses, port=port)) as desk:
-            first, *others = (address or socket.gethostname() for address in addresses)
-            address = JoinAddress(host=first, port=desk.port, key=key, others=tuple(others))
-            file = write_join_file(folder, address)
-            listens = ", ".join(where(host, desk.port) for host in addresses if host)
-            show(
-                f"{plan}\nother hosts join with: jaxpipe join {file}\n"
-                f"the run listens at {listens or f'port {desk.port} of all its addresses'}"
-            )
+            lines = _invite(folder, key, addresses, port=desk.port)
+            uses = interface or "any interface: no way to the other hosts is known"
+            show(f"{plan}\n{lines}; MPI uses {uses}")
             joining = Joining(
+                answer_s=config.run.answer_s,
                 desk=desk,
                 planner=planner,
                 start=start,
@@ -86,11 +85,29 @@ def run_over_hosts(request: HostsRequest, *, show: Callable[[str], object]) -> i
                 (folder / JOIN_FILE).unlink(missing_ok=True)
 
 
-def listen_addresses(text: str | None, *, plan: Planned) -> tuple[tuple[str, ...], int]:
+def _invite(folder: Path, key: str, addresses: Sequence[str], *, port: int) -> str:
+    """Write the file with which hosts join, and return the lines that say where."""
+    first, *others = (address or socket.gethostname() for address in addresses)
+    address = JoinAddress(host=first, port=port, key=key, others=tuple(others))
+    file = write_join_file(folder, address)
+    listens = ", ".join(where(host, port) for host in addresses if host)
+    return (
+        f"other hosts join with: jaxpipe join {file}\n"
+        f"the run listens at {listens or f'port {port} of all its addresses'}"
+    )
+
+
+def ways_from_here(cluster: Cluster) -> tuple[Route, ...]:
+    """Return the known ways to the other hosts of a cluster."""
+    others = [host.name for host in cluster.hosts if host.name != socket.gethostname()]
+    return tuple(route for route in routes_to(others).values() if route is not None)
+
+
+def listen_addresses(text: str | None, routes: Sequence[Route]) -> tuple[tuple[str, ...], int]:
     """Return the addresses and the port at which hosts join.
 
-    Without `--listen`, these are the addresses of this host on the ways to the other hosts of the
-    cluster; where no way to any of them is known, it is every address.
+    Without `--listen`, these are the addresses of this host on the ways to the others; where no
+    way is known, it is every address.
 
     Raises:
         ConfigError: `--listen` is no address.
@@ -98,8 +115,6 @@ def listen_addresses(text: str | None, *, plan: Planned) -> tuple[tuple[str, ...
     if text is not None:
         host, port = listen_address(text)
         return (host,), port
-    others = [host.name for host in plan.cluster.hosts if host.name != socket.gethostname()]
-    routes = [route for route in routes_to(others).values() if route is not None]
     sources = tuple(dict.fromkeys(route.source for route in routes if not route.is_loopback))
     return sources or ("",), 0
 

@@ -202,7 +202,7 @@ def test_a_host_that_does_not_answer_at_first_is_named_before_ranks_start(tmp_pa
     assert play(tmp_path, theatre) == 0
     assert [hosts for hosts, _ in theatre.started] == [("here-0",)]
     assert (
-        "starts no process over ssh within 8 s on here-1; try `ssh here-1 true`"
+        "starts no process over ssh within 15 s on here-1; try `ssh here-1 true`"
         in (theatre.shown[0])
     )
 

@@ -184,7 +184,7 @@ def test_the_check_does_what_a_save_does_and_leaves_nothing(
     for method in ("write", "put", "read_ranges", "read", "sizes"):
         with monkeypatch.context() as patch:
             patch.setattr(ObjectFolder, method, refusing)
-            with pytest.raises(ConfigError, match="can write, is .*: no such right"):
+            with pytest.raises(ConfigError, match=r"can write, is .*: no such right"):
                 folder.check_reachable()
     assert folder.sizes() == {}
 
