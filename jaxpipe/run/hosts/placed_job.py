@@ -33,7 +33,7 @@ from jaxpipe.runtime.process.process_signals import (
 
 _POLL_S = 0.05
 _SIGN = ("sleep", "0.5")
-"""Not `true`: of a process that ends at once, `mpirun` (Open MPI 5.0) misses the end in 8 to 28 % of
+"""Not `true`: `mpirun` (Open MPI 5.0) misses the end of a process that ends at once in 8 to 28 % of
 the starts on another host (measured, 25 each), and waits for ever; of this one in none of 50."""
 _SECONDS_TO_DIE = 10.0
 _INTERFACE_SETTINGS = ("OMPI_MCA_btl_tcp_if_include", "PRTE_MCA_prte_if_include")
