@@ -31,10 +31,12 @@ def mpijob_manifest(launch: Launch, *, image: str, claim: str) -> str:
 
     Raises:
         ConfigError: the image or the claim is not a name of one.
-        PlanError: hosts have different numbers of ranks, which workers cannot have.
+        PlanError: hosts have different numbers of ranks, or unlike devices: all workers are equal, and
+            Kubernetes puts each on any node.
     """
     _check_names(image=image, claim=claim)
     image, claim = _scalar(image), _scalar(claim)
+    _check_alike(launch)
     ranks_per_host = _ranks_per_host(launch)
     lines = [
         "apiVersion: kubeflow.org/v2beta1",
@@ -82,6 +84,26 @@ def _check_names(*, image: str, claim: str) -> None:
     if not _CLAIM.fullmatch(claim):
         raise ConfigError(
             f"`--claim` must be small letters, digits, `-` and `.`, not {claim!r:.80}"
+        )
+
+
+def _check_alike(launch: Launch) -> None:
+    """Check that it does not matter which worker is which host.
+
+    Raises:
+        PlanError: the devices with ranks are unlike.
+    """
+    kinds = {
+        (device.gpu, device.effective_flops_per_s, device.peak_flops_per_s, device.memory_bytes): (
+            device.name
+        )
+        for device in launch.devices
+    }
+    if len(kinds) > 1:
+        raise PlanError(
+            "`--target` mpijob starts equal workers, which Kubernetes puts on any node: the plan "
+            f"has unlike devices, such as {' and '.join(list(kinds.values())[:2])}, and would lose "
+            "its placement; use `--target` mpirun or slurm, or plan on like devices"
         )
 
 
