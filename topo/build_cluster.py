@@ -9,7 +9,7 @@ import numpy as np
 from jaxpipe.topo.cluster import Cluster, Device
 from jaxpipe.topo.cluster_file import MAX_DEVICES, ClusterFile, HostGroup, Pairs, Rows
 from jaxpipe.topo.gpu import Gpu, gpu, gpu_names
-from jaxpipe.topo.host_groups import HostOfGroup, ReadBeside, hosts_of
+from jaxpipe.topo.host_groups import HostOfGroup, ReadBeside, hosts_of, parse_beside
 from jaxpipe.topo.links import Matrices, matrices_by_region
 from jaxpipe.topo.matrix import parse_matrix
 from jaxpipe.topo.nvidia import parse_gpu_links
@@ -95,7 +95,7 @@ def _join_gpus(matrices: Matrices, hosts: tuple[HostOfGroup, ...], read_beside: 
     for host in hosts:
         stop = start + host.num_devices
         if host.group.nvidia_topology is not None:
-            kinds = parse_gpu_links(read_beside(host.group.nvidia_topology).decode())
+            kinds = parse_beside(host.group.nvidia_topology, parse_gpu_links, read_beside)
             # More GPUs than devices are fine: a job may use the first of them.
             if len(kinds) < host.num_devices:
                 raise ValueError(

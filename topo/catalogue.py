@@ -40,13 +40,13 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from jaxpipe.foreign_file import decode_text, read_regular, reason_of
 from jaxpipe.topo.build_cluster import build
 from jaxpipe.topo.cluster import Cluster
 from jaxpipe.topo.cluster_file import parse
 from jaxpipe.topo.csv_table import csv_rows
 from jaxpipe.topo.names import check_settings
 from jaxpipe.topo.parameters import Value, split_settings, substitute
-from jaxpipe.topo.regular_file import read_regular
 from jaxpipe.topo.this_machine import THIS_MACHINE, file_of_this_machine
 from jaxpipe.topo.toml_text import parse_toml
 
@@ -114,7 +114,7 @@ def load(name_or_path: str) -> Cluster:
             f"no cluster {name!r}: {hint}give a TOML file or one of {', '.join(choices)}"
         )
     read = partial(_content, file, most_bytes=_MOST_TOML_BYTES)
-    return _built(name_or_path, lambda: parse_toml(read().decode()), folder)
+    return _built(name_or_path, lambda: parse_toml(decode_text(read())), folder)
 
 
 def _built(name_or_path: str, read: Callable[[], dict[str, Value]], folder: Traversable) -> Cluster:
@@ -131,14 +131,14 @@ def _built(name_or_path: str, read: Callable[[], dict[str, Value]], folder: Trav
         full_name = parsed.name + name_or_path.removeprefix(name)
         return build(parsed, name=full_name, read_beside=lambda beside: _read(folder, beside))
     except OSError as error:
-        raise ValueError(f"cluster {name_or_path!r} cannot be read: {error.strerror}") from error
+        raise ValueError(f"cluster {name_or_path!r} cannot be read: {reason_of(error)}") from error
     except ValueError as error:
         raise ValueError(f"cluster {name_or_path!r}: {error}") from error
 
 
 def _is_file(path: Path) -> bool:
     try:
-        return path.is_file()
+        return path.exists() and not path.is_dir()  # what is no file is refused as it is read
     except OSError:  # the name is too long, for example
         return False
 

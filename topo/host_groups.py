@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
+from jaxpipe.foreign_file import decode_text, reason_of
 from jaxpipe.topo.cluster import Host
 from jaxpipe.topo.cluster_file import HostGroup
 from jaxpipe.topo.hostfile import parse_hostfile
@@ -10,6 +12,7 @@ from jaxpipe.topo.slurm import parse_topology
 from jaxpipe.topo.units import bytes_per_s_from_gbps
 
 ReadBeside = Callable[[str], bytes]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +58,10 @@ def _counted(group: HostGroup, seen: dict[str, int]) -> Iterator[tuple[str, str,
 def _listed(group: HostGroup, read_beside: ReadBeside) -> Iterator[tuple[str, str, int]]:
     switches: dict[str, str] = {}
     if group.slurm_topology is not None:
-        switches = parse_topology(read_beside(group.slurm_topology).decode())
+        switches = parse_beside(group.slurm_topology, parse_topology, read_beside)
     slots = dict.fromkeys(switches, group.devices)
     if group.hostfile is not None:
-        listed = parse_hostfile(read_beside(group.hostfile).decode())
+        listed = parse_beside(group.hostfile, parse_hostfile, read_beside)
         # The hostfile decides which hosts take part, SLURM's topology where they are.
         slots = {entry.host: entry.num_slots for entry in listed}
     for host, num_devices in slots.items():
@@ -68,3 +71,15 @@ def _listed(group: HostGroup, read_beside: ReadBeside) -> Iterator[tuple[str, st
                 f"{group.slurm_topology!r}: use the same name in both"
             )
         yield host, switches.get(host, group.regions[0]), num_devices
+
+
+def parse_beside(file: str, parse: Callable[[str], _T], read_beside: ReadBeside) -> _T:
+    """Return what a text beside the cluster file says.
+
+    Raises:
+        ValueError: it cannot be read, or is invalid; the message names the file.
+    """
+    try:
+        return parse(decode_text(read_beside(file)))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"`{file!r:.80}`: {reason_of(error)}") from error

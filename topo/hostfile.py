@@ -12,12 +12,24 @@ its hostfile is the placement as well.
 Sources: Open MPI 5 and PRRTE 3, `prte-map(1)`; MPICH, "Using the Hydra Process Manager".
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from jaxpipe.topo.cluster import Cluster, Device
 from jaxpipe.topo.names import is_name
+
+_AROUND_EQUALS = re.compile(r"\s*=\s*")
+_COUNT = re.compile(r"0*[1-9][0-9]{0,8}", re.ASCII)
+_SLOTS = ("slots", "count", "cpu")
+_SETTINGS = frozenset(
+    # Open MPI's, then MPICH's.
+    (
+        *(*_SLOTS, "max_slots", "max-slots", "slots_max", "slots-max", "username", "user", "port"),
+        *("binding", "ifname"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,19 +43,22 @@ class HostSlots:
 def parse_hostfile(text: str) -> tuple[HostSlots, ...]:
     r"""Return the hosts of a hostfile of either MPI, in order.
 
-    A line without a number is one slot, and lines of the same host add up, as in both MPIs.
+    A line without a number is one slot, and lines of the same host add up, as in both MPIs. Blanks
+    may surround `=`, as in Open MPI; other words of a line must be settings that one of them knows.
 
     >>> parse_hostfile("gpu01 slots=2 # Open MPI\n")
+    (HostSlots(host='gpu01', num_slots=2),)
+    >>> parse_hostfile("gpu01 slots = 2 max_slots = 4\n")
     (HostSlots(host='gpu01', num_slots=2),)
     >>> [(h.host, h.num_slots) for h in parse_hostfile("gpu01:2\ngpu02\ngpu02\n")]
     [('gpu01', 2), ('gpu02', 2)]
 
     Raises:
-        ValueError: a number of slots is invalid, or no line names a host.
+        ValueError: a number of slots or a word is invalid, or no line names a host.
     """
     slots: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
-        words = line.split("#")[0].split()
+        words = _AROUND_EQUALS.sub("=", line.split("#")[0]).split()
         if words:
             host, count = _host_and_slots(words, number)
             slots[host] = slots.get(host, 0) + count
@@ -56,14 +71,22 @@ def parse_hostfile(text: str) -> tuple[HostSlots, ...]:
 
 
 def _host_and_slots(words: list[str], number: int) -> tuple[str, int]:
-    settings = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+    pairs = [word.partition("=") for word in words[1:]]
+    settings = {key: value for key, _, value in pairs}
     host, colon, count = words[0].partition(":")
-    given = settings.get("slots", count if colon else "1")
+    counts = [count] if colon else []
+    counts += [settings[key] for key in _SLOTS if key in settings]
+    given = counts[0] if counts else "1"
+    is_known = len(settings) == len(pairs) and all(
+        equals and value and key in _SETTINGS for key, equals, value in pairs
+    )
+    is_count = _COUNT.fullmatch(given) is not None and len(counts) < 2
     # The file may be another one than its author says, such as /etc/shadow: name only the line.
-    if not (is_name(host) and given.isdecimal() and len(given) < 10 and int(given) > 0):
+    if not (is_name(host) and is_known and is_count):
         raise ValueError(
             f"line {number} of a hostfile must be `host slots=N` or `host:N`, with the name of a "
-            "host and N at least 1; it is something else"
+            f"host, N at least 1 and no other setting than {', '.join(sorted(_SETTINGS))}; it is "
+            "something else"
         )
     return host, int(given)
 

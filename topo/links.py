@@ -10,7 +10,7 @@ import numpy as np
 from jaxpipe.topo.cluster import Device
 from jaxpipe.topo.cluster_file import ClusterFile, RegionLink, Speed
 from jaxpipe.topo.csv_table import csv_rows
-from jaxpipe.topo.host_groups import ReadBeside
+from jaxpipe.topo.host_groups import ReadBeside, parse_beside
 from jaxpipe.topo.names import is_name
 from jaxpipe.topo.nvidia import gpu_link_speed
 from jaxpipe.topo.units import bytes_per_s_from_gbps, seconds_from_ms
@@ -93,7 +93,7 @@ def _region_speeds(
             if default is not None:
                 known[a, b] = default
     if file.link_table is not None:
-        known |= _link_table(read_beside(file.link_table).decode())
+        known |= parse_beside(file.link_table, _link_table, read_beside)
     known |= _stated(file.links, regions)
     return [[known.get((a, b)) for b in regions] for a in regions]
 

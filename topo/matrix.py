@@ -6,6 +6,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from jaxpipe.foreign_file import decode_text
+
 _NPY_HEADERS = MappingProxyType(
     {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -28,7 +30,7 @@ def parse_matrix(content: bytes, *, suffix: str) -> np.ndarray:
         return _parse_npy(content)
     if suffix == ".csv":
         try:
-            return np.loadtxt(io.StringIO(content.decode()), delimiter=",", ndmin=2)
+            return np.loadtxt(io.StringIO(decode_text(content)), delimiter=",", ndmin=2)
         except ValueError:  # its message would show what the file holds
             raise ValueError("cannot parse as CSV with rows of equally many numbers") from None
     raise ValueError(f"suffix {suffix!r} is not that of a matrix; give a .csv or .npy file")

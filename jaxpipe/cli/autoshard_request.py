@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.foreign_file import read_regular
 
 _LARGEST_MESH = 1024
 """Each device is emulated by threads of one process, which compiles for all of them."""
@@ -131,10 +132,14 @@ def source_of_file(
         ConfigError: the step or its compilation does not suit a duplex.
         PlanError: the file cannot be read, or is damaged.
     """
-    from jaxpipe.baselines.autoshard.duplex.found_file import is_found_file, read_found
+    from jaxpipe.baselines.autoshard.duplex.found_file import MOST_BYTES, is_found_file, read_found
     from jaxpipe.baselines.autoshard.strategy import read_strategy
 
-    if not path.is_file() or not is_found_file(path.read_bytes()):
+    try:
+        content = read_regular(path, most_bytes=MOST_BYTES)
+    except OSError:
+        content = b""  # which `read_strategy` refuses by name
+    if not is_found_file(content):
         return StrategySource(mesh=read_strategy(path).mesh.num_devices, strategy=str(path)), step
     num_devices = read_found(path).devices
     if step.microbatches not in (1, 2) or compilation.partitioner == "gspmd":

@@ -33,6 +33,7 @@ def launched_run(path: Path, settings: Sequence[str]) -> Launch:
         folder=read.run.folder,
         arguments=("train", str(path), *set_words(settings)),
         steps=read.train.steps,
+        store=read.checkpoint.folder,
         survives=read.run.survive is Survival.SHRINK,
         gpus_each=_gpus_each(read, plan),
     )

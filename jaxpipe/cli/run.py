@@ -48,7 +48,8 @@ def run(  # noqa: PLR0913  each is an option of the command line
             which then begins at its first sample.
         restarts: maximum number of restarts.
         hosts: start each rank on the host of its device.
-        listen: the address at which hosts join, by default a free port of all addresses.
+        listen: the address at which hosts join, as HOST:PORT or [IPv6]:PORT; by default a free
+            port of the addresses of this host on the ways to the others.
         hooks: as in `jaxpipe train`; not among the options.
     """
     if restarts < 0:

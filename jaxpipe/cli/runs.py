@@ -21,6 +21,7 @@ def runs(
     *,
     png: Path | None = None,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    newest: Annotated[str | None, tyro.conf.arg(metavar="PLACE")] = None,
 ) -> int:
     """List runs with model, plan, steps, loss and state; `--png` draws them in one picture.
 
@@ -29,7 +30,11 @@ def runs(
         png: a PNG, SVG or PDF to draw: the losses of all these runs over each other, and below
             them the last traced step of each, if they are at most four.
         json_: print one JSON object per run and nothing else.
+        newest: print the step of the newest checkpoint in the folder of a run, or behind the URL of
+            `checkpoint.folder`, and nothing else; nothing at all if there is none.
     """
+    if newest is not None:
+        return _print_newest(newest)
     check_picture("--png", png)
     summaries = [run for folder in folders for run in runs_in(folder)]
     if json_:
@@ -45,6 +50,16 @@ def runs(
             console.print(f"\npicture -> {png}", markup=False)
     if summaries and not json_:
         console.print(f"\n{next_line('trace', summaries[-1].folder)}", markup=False)
+    return 0
+
+
+def _print_newest(text: str) -> int:
+    from jaxpipe.runtime.checkpoint import committed
+    from jaxpipe.runtime.storage.object_folder import folder_named
+
+    step = max(committed(folder_named(text, setting="--newest")), default=None)
+    if step is not None:
+        print(step)
     return 0
 
 

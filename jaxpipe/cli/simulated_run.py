@@ -32,10 +32,10 @@ def simulated_run(run: Path, measured: Trace, *, free_links: bool) -> tuple[Trac
 
 def _config(run: Path) -> Config:
     metrics = run / "metrics.jsonl"
-    description = read_description(metrics)
-    if description is None:
+    config = (read_description(metrics) or {}).get("config")
+    if not isinstance(config, dict):
         raise UserError(
             f"{metrics} must hold the configuration of the run, and has none; give the folder of "
             f"a run, or {run / 'trace.json'} alone"
         )
-    return config_in(run, description["config"])
+    return config_in(run, config)

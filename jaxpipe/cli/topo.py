@@ -11,6 +11,7 @@ import tyro
 
 from jaxpipe import topo
 from jaxpipe.errors import ConfigError
+from jaxpipe.foreign_file import read_text, write_inside
 from jaxpipe.pictures.cluster_map import draw_map
 from jaxpipe.pictures.cluster_picture import draw_picture
 from jaxpipe.run.folder.output_files import check_output, check_output_folder, check_picture
@@ -19,11 +20,11 @@ from jaxpipe.runtime.process.mpirun import launched_rank
 from jaxpipe.topo.draw_cluster import draw_cluster
 from jaxpipe.topo.hostfile import mpich_hostfile, openmpi_hostfile, openmpi_rankfile
 from jaxpipe.topo.probe.measurements import ProbeSettings, advice_of, cluster_of, spread_of
-from jaxpipe.topo.regular_file import write_inside
 from jaxpipe.topo.tc import bucket_commands, parse_addresses, tc_scripts
 from jaxpipe.topo.write import cluster_toml
 
 _MOST_NAMES = 8
+_MOST_BYTES = 2**24
 """Of hosts in a line."""
 
 
@@ -106,7 +107,7 @@ def write_tc(
     if tbf or addresses is None:
         return _print_buckets(name, device=device, tbf=tbf, addresses=addresses)
     with _users_mistakes():
-        known = parse_addresses(addresses.read_text())
+        known = parse_addresses(read_text(addresses, most_bytes=_MOST_BYTES))
         scripts = tc_scripts(topo.load(name), known, device=device)
         texts = {
             f"{host}.{kind}.sh": text

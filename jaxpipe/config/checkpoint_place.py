@@ -1,12 +1,14 @@
 """Where the checkpoints of a configuration are, and those of a run in its folder."""
 
-import tomllib
 from pathlib import Path
 
 from jaxpipe.config.kept_inputs import CONFIG_FILE
-from jaxpipe.config.read import Config
+from jaxpipe.config.read import MOST_TOML_BYTES, Config
+from jaxpipe.errors import ConfigError
+from jaxpipe.foreign_file import read_text, reason_of
 from jaxpipe.runtime.checkpoint import checkpoint_place
 from jaxpipe.runtime.storage.object_folder import Folder, ObjectFolder
+from jaxpipe.topo.toml_text import parse_toml
 
 
 def place_of(config: Config) -> Folder:
@@ -22,12 +24,17 @@ def place_in(run: Path) -> Folder:
     """Return where the run in a folder keeps its checkpoints, by the configuration there.
 
     Raises:
-        ConfigError: that is a URL that cannot be opened here.
+        ConfigError: the configuration cannot be read, or names a URL that cannot be opened here.
     """
     try:
-        tree = tomllib.loads((run / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # runs of older versions have none
+        tree = parse_toml(read_text(run / CONFIG_FILE, most_bytes=MOST_TOML_BYTES, inside=True))
+    except FileNotFoundError:  # runs of older versions have none
         return run
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"`{CONFIG_FILE}` must be the configuration of the run in {run}: {reason_of(error)}; "
+            "name another run, or put its file back"
+        ) from error
     section = tree.get("checkpoint")
     url = section.get("folder") if isinstance(section, dict) else None
     return checkpoint_place(run, url if isinstance(url, str) else None)

@@ -95,7 +95,7 @@ def tokenizer_of(checkpoint: "Checkpoint") -> Tokenizer:
     store = checkpoint.folder
     run = store.parent.parent if isinstance(store, Path) else Path(config.run.folder)
     if (path := run / TOKENIZER_FILE).exists():
-        return load_byte_pairs(path)
+        return load_byte_pairs(path, inside=True)
     return open_dataset(dataset_folder(config.data.folders[0]), verify=False).tokenizer
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.finetune import LoraConfig
+from jaxpipe.foreign_file import read_text, reason_of
 from jaxpipe.models import ModelConfig, config_type, load_preset
 from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import PlanConfig
@@ -36,6 +37,9 @@ from jaxpipe.topo.toml_text import parse_toml
 _log = logging.getLogger(__name__)
 
 _MODEL = "model"
+
+MOST_TOML_BYTES = 2**24
+"""Of a configuration."""
 
 BESIDE_FILE = ("file", "cluster", "codecs", "replan", "drift_factor", "drift_steps")
 """The fields of the section `plan` that a plan file does not decide."""
@@ -89,9 +93,9 @@ def load_config(
         ConfigError: the file cannot be read, or a key or a value is wrong.
     """
     try:
-        tree = parse_toml(Path(path).read_text(encoding="utf-8-sig"))
+        tree = parse_toml(read_text(Path(path), most_bytes=MOST_TOML_BYTES))
     except OSError as error:
-        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+        raise ConfigError(f"cannot read the configuration {path}: {reason_of(error)}") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
     config = _config(tree, settings)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Final
 
 from jaxpipe.errors import CheckpointError
-from jaxpipe.topo.regular_file import read_regular
+from jaxpipe.foreign_file import read_regular
 
 BESIDE: Final = (
     "tokenizer_config.json",

@@ -12,8 +12,9 @@ import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from jaxpipe import foreign_file
 from jaxpipe.errors import CheckpointError, ConfigError
-from jaxpipe.topo.regular_file import check_inside, check_regular, read_regular
+from jaxpipe.foreign_file import check_inside, check_regular
 
 CONFIG: Final = "config.json"
 WEIGHTS: Final = "model.safetensors"
@@ -82,13 +83,11 @@ def read_json(path: Path, error_type: type[ConfigError] | type[CheckpointError])
         ConfigError, CheckpointError: as given: the file cannot be read, or holds something else.
     """
     try:
-        return msgspec.json.decode(
-            read_regular(path, most_bytes=_MOST_JSON_BYTES), type=dict[str, Any]
-        )
-    except (OSError, RecursionError, msgspec.MsgspecError) as error:
+        return foreign_file.read_json(path, dict[str, Any], most_bytes=_MOST_JSON_BYTES)
+    except (OSError, ValueError) as error:
         raise error_type(
-            f"a model is a folder with {path.name}: {path} cannot be read ({error}); give the "
-            "folder that `save_pretrained` wrote"
+            f"a model is a folder with {path.name}: {path} cannot be read "
+            f"({foreign_file.reason_of(error)}); give the folder that `save_pretrained` wrote"
         ) from error
 
 

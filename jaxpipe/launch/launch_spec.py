@@ -19,7 +19,8 @@ if TYPE_CHECKING:  # they import numpy, which `--help` can do without
 class Launch:
     """A run to start: its plan, and the `arguments` that each rank passes to `jaxpipe`.
 
-    The run ends after `steps` steps. With `survives`, the others continue when ranks are lost,
+    The run ends after `steps` steps; `store` is the URL of its checkpoints, None if these are in
+    its folder. With `survives`, the others continue when ranks are lost,
     which takes Open MPI's own launcher. A rank has `gpus_each` GPUs, if the cluster has any.
 
     Raises:
@@ -33,9 +34,14 @@ class Launch:
     steps: int
     survives: bool = False
     gpus_each: int = 1
+    store: str | None = None
 
     def __post_init__(self) -> None:
-        words = (("run.folder", self.folder), *(("command", word) for word in self.arguments))
+        words = (
+            ("run.folder", self.folder),
+            ("checkpoint.folder", self.store or ""),
+            *(("command", word) for word in self.arguments),
+        )
         for field, word in words:
             if not word.isprintable():
                 raise ConfigError(

@@ -31,10 +31,12 @@ def mpijob_manifest(launch: Launch, *, image: str, claim: str) -> str:
 
     Raises:
         ConfigError: the image or the claim is not a name of one.
-        PlanError: hosts have different numbers of ranks, which workers cannot have.
+        PlanError: hosts have different numbers of ranks, or unlike devices: all workers are equal, and
+            Kubernetes puts each on any node.
     """
     _check_names(image=image, claim=claim)
     image, claim = _scalar(image), _scalar(claim)
+    _check_alike(launch)
     ranks_per_host = _ranks_per_host(launch)
     lines = [
         "apiVersion: kubeflow.org/v2beta1",
@@ -85,6 +87,26 @@ def _check_names(*, image: str, claim: str) -> None:
         )
 
 
+def _check_alike(launch: Launch) -> None:
+    """Check that it does not matter which worker is which host.
+
+    Raises:
+        PlanError: the devices with ranks are unlike.
+    """
+    kinds = {
+        (device.gpu, device.effective_flops_per_s, device.peak_flops_per_s, device.memory_bytes): (
+            device.name
+        )
+        for device in launch.devices
+    }
+    if len(kinds) > 1:
+        raise PlanError(
+            "`--target` mpijob starts equal workers, which Kubernetes puts on any node: the plan "
+            f"has unlike devices, such as {' and '.join(list(kinds.values())[:2])}, and would lose "
+            "its placement; use `--target` mpirun or slurm, or plan on like devices"
+        )
+
+
 def _ranks_per_host(launch: Launch) -> int:
     """Return the number of ranks of each host, which workers must have in common."""
     counts = launch.ranks_of_host
@@ -127,7 +149,7 @@ def _script(launch: Launch) -> Iterator[str]:
     yield f"mpirun --allow-run-as-root {' '.join(launch.survival_options)}".rstrip() + " \\"
     yield f"  --hostfile {_HOSTFILE} --map-by rankfile:FILE=/tmp/ranks --bind-to none \\"
     yield f'  -n {launch.plan.num_ranks} {EXPORT} {launch.mpirun_command(slots)} "${{resume[@]}}" &'
-    yield from wait_lines()
+    yield from wait_lines(launch)
 
 
 def _container(name: str, image: str) -> list[str]:

@@ -30,7 +30,7 @@ def mpirun_script(launch: Launch) -> str:
         f'{" ".join(("mpirun", *launch.survival_options))} --hostfile "$files/hosts" \\',
         '  --map-by "rankfile:FILE=$files/ranks" --bind-to none \\',
         f'  -n {launch.plan.num_ranks} {EXPORT} {command} "${{resume[@]}}" &',
-        *wait_lines(),
+        *wait_lines(launch),
     ]
     return "\n".join(lines) + "\n"
 

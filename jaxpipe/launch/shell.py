@@ -44,6 +44,19 @@ def begin_lines(launch: Launch) -> list[str]:
         # A setting of the user is kept.
         *(f"export {name}=${{{name}:-{value}}}" for name, value in MEMORY_SETTINGS.items()),
         "jaxpipe=$(command -v jaxpipe) || { echo 'no `jaxpipe` is on the path' >&2; exit 127; }",
+        *(
+            _find_in_folder(launch)
+            if launch.store is None
+            else _find_in_store(launch.store, launch)
+        ),
+        "find_newest",
+        # An array: empty, it adds no argument, not an empty one.
+        'if [[ -n "$newest" ]]; then resume=(--resume); else resume=(); fi',
+    ]
+
+
+def _find_in_folder(launch: Launch) -> list[str]:
+    return [
         f"folder={shlex.quote(launch.folder)}",
         f"last=$folder/checkpoints/step-{launch.steps:08d}/manifest.json",
         "find_newest() {",
@@ -53,13 +66,29 @@ def begin_lines(launch: Launch) -> list[str]:
         '    if [[ -e "$manifest" ]]; then newest=$manifest; fi',
         "  done",
         "}",
-        "find_newest",
-        # An array: empty, it adds no argument, not an empty one.
-        'if [[ -n "$newest" ]]; then resume=(--resume); else resume=(); fi',
     ]
 
 
-def wait_lines() -> list[str]:
+def _find_in_store(store: str, launch: Launch) -> list[str]:
+    """Return the lines for checkpoints in object storage, which no shell can look into.
+
+    A store that does not answer ends the script: a run that began again would replace its own.
+    """
+    return [
+        f"store={shlex.quote(store)}",
+        f"last={launch.steps}",
+        "find_newest() {",
+        '  newest=$("$jaxpipe" runs --newest "$store") || exit 1',
+        "}",
+    ]
+
+
+def is_incomplete(launch: Launch) -> str:
+    """Return the condition, without brackets, that the checkpoint of the last step is missing."""
+    return '! -e "$last"' if launch.store is None else '"$newest" != "$last"'
+
+
+def wait_lines(launch: Launch) -> list[str]:
     """Return the lines after `launcher &`: forward signals, wait, and set `code`."""
     return [
         "ranks=$!",
@@ -73,16 +102,17 @@ def wait_lines() -> list[str]:
         # Once more: bash keeps the exit code of a job that has ended.
         'wait "$ranks"',
         "code=$?",
-        *verdict_lines(),
+        *verdict_lines(launch),
         'exit "$code"',
     ]
 
 
-def verdict_lines() -> list[str]:
+def verdict_lines(launch: Launch) -> list[str]:
     """Return lines that correct `code`: it stays 0 only if the last step was saved."""
     return [
+        *([] if launch.store is None else ["find_newest"]),
         "# Exit code 0 may also mean a requested stop, or an mpirun that has lost a host.",
-        'if (( code == 0 )) && [[ ! -e "$last" ]]; then',
+        f"if (( code == 0 )) && [[ {is_incomplete(launch)} ]]; then",
         f'  if [[ -n "$stopping" ]]; then code={STOPPED}; else code=1; fi',
         "fi",
     ]

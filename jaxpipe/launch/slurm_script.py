@@ -24,7 +24,7 @@ from enum import StrEnum
 from jaxpipe.errors import ConfigError
 from jaxpipe.launch.launch_spec import Launch
 from jaxpipe.launch.mpirun_script import rank_lines
-from jaxpipe.launch.shell import EXPORT, begin_lines, file_lines, verdict_lines
+from jaxpipe.launch.shell import EXPORT, begin_lines, file_lines, is_incomplete, verdict_lines
 
 _TO_REQUEUE_S = 30
 """Seconds of the notice that are left for SLURM to end the job before its time limit."""
@@ -87,7 +87,7 @@ def slurm_script(
         "before=$newest",
         "",
         *(_mpirun(launch) if mpi is SlurmMpi.MPIRUN else _srun(launch, mpi=mpi)),
-        *_end(wait_s=notice_s - _TO_REQUEUE_S),
+        *_end(launch, wait_s=notice_s - _TO_REQUEUE_S),
     ]
     return "\n".join(lines) + "\n"
 
@@ -136,7 +136,7 @@ def _mpirun(launch: Launch) -> list[str]:
     ]
 
 
-def _end(*, wait_s: int) -> list[str]:
+def _end(launch: Launch, *, wait_s: int) -> list[str]:
     return [
         "ranks=$!",
         "stopping=''",
@@ -159,8 +159,8 @@ def _end(*, wait_s: int) -> list[str]:
         "preempted=''",
         'job=$(scontrol show job "$SLURM_JOB_ID" 2> /dev/null)',
         'if [[ "$job" == *PreemptTime=[0-9]* ]]; then stopping=yes preempted=yes; fi',
-        *verdict_lines(),
-        'if [[ -n "$stopping" && ! -e "$last" ]]; then',
+        *verdict_lines(launch),
+        f'if [[ -n "$stopping" && {is_incomplete(launch)} ]]; then',
         "  find_newest",
         '  if [[ "$newest" != "$before" || -n "$preempted" ]]; then',
         '    scontrol requeue "$SLURM_JOB_ID" && exit 0',

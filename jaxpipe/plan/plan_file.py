@@ -60,6 +60,7 @@ import msgspec
 
 from jaxpipe.collective import AllReduceKind, CodecKind, SyncTree
 from jaxpipe.errors import PlanError
+from jaxpipe.foreign_file import read_text, reason_of
 from jaxpipe.plan.check import check_plan
 from jaxpipe.plan.group import Sharing, check_hosts
 from jaxpipe.plan.older_plan_files import FORMAT, upgraded
@@ -70,7 +71,6 @@ from jaxpipe.schedule import Schedule, ScheduleKind, parse_schedule, schedule_ro
 from jaxpipe.schedule.remat import Remat
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.names import check_cluster, check_device
-from jaxpipe.topo.regular_file import read_regular
 from jaxpipe.topo.toml_text import parse_toml, toml_pair, toml_rows
 
 _T = TypeVar("_T", int, str)
@@ -248,9 +248,9 @@ def parse_resolved_plan(text: str, *, source: str) -> ResolvedPlan:
 
 def _read(path: Path) -> str:
     try:
-        return read_regular(path, most_bytes=_MOST_BYTES).decode()
+        return read_text(path, most_bytes=_MOST_BYTES)
     except OSError as error:
-        raise PlanError(f"cannot read the plan {path}: {error.strerror}") from error
+        raise PlanError(f"cannot read the plan {path}: {reason_of(error)}") from error
     except ValueError as error:
         raise PlanError(f"{path} is not a plan: {error}") from error
 

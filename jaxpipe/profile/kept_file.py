@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from jaxpipe.foreign_file import parse_json, read_json
 from jaxpipe.runtime.process.user_cache import check_private, user_cache
 from jaxpipe.runtime.storage.atomic_write import write_durably
-from jaxpipe.topo.regular_file import read_regular
 
 logger = logging.getLogger(__name__)
 
@@ -53,14 +53,13 @@ class KeptFile:
         try:
             path = self.path
             check_private(path.parent)
-            content = msgspec.json.decode(read_regular(path, most_bytes=_MOST_BYTES), type=_Content)
+            content = read_json(path, _Content, most_bytes=_MOST_BYTES)
             is_whole = hashlib.sha256(content.value).hexdigest() == content.checksum
             if not is_whole or _encoded(content.key) != _encoded(self.key):
                 logger.info("%s is damaged, or of another key: it is measured again", path)
                 return None
-            return msgspec.json.decode(content.value, type=kind)
-        # RecursionError: of a file of brackets. RuntimeError: pathlib, without a home.
-        except (OSError, ValueError, RuntimeError) as error:
+            return parse_json(bytes(content.value), kind)
+        except (OSError, ValueError, RuntimeError) as error:  # pathlib's, without a home
             logger.debug("nothing is kept of %s: %s", self.kind, error)
             return None
 

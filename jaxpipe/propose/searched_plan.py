@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import xxhash
 
 from jaxpipe.config import Config, to_tree
 from jaxpipe.plan import (
@@ -30,6 +29,7 @@ from jaxpipe.profile.kept_file import KeptFile
 from jaxpipe.propose.decided_plan import decided_plan
 from jaxpipe.propose.query import Query, executable, generators_of, reasons_of
 from jaxpipe.propose.reasons import Reason
+from jaxpipe.runtime.storage.checksum import checksum_file
 from jaxpipe.schedule import Remat, ScheduleKind
 from jaxpipe.search import Effort, Task, search
 from jaxpipe.simulate import Conditions, plan_step_s, step_bound_s, step_objective
@@ -220,6 +220,6 @@ def _profile_files(config: Config) -> Iterator[Path]:
 def _digest(file: Path) -> str:
     """Return a checksum of a file; "" of one that cannot be read, which its reader refuses."""
     try:
-        return xxhash.xxh3_128_hexdigest(file.read_bytes())
+        return checksum_file(file)
     except OSError:
         return ""

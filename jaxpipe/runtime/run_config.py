@@ -1,5 +1,6 @@
 """The sections `run` and `paced`: folder, transport, failures, and waiting instead of computing."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -11,6 +12,7 @@ _AT_LEAST_1 = Range(least=1)
 _FACTOR = Range(above=0, most=1e9, why="longer waits overflow the clocks of the system")
 _SEED = Range(least=0, most=2**32 - 1, why="a key of JAX has 32 bits of the seed")
 _WAIT = Range(above=0, most=1e9, why="longer waits overflow the clocks of the system")
+_INTERFACES = re.compile(r"[\w.:/-]{1,64}(,[\w.:/-]{1,64})*", re.ASCII)
 
 
 class TransportKind(StrEnum):
@@ -102,7 +104,14 @@ class RunConfig:
     timeout_s: Annotated[float, _WAIT] = 120.0
     """Timeout of every wait within a step [s]."""
     startup_timeout_s: Annotated[float, _WAIT] = 900.0
-    """Timeout of the wait for the slowest rank to start MPI, and then to compile its stages [s]."""
+    """Timeout of the wait for the slowest rank to start MPI, and then to compile its stages [s];
+    with `--hosts`, and a minute more, also of the time until a rank begins to train."""
+    answer_s: Annotated[float, _WAIT] = 15.0
+    """Timeout of the answer of a host, on which `mpirun` starts a process over ssh [s]; with
+    `--hosts` only."""
+    interface: str | None = None
+    """The network interfaces of MPI between hosts, by name or as networks such as `10.0.0.0/24`,
+    separated by commas; by default those on the ways to the other hosts; with `--hosts` only."""
     hang_s: Annotated[float, _WAIT] = 2.0
     """Minimum duration of an instruction before its rank counts as hanging [s]: the run ends when
     an instruction exceeds it, and also five times the 99th percentile of earlier ones."""
@@ -141,6 +150,11 @@ class RunConfig:
                 "each once"
             )
         check_path("folder", self.folder)
+        if self.interface is not None and not _INTERFACES.fullmatch(self.interface):
+            raise ValueError(
+                f"`interface` must be names of interfaces or networks, separated by commas, is "
+                f"{self.interface!r:.80}; give for example eth0, or 10.0.0.0/24"
+            )
         if self.link_scale != 1 and self.transport is not TransportKind.SHAPED:
             raise ValueError(
                 f"only shaped links can be scaled: `link_scale` is {self.link_scale}, `transport` "

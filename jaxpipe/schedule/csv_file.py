@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxpipe.errors import PlanError
+from jaxpipe.foreign_file import read_text, reason_of
 from jaxpipe.schedule.check.check_schedule import check
 from jaxpipe.schedule.deadlock import reach
 from jaxpipe.schedule.instruction import Instruction, Op, Schedule, backward, forward
@@ -36,6 +37,7 @@ _LETTER_OF = {op: letter for letter, op in _LETTERS.items()}
 # Bounded: no schedule has a billion microbatches, and Python refuses to convert 4,300 digits.
 _CELL = re.compile(r"([FBIW])(\d{1,9})(?:\.(\d{1,9}))?")
 _MOST_TEXT = 40
+_MOST_BYTES = 2**28
 """Characters of a cell that an error shows."""
 _HEAD = (
     "# A pipeline schedule: a row to a rank, its computes in order. F forward, B backward, or its",
@@ -82,10 +84,10 @@ def read_schedule(path: Path, *, num_stages: int) -> Schedule:
         PlanError: the file cannot be read, or is not such a schedule; names row, column and cell.
     """
     try:
-        lines = path.read_text().splitlines()
+        text = read_text(path, most_bytes=_MOST_BYTES)
     except (OSError, ValueError) as error:
-        raise PlanError(f"cannot read the schedule {path}: {error}") from error
-    return parse_schedule(lines, source=str(path), num_stages=num_stages)
+        raise PlanError(f"cannot read the schedule {path}: {reason_of(error)}") from error
+    return parse_schedule(text.splitlines(), source=str(path), num_stages=num_stages)
 
 
 def parse_schedule(lines: Sequence[str], *, source: str, num_stages: int) -> Schedule:

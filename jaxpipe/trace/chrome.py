@@ -22,12 +22,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jaxpipe.errors import UserError
+from jaxpipe.foreign_file import read_json, reason_of
 from jaxpipe.trace.span import Lane, Span, Trace, messages, rows
 
 Event = dict[str, Any]
 """One object of the format's `traceEvents`."""
 
 _PRODUCER = "jaxpipe"
+_MOST_BYTES = 2**31
 _LANES = tuple(Lane)
 _US_PER_S = 1e6
 _FIRST_STEP = 1
@@ -87,7 +89,7 @@ def read_chrome(path: Path) -> Trace:
         UserError: `path` cannot be read, or was not written by `write_chrome`.
     """
     try:
-        document = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        document = read_json(path, dict[str, Any], most_bytes=_MOST_BYTES)
         other = document["otherData"]
         if other["producer"] != _PRODUCER:
             raise KeyError("producer")
@@ -106,9 +108,9 @@ def read_chrome(path: Path) -> Trace:
         return replace(trace, spans=tuple(replace(s, step=s.step + 1) for s in trace.spans))
     except OSError as error:
         raise UserError(
-            f"`path` must be a trace that jaxpipe wrote: {path} cannot be read ({error.strerror})"
+            f"`path` must be a trace that jaxpipe wrote: {path} cannot be read ({reason_of(error)})"
         ) from error
-    except (KeyError, TypeError, msgspec.MsgspecError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"`path` must be a trace that jaxpipe wrote: {path} is not Chrome JSON with its fields "
             f"({error})"

@@ -13,7 +13,14 @@ from tests.plan_section import decided
 FOLDER = Path(__file__).parent / "golden"
 
 
-def launch_on(cluster: str, *, stages: int, replicas: int, survives: bool = False) -> Launch:
+def launch_on(
+    cluster: str,
+    *,
+    stages: int,
+    replicas: int,
+    survives: bool = False,
+    store: str | None = None,
+) -> Launch:
     """Return a run of a model of as many layers as stages."""
     where = topo.load(cluster)
     config = decided(cluster=cluster, stages=stages, replicas=replicas)
@@ -25,6 +32,7 @@ def launch_on(cluster: str, *, stages: int, replicas: int, survives: bool = Fals
         arguments=("train", "my.toml", "--set", "run.folder=runs/My run_2"),
         steps=600,
         survives=survives,
+        store=store,
     )
 
 
@@ -33,12 +41,15 @@ def texts() -> dict[str, str]:
     hosts = launch_on("two-region", stages=2, replicas=2)
     gpus = launch_on("homogeneous:hosts=2,devices=2", stages=2, replicas=2)
     survive = launch_on("two-region", stages=2, replicas=2, survives=True)
+    stored = launch_on("two-region", stages=2, replicas=2, store="s3://bucket/my run")
     uneven = launch_on("homogeneous:hosts=2,devices=2", stages=3, replicas=1)
     limit, inside = "12:00:00", SlurmMpi.MPIRUN
     return {
         "mpirun.sh": mpirun_script(hosts),
         "mpirun_gpu.sh": mpirun_script(gpus),
         "mpirun_survive.sh": mpirun_script(survive),
+        "mpirun_store.sh": mpirun_script(stored),
+        "slurm_store.sh": slurm_script(stored, time_limit=limit),
         "slurm_cpu.sh": slurm_script(hosts, time_limit=limit),
         "slurm_gpu.sh": slurm_script(gpus, time_limit=limit),
         "slurm_mpich.sh": slurm_script(hosts, time_limit=limit, mpi=SlurmMpi.PMI2),

@@ -37,6 +37,19 @@ def test_ranks_of_several_gpus_get_as_many():
     assert "CUDA_VISIBLE_DEVICES" not in mpirun_script(launch)
 
 
+def test_workers_with_unlike_devices_are_refused():
+    launch = launch_on("gcp-two-zones", stages=2, replicas=1)
+    assert mpijob_manifest(launch, image="jaxpipe:1", claim="shared")  # two like devices
+    where, plan = launch.cluster, launch.plan
+    first = where.devices[plan.device(0)]
+    other = replace(first, gpu=next(d.gpu for d in where.devices if d.gpu != first.gpu))
+    devices = tuple(other if d == first else d for d in where.devices)
+    unlike = replace(launch, cluster=replace(where, devices=devices))
+    with pytest.raises(PlanError, match=r"`--target` mpijob starts equal workers.* unlike devices"):
+        mpijob_manifest(unlike, image="jaxpipe:1", claim="shared")
+    assert mpirun_script(unlike)
+
+
 def test_workers_with_unlike_numbers_of_ranks_are_refused():
     launch = launch_on("homogeneous:hosts=2,devices=2", stages=3, replicas=1)
     with pytest.raises(PlanError, match=r"for each worker of an MPIJob, not here-0 2, here-1 1"):

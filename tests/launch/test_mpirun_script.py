@@ -64,3 +64,27 @@ def test_it_has_failed_unless_the_last_step_is_saved(does: str, code: int, tmp_p
     ended, said, _ = finish(start(FOLDER / "mpirun_survive.sh", tmp_path))
     assert ended == code
     assert said.startswith("<--with-ft><ulfm><--mca><mpi_ft_detector_thread><true><--hostfile>")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code", "resumes"),
+    [("", "600", 0, False), ("7", "600", 0, True), ("7", "9", 1, True), ("7", "", 1, True)],
+)
+def test_checkpoints_in_object_storage_are_asked_for(
+    before: str, after: str, code: int, resumes: bool, tmp_path: Path
+):
+    # The command's own answer stands in a file, which the ranks change.
+    (tmp_path / "newest").write_text(before)
+    asked = '[[ "$*" == "runs --newest s3://bucket/my run" ]] && exec cat newest'
+    stand_in(tmp_path, "jaxpipe", f"{asked}; exit 9")
+    stand_in(tmp_path, "mpirun", f'printf "<%s>" "$@"; printf "{after}" > newest')
+    ended, said, _ = finish(start(FOLDER / "mpirun_store.sh", tmp_path))
+    assert (ended, "<--resume>" in said) == (code, resumes)
+
+
+def test_a_store_that_does_not_answer_starts_nothing(tmp_path: Path):
+    stand_in(tmp_path, "jaxpipe", "exit 2")
+    stand_in(tmp_path, "mpirun", "touch started")
+    code, _, _ = finish(start(FOLDER / "mpirun_store.sh", tmp_path))
+    assert code == 1
+    assert not (tmp_path / "started").exists()

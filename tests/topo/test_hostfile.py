@@ -44,6 +44,15 @@ def test_both_kinds_are_read(text: str, expected: dict[str, int]):
         ("n1\nn2:many", "line 2 of a hostfile must be"),
         (":4", "line 1 of a hostfile must be"),
         (f"n1:{'9' * 5000}", "line 1 of a hostfile must be"),
+        ("n1 slots=2 slots=3", "line 1 of a hostfile must be"),
+        ("n1:2 slots=3", "line 1 of a hostfile must be"),
+        ("n1 4", "line 1 of a hostfile must be"),
+        ("n1 slots= ", "line 1 of a hostfile must be"),
+        ("n1 slot=4", "no other setting than .*, slots"),
+        ("n1 slots=\u0664", "line 1 of a hostfile must be"),
+        ("n1.\n", "line 1 of a hostfile must be"),
+        ("a..b slots=2", "line 1 of a hostfile must be"),
+        ("root:$6$x:1:0", "line 1 of a hostfile must be"),
     ],
 )
 def test_wrong_hostfiles_are_refused(text: str, words: str):

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxpipe import topo
+from jaxpipe.foreign_file import check_inside, read_regular
 from jaxpipe.models import presets
 from jaxpipe.topo import Cluster, Device, Host
 from jaxpipe.topo.catalogue import load
 from jaxpipe.topo.names import check_cluster, check_device, check_name, is_name
-from jaxpipe.topo.regular_file import check_inside, read_regular
 from jaxpipe.topo.slurm import expand
 
 HARMLESS = set(string.ascii_letters + string.digits + "._-")

@@ -34,6 +34,7 @@ import msgspec
 
 from jaxpipe.collective import CodingRates
 from jaxpipe.errors import PlanError
+from jaxpipe.foreign_file import read_json, reason_of
 from jaxpipe.plan.partition import Cut, layers_of
 
 
@@ -222,6 +223,9 @@ class Profile:
         )
 
 
+_MOST_BYTES = 2**28
+
+
 def read_profile(path: Path) -> Profile:
     """Return the profile in a JSON file.
 
@@ -229,10 +233,10 @@ def read_profile(path: Path) -> Profile:
         PlanError: the file cannot be read, or is not a profile.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Profile)
+        return read_json(path, Profile, most_bytes=_MOST_BYTES)
     except OSError as error:
-        raise PlanError(f"cannot read the profile {path}: {error.strerror}") from error
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise PlanError(f"cannot read the profile {path}: {reason_of(error)}") from error
+    except ValueError as error:
         raise PlanError(
             f"{path} is not a profile: {error}; `jaxpipe.plan.cost.layer_profile` shows the format"
         ) from error

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from jaxpipe.foreign_file import read_json, read_regular
+
 CLUSTER_FILE, PLAN_FILE = "drift-cluster.toml", "drift-plan.toml"
 """The corrected cluster, and the new plan for it, in the folder of the run."""
 
@@ -50,6 +52,7 @@ class Replanned:
 
 
 _ADOPT_FILE = "adopt.json"
+_MOST_BYTES = 2**28
 _FIELDS = {CLUSTER_FILE: "cluster", PLAN_FILE: "file"}
 """The field of `plan` for each file."""
 ADOPTED_EXIT_CODE = 75
@@ -91,7 +94,9 @@ def adopt(folder: Path, replanned: Replanned, *, step: int) -> None:
         OSError: the folder cannot be written.
     """
     for name in _FIELDS:
-        _kept(folder, name, step=step).write_bytes((folder / name).read_bytes())
+        _kept(folder, name, step=step).write_bytes(
+            read_regular(folder / name, most_bytes=_MOST_BYTES)
+        )
     draft = folder / f"{_ADOPT_FILE}.draft"
     draft.write_bytes(msgspec.json.encode(_Content(step=step, replanned=replanned)))
     draft.replace(folder / _ADOPT_FILE)
@@ -100,8 +105,8 @@ def adopt(folder: Path, replanned: Replanned, *, step: int) -> None:
 def adopted_in(folder: Path) -> Adopted | None:
     """Return what the last attempt in a run folder has adopted, None if it has not."""
     try:
-        content = msgspec.json.decode((folder / _ADOPT_FILE).read_bytes(), type=_Content)
-    except (OSError, msgspec.MsgspecError):
+        content = read_json(folder / _ADOPT_FILE, _Content, most_bytes=_MOST_BYTES)
+    except (OSError, ValueError):
         return None
     # The file names no setting and no path: those of the next attempt follow from the step.
     settings = tuple(

@@ -28,14 +28,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
+from typing import Annotated
 
 import msgspec
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.foreign_file import read_json
 
 LOCK_FILE = "lock"
 _BEAT_S = 5.0
 _STALE_S = 60.0
+_MOST_BYTES = 4096
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 """Errors of file systems without hard links."""
 
@@ -50,7 +53,7 @@ class Holder:
 
     host: str
     machine: str
-    process: int
+    process: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]  # others would signal whole groups
     started: int | None
     since: str
     token: str
@@ -223,8 +226,8 @@ def _read(path: Path) -> Holder | None:
     """Return the content of a lock, None if it is not readable."""
     # Opened, not only looked at: on NFS, only then does another host's change show.
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Holder)
-    except (OSError, msgspec.MsgspecError):
+        return read_json(path, Holder, most_bytes=_MOST_BYTES)
+    except (OSError, ValueError):
         return None
 
 
@@ -255,7 +258,11 @@ def _is_alive(holder: Holder) -> bool:
 def _refusal(path: Path, holder: Holder | None, *, age_s: float) -> str:
     rule = f"a folder has one run at a time: `run.folder` {path.parent} is in use"
     if holder is None:
-        return f"{rule}; if no run is in it, remove {path}"
+        wait_s = max(0.0, _STALE_S - age_s)
+        return (
+            f"{rule}, by whom cannot be read: {path} is damaged; start again in {wait_s:.0f} s, "
+            f"when it is taken over, or, if no run is in it, remove {path}"
+        )
     who = f"{rule} by process {holder.process} on {holder.host} since {holder.since}"
     if holder.machine == _machine():
         return f"{who}; wait for it, stop it with `kill {holder.process}`, or name another folder"

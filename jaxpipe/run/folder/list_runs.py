@@ -1,14 +1,17 @@
 """The runs in a folder: what each trained, how far it is, and how it ended."""
 
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jaxpipe.errors import UserError
 from jaxpipe.run.folder.folder_lock import holder_of
-from jaxpipe.runtime.metrics.records import METRICS_FILE, read_description, read_truth
+from jaxpipe.runtime.metrics.records import (
+    METRICS_FILE,
+    read_description,
+    read_losses,
+    read_truth,
+)
 from jaxpipe.runtime.watchdog import read_cause
 
 
@@ -37,56 +40,73 @@ class RunSummary:
 def runs_in(folder: Path) -> tuple[RunSummary, ...]:
     """Return the runs in a folder and in the folders below it, by their paths.
 
+    One that cannot be read hides no other: its state says why.
+
     Raises:
         UserError: there is no such folder.
     """
     if not folder.is_dir():
         raise UserError(f"`jaxpipe runs` takes a folder with runs, {folder} is none")
-    return tuple(map(summary_of, sorted(path.parent for path in folder.rglob(METRICS_FILE))))
+    return tuple(map(_summary_or_why, sorted(path.parent for path in folder.rglob(METRICS_FILE))))
 
 
 def summary_of(folder: Path) -> RunSummary:
     """Return the summary of the run in a folder.
 
     Raises:
-        UserError: it has no metrics.
+        UserError: it has no metrics, or they cannot be read.
     """
     path = folder / METRICS_FILE
     description = read_description(path)
     if description is None:
         raise UserError(f"a run has metrics with its configuration, {path} has none; name another")
-    config = description["config"]
-    num_steps = config.get("train", {}).get("steps", 0)
-    losses = tuple(_losses(path, "loss"))
+    config = _section(description, "config")
+    num_steps = _section(config, "train").get("steps", 0)
+    if not isinstance(num_steps, int):
+        raise UserError(f"`train.steps` must be a whole number, not {num_steps!r:.80}, in {path}")
+    losses = tuple(read_losses(path, "loss"))
     return RunSummary(
         folder=folder,
-        model=_model(config.get("model", {})),
-        plan=_plan(config.get("plan", {})),
+        model=_model(_section(config, "model")),
+        plan=_plan(_section(config, "plan")),
         num_steps=num_steps,
         losses=losses,
-        held_out=tuple(_losses(path, "eval_loss")),
+        held_out=tuple(read_losses(path, "eval_loss")),
         truth=read_truth(path) or "not recorded",
         state=_state(folder, done=bool(losses) and losses[-1][0] >= num_steps),
     )
 
 
-def _losses(path: Path, kind: str) -> Iterator[tuple[int, float]]:
-    """Yield step and loss of a kind, where it was measured; steps of paced runs have none."""
-    for line in path.read_text().splitlines():
-        row = json.loads(line) if line.endswith("}") else {}
-        if "step" in row and row.get(kind) is not None:
-            yield row["step"], row[kind]
+def _summary_or_why(folder: Path) -> RunSummary:
+    try:
+        return summary_of(folder)
+    except UserError as error:
+        return RunSummary(
+            folder=folder,
+            model="?",
+            plan="?",
+            num_steps=0,
+            losses=(),
+            held_out=(),
+            truth="not recorded",
+            state=f"cannot be read: {error}",
+        )
+
+
+def _section(tree: dict[str, Any], name: str) -> dict[str, Any]:
+    section = tree.get(name, {})
+    return section if isinstance(section, dict) else {}
 
 
 def _model(model: dict[str, Any]) -> str:
-    return f"{model.get('num_layers', '?')} layers, dim {model.get('dim', '?')}"
+    return f"{model.get('num_layers', '?')!s:.20} layers, dim {model.get('dim', '?')!s:.20}"
 
 
 def _plan(plan: dict[str, Any]) -> str:
     where = plan.get("cluster", "?")
     if plan.get("file"):
         return f"{plan['file']} on {where}"
-    if cuts := plan.get("cuts"):
+    if isinstance(cuts := plan.get("cuts"), list) and all(isinstance(cut, list) for cut in cuts):
         return f"{' + '.join(str(len(cut)) for cut in cuts)} on {where}"
     return f"{plan.get('stages', '?')} x {plan.get('replicas', '?')} on {where}"
 

@@ -19,6 +19,7 @@ from jaxpipe.config import (
     notices_of,
 )
 from jaxpipe.errors import ConfigError
+from jaxpipe.foreign_file import check_link, reason_of
 from jaxpipe.plan import Plan, ResolvedPlan, draw_plan, resolved_plan_text
 from jaxpipe.propose.conditions import counted_profile
 from jaxpipe.propose.resolve import resolve
@@ -101,9 +102,10 @@ def begin_folder(prepared: Prepared) -> Path:
     Returns the file of the plan.
 
     Raises:
-        ConfigError: the folder cannot be made or written.
+        ConfigError: the folder cannot be made or written, or has something else than files.
     """
     folder = Path(prepared.config.run.folder)
+    check_entries(folder)
     if prepared.checkpoint is None:
         announce_replaced(folder / name for name in (PLAN_FILE, METRICS_FILE, TRACE_FILE))
     # First: it makes the folder, or refuses one that cannot be written.
@@ -111,6 +113,26 @@ def begin_folder(prepared: Prepared) -> Path:
     keep_inputs(prepared.config, prepared.cluster, folder)
     forget_last_end(folder)
     return plan_file
+
+
+def check_entries(folder: Path) -> None:
+    """Check that what a run writes into its folder stays there, and that no write waits.
+
+    Raises:
+        ConfigError: an entry is a link to a file elsewhere, a pipe, a device or a socket.
+    """
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        try:
+            if not path.is_dir() and not path.is_file() and not path.is_symlink():
+                raise ConfigError(
+                    f"`run.folder` must hold files and folders, {path} is neither; remove it"
+                )
+            if path.is_symlink() and not path.is_dir():
+                check_link(path)
+        except OSError as error:
+            raise ConfigError(
+                f"`run.folder` must hold files of its own: {path}: {reason_of(error)}; remove it"
+            ) from error
 
 
 def begin_run(prepared: Prepared) -> Path:

@@ -21,9 +21,18 @@ from jaxpipe.run.train_request import TrainRequest
 from jaxpipe.runtime.checkpoint import committed
 from jaxpipe.runtime.process.mpirun import Wish
 from jaxpipe.runtime.storage.object_folder import Folder
-from jaxpipe.runtime.watchdog import has_ended, have_begun, read_cause
+from jaxpipe.runtime.watchdog import (
+    Cause,
+    CauseKind,
+    has_ended,
+    have_begun,
+    read_cause,
+    write_cause,
+)
+from jaxpipe.topo.route import routes_to
 
-_ANSWERS_WITHIN_S = 8.0
+_SECONDS_TO_JOIN_MPI = 60.0
+"""From the start of `mpirun` until all ranks can talk, apart from their compilation."""
 _SECONDS_TO_END = 0.5
 _SECONDS_TO_KILL = 2.0
 """After a rank has written why the run ends: its `mpirun` may wait for a host that is gone."""
@@ -82,7 +91,15 @@ class HostsSite:
         config = load_config(self.request.config, self.request.settings, notice=None)
         folder = Path(config.run.folder)
         forget_last_end(folder)
-        watch = _Watch(self, folder, attempt)
+        if attempt.number == 1 and (silent := self._silent(attempt.planned.used)):
+            write_cause(folder, Cause(kind=CauseKind.KILLED, message=silent))
+            return 1, EndKind.FAILED
+        watch = _Watch(
+            self,
+            folder,
+            attempt,
+            begin_within_s=config.run.startup_timeout_s + _SECONDS_TO_JOIN_MPI,
+        )
         code = self.joining.start.run_ranks(
             attempt.planned.hosts,
             replace(
@@ -105,11 +122,26 @@ class HostsSite:
         self.joining.admit()
         return code, end
 
+    def _silent(self, hosts: tuple[str, ...]) -> str:
+        """Return which of the hosts do not answer; "" if all of them do.
+
+        Asked before the first attempt, and after each that has failed: an `mpirun` waits for an ssh
+        that never answers.
+        """
+        alive = answering(self.joining.start, hosts, here=self.here, most_s=self.joining.answer_s)
+        gone = [host for host in hosts if host not in alive]
+        if not gone:
+            return ""
+        return (
+            f"`mpirun` starts no process over ssh within {self.joining.answer_s:g} s on "
+            f"{', '.join(gone)}; try `ssh {gone[0]} true` here, which must neither ask nor wait"
+        )
+
     def look_round(self) -> None:
         """Ask all hosts that ever took part which of them are there: a lost one may be back."""
         joining = self.joining
         joining.there = list(
-            answering(joining.start, joining.known, here=self.here, most_s=_ANSWERS_WITHIN_S)
+            answering(joining.start, joining.known, here=self.here, most_s=self.joining.answer_s)
         )
 
     def newest_step(self, place: Folder) -> int | None:
@@ -120,7 +152,11 @@ class HostsSite:
 class _Watch:
     """What the supervisor does ten times a second while the ranks of an attempt run."""
 
-    def __init__(self, site: HostsSite, folder: Path, attempt: Attempt) -> None:
+    def __init__(
+        self, site: HostsSite, folder: Path, attempt: Attempt, *, begin_within_s: float
+    ) -> None:
+        self._begin_within_s = begin_within_s
+        self._since_s = time.monotonic()
         self._site = site
         self._folder = folder
         self._planned = attempt.planned
@@ -134,6 +170,8 @@ class _Watch:
         if joining.waiting and have_begun(self._folder):
             joining.announce(self._planned, step=self._first_step)
         joining.poll(self._planned)
+        if not have_begun(self._folder) and self._elapsed_s() > self._begin_within_s:
+            self._write_not_begun()
         if self._cause_s is None and read_cause(self._folder) is not None:
             self._cause_s = time.monotonic()
         if self._cause_s is not None:
@@ -143,3 +181,18 @@ class _Watch:
             return Wish.END if since_s > _SECONDS_TO_END else None
         can_stop = bool(joining.accepted) and have_begun(self._folder)
         return Wish.STOP if can_stop else None
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._since_s
+
+    def _write_not_begun(self) -> None:
+        """Write that no rank has begun: `mpirun` waits for them without end."""
+        here = self._site.here
+        routes = routes_to(host for host in self._planned.used if host != here)
+        ways = "; ".join(str(route) if route else f"{host}: none" for host, route in routes.items())
+        message = (
+            f"no rank has begun within {self._begin_within_s:g} s (`run.startup_timeout_s` and "
+            f"{_SECONDS_TO_JOIN_MPI:g} s for MPI); the ways from {here} are {ways or 'none'}; if "
+            "MPI takes others, such as those of docker0, set `run.interface`"
+        )
+        write_cause(self._folder, Cause(kind=CauseKind.HANG, message=message))

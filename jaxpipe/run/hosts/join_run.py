@@ -1,14 +1,17 @@
 """Join a run from a new host: ask its supervisor, and wait until the host takes part."""
 
+import random
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from jaxpipe.errors import ConfigError, RunError
 from jaxpipe.run.hosts.join_words import (
     MOST_BYTES,
     Answer,
     AnswerKind,
+    Busy,
     Challenge,
     JoinAddress,
     JoinRequest,
@@ -16,6 +19,9 @@ from jaxpipe.run.hosts.join_words import (
     new_nonce,
     word_of,
 )
+
+_FIRST_WAIT_S, _MOST_WAIT_S = 0.1, 2.0
+_SECONDS_TO_CONNECT = 10.0
 
 
 def join_run(
@@ -32,52 +38,121 @@ def join_run(
         ConfigError: the run refuses the host.
         RunError: the supervisor cannot be reached, has another key, or does not answer in time.
     """
-    where = f"{address.host}:{address.port}"
-    deadline_s = time.monotonic() + timeout_s
+    attempt = _Attempt(
+        address=address, host=host, versions=versions, until_s=time.monotonic() + timeout_s, say=say
+    )
+    shown = where(address.host, address.port)
+    waits_s = _FIRST_WAIT_S
     try:
-        with socket.create_connection((address.host, address.port), timeout=timeout_s) as there:
-            lines = _Lines(there, deadline_s=deadline_s)
-            challenge = word_of(lines.next(), Challenge)
-            if challenge is None:
-                raise RunError(f"what listens at {where} is no run; take its newest `join.json`")
-            request = JoinRequest(host=host, versions=versions, nonce=new_nonce())
-            request = request.signed(address.secret, challenge)
-            there.sendall(line_of(request))
-            return _answered(lines, request, address, say=say)
+        while (text := attempt.run()) is None:
+            # By lot, so that hosts that were turned away together come back one by one.
+            attempt.sleep(random.uniform(0.5, 1.0) * waits_s)
+            waits_s = min(2 * waits_s, _MOST_WAIT_S)
     except TimeoutError as error:
         raise RunError(
-            f"the run at {where} did not answer within {timeout_s:g} s; raise `--timeout`"
+            f"the run at {shown} did not answer within {timeout_s:g} s; raise `--timeout`"
         ) from error
     except OSError as error:
         raise RunError(
-            f"the run at {where} cannot be reached: {error.strerror or error}; it may have ended, "
+            f"the run at {shown} cannot be reached: {error.strerror or error}; it may have ended, "
             "or have another address now"
         ) from error
+    return text
 
 
-def _answered(
-    lines: "_Lines", request: JoinRequest, address: JoinAddress, *, say: Callable[[str], object]
-) -> str:
-    while line := lines.next():
-        answer = word_of(line, Answer)
-        if answer is None or not answer.is_signed(address.secret, request):
-            raise RunError("the answer was not made with the key of the run; take its `join.json`")
-        if answer.kind is AnswerKind.REFUSED:
-            raise ConfigError(answer.text)
-        if answer.kind is AnswerKind.JOINED:
-            return answer.text
-        say(answer.text)
-    raise RunError(
-        "the run closed the connection: it has another key than `join.json`, or has ended"
-    )
+def where(host: str, port: int) -> str:
+    """Return an address with its port.
+
+    >>> where("ohio-0", 4711), where("fd00::1", 4711)
+    ('ohio-0:4711', '[fd00::1]:4711')
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempt:
+    """Asks to join, at the first of the addresses that answers."""
+
+    address: JoinAddress
+    host: str
+    versions: str
+    until_s: float
+    say: Callable[[str], object]
+
+    def run(self) -> str | None:
+        """Return the last answer; None if the desk is busy, and another attempt may succeed.
+
+        Raises:
+            ConfigError: the run refuses the host.
+            RunError: what listens is no run, or has another key.
+            OSError: no address can be reached in time, or the connection is broken.
+        """
+        with self._connection() as connection:
+            lines = _Lines(connection, until_s=self.until_s)
+            line = lines.next()
+            challenge = word_of(line, Challenge)
+            if challenge is None and (not line or word_of(line, Busy)):
+                return None
+            if challenge is None:
+                shown = where(*connection.getpeername()[:2])
+                raise RunError(f"what listens at {shown} is no run; take its newest `join.json`")
+            request = JoinRequest(host=self.host, versions=self.versions, nonce=new_nonce())
+            request = request.signed(self.address.secret, challenge)
+            connection.sendall(line_of(request))
+            return self._answered(lines, request)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait before the next attempt.
+
+        Raises:
+            TimeoutError: there is no time left.
+        """
+        if time.monotonic() + seconds > self.until_s:
+            raise TimeoutError
+        time.sleep(seconds)
+
+    def _connection(self) -> socket.socket:
+        failures: list[OSError] = []
+        hosts = (self.address.host, *self.address.others)
+        for number, host in enumerate(hosts):
+            left_s = self.until_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError
+            # The last address has all the time that is left, those before it a part.
+            most_s = left_s if number == len(hosts) - 1 else min(left_s, _SECONDS_TO_CONNECT)
+            try:
+                return socket.create_connection((host, self.address.port), timeout=most_s)
+            except OSError as error:
+                failures.append(error)
+            except UnicodeError:  # of a name that no name can be
+                failures.append(OSError(f"{host!r:.80} is no name of a host"))
+        raise failures[0]
+
+    def _answered(self, lines: "_Lines", request: JoinRequest) -> str | None:
+        while line := lines.next():
+            if word_of(line, Busy):
+                return None
+            answer = word_of(line, Answer)
+            if answer is None or not answer.is_signed(self.address.secret, request):
+                raise RunError(
+                    "the answer was not made with the key of the run; take its `join.json`"
+                )
+            if answer.kind is AnswerKind.REFUSED:
+                raise ConfigError(answer.text)
+            if answer.kind is AnswerKind.JOINED:
+                return answer.text
+            self.say(answer.text)
+        raise RunError(
+            "the run closed the connection: it has another key than `join.json`, or has ended"
+        )
 
 
 class _Lines:
     """The lines that arrive at a socket until a deadline; an empty one is its end."""
 
-    def __init__(self, connection: socket.socket, *, deadline_s: float) -> None:
+    def __init__(self, connection: socket.socket, *, until_s: float) -> None:
         self._connection = connection
-        self._deadline_s = deadline_s
+        self._until_s = until_s
         self._heard = bytearray()
 
     def next(self) -> bytes:
@@ -88,7 +163,7 @@ class _Lines:
             OSError: the connection is broken.
         """
         while b"\n" not in self._heard and len(self._heard) <= MOST_BYTES:
-            left_s = self._deadline_s - time.monotonic()
+            left_s = self._until_s - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError
             self._connection.settimeout(left_s)

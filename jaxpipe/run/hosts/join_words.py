@@ -13,17 +13,19 @@ Source: RFC 2104, HMAC.
 """
 
 import hmac
+import ipaddress
 import json
 import secrets
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.topo.regular_file import read_regular
+from jaxpipe.foreign_file import parse_json, read_json, reason_of
+from jaxpipe.topo.names import is_name
 
 JOIN_FILE = "join.json"
 """The address and the key of a run, in its folder; anyone who can read it can join."""
@@ -31,16 +33,30 @@ JOIN_FILE = "join.json"
 MOST_BYTES = 4096
 """Of a word, or of the file."""
 
+_LEAST_KEY_BYTES = 16
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinAddress:
-    """Where to join a run, and its key in hexadecimal digits."""
+    """Where to join a run, and its key in hexadecimal digits.
+
+    `others` are more addresses of the same desk, where its hosts are in several networks.
+    """
 
     host: str
-    port: int
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
     key: str
+    others: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for host in (self.host, *self.others):
+            if not is_host(host):
+                raise ValueError(
+                    f"`host` must be the name or the address of a host, not {host!r:.80}"
+                )
+        if len(self.secret) < _LEAST_KEY_BYTES:
+            raise ValueError(f"`key` must have at least {2 * _LEAST_KEY_BYTES} hexadecimal digits")
 
     @property
     def secret(self) -> bytes:
@@ -73,14 +89,13 @@ def read_join_file(path: Path) -> JoinAddress:
     file = path / JOIN_FILE if path.is_dir() else path
     rule = f"a run that hosts can join has a file `{JOIN_FILE}` in its folder"
     try:
-        found = msgspec.json.decode(read_regular(file, most_bytes=MOST_BYTES), type=JoinAddress)
-        bytes.fromhex(found.key)
+        found = read_json(file, JoinAddress, most_bytes=MOST_BYTES)
     except OSError as error:
         raise ConfigError(
-            f"{rule}: `RUN` is {str(path)!r:.80}: {error.strerror}; copy the file from the host "
+            f"{rule}: `RUN` is {str(path)!r:.80}: {reason_of(error)}; copy the file from the host "
             "of `jaxpipe run --hosts`"
         ) from error
-    except ValueError as error:  # msgspec's are such errors, too
+    except ValueError as error:
         raise ConfigError(f"{rule}: {str(file)!r:.80} is another file: {error}") from error
     return found
 
@@ -90,6 +105,13 @@ class Challenge:
     """The first word of the supervisor."""
 
     nonce: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Busy:
+    """The last word to a connection that has to make room: the host tries again."""
+
+    busy: Literal[True]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +129,7 @@ class JoinRequest:
 
     def is_signed(self, key: bytes, challenge: Challenge) -> bool:
         """Return whether a holder of the key has made this request for this challenge."""
-        return hmac.compare_digest(self._code(key, challenge), self.code)
+        return is_same(self._code(key, challenge), self.code)
 
     def _code(self, key: bytes, challenge: Challenge) -> str:
         return code(key, "join", challenge.nonce, self.nonce, self.host, self.versions)
@@ -138,7 +160,7 @@ class Answer:
 
     def is_signed(self, key: bytes, request: JoinRequest) -> bool:
         """Return whether a holder of the key has made this answer to this request."""
-        return hmac.compare_digest(self._code(key, request), self.code)
+        return is_same(self._code(key, request), self.code)
 
     def _code(self, key: bytes, request: JoinRequest) -> str:
         return code(key, "answer", request.nonce, self.kind.value, self.text)
@@ -159,6 +181,29 @@ def code(key: bytes, *words: str) -> str:
     return hmac.new(key, json.dumps(words).encode(), "sha256").hexdigest()
 
 
+def is_same(one: str, other: str) -> bool:
+    """Return whether two codes are the same, in a time that does not say where they differ.
+
+    >>> is_same("a", "a"), is_same("a", "é")
+    (True, False)
+    """
+    # As bytes: of text, the library compares ASCII alone.
+    return hmac.compare_digest(one.encode(), other.encode("utf-8", "surrogatepass"))
+
+
+def is_host(text: str) -> bool:
+    """Return whether a text is the name of a host, or its address.
+
+    >>> [is_host(text) for text in ("ohio-0", "10.0.0.1", "fe80::1%eth0", "a b", "")]
+    [True, True, True, False, False]
+    """
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return is_name(text)
+    return True
+
+
 def line_of(word: object) -> bytes:
     """Return a word as a line."""
     return msgspec.json.encode(word) + b"\n"
@@ -167,6 +212,6 @@ def line_of(word: object) -> bytes:
 def word_of(line: bytes, kind: type[_T]) -> _T | None:
     """Return the word in a line; None if it is another one."""
     try:
-        return msgspec.json.decode(line, type=kind)
-    except msgspec.MsgspecError:
+        return parse_json(line, kind)
+    except ValueError:
         return None

@@ -15,8 +15,7 @@ from jaxpipe.run.hosts.join_desk import JoinDesk
 from jaxpipe.run.hosts.join_words import AnswerKind, JoinRequest
 from jaxpipe.run.hosts.placed_job import SignOfLife, Starter
 from jaxpipe.run.supervise.planner import Planned, Planner
-
-_ANSWERS_WITHIN_S = 15.0
+from jaxpipe.topo.names import is_name
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,7 +23,8 @@ class Joining:
     """The hosts that are there, of which some may stand by, and those that have asked to join.
 
     `accepted` are those for which the run has to stop; `waiting` those whose first step is still to
-    be announced; `known` all that ever were there. `show` prints a line.
+    be announced; `known` all that ever were there. `show` prints a line. A host has `answer_s` to
+    start a process.
     """
 
     desk: JoinDesk
@@ -33,6 +33,7 @@ class Joining:
     versions: str
     there: list[str]
     show: Callable[[str], object]
+    answer_s: float = 15.0
     accepted: list[str] = field(default_factory=list[str])
     waiting: list[str] = field(default_factory=list[str])
     known: list[str] = field(default_factory=list[str])
@@ -47,7 +48,7 @@ class Joining:
         for request in self.desk.poll():
             self._take(request)
         for host, asked in tuple(self._asked.items()):
-            alive = asked.poll(timeout_s=_ANSWERS_WITHIN_S)
+            alive = asked.poll(timeout_s=self.answer_s)
             if alive is None:
                 continue
             del self._asked[host]
@@ -57,7 +58,7 @@ class Joining:
                 self._refuse(
                     host,
                     f"a host that joins can be reached over ssh: `mpirun` starts no process on "
-                    f"{host} within {_ANSWERS_WITHIN_S:g} s; try `ssh {host} true` on the host "
+                    f"{host} within {self.answer_s:g} s; try `ssh {host} true` on the host "
                     "of the run",
                 )
 
@@ -87,11 +88,13 @@ class Joining:
 
     def _take(self, request: JoinRequest) -> None:
         host = request.host
-        if request.versions != self.versions:
+        if not is_name(host):
+            self._refuse(host, f"a host is called by its name in the cluster, not {host!r:.80}")
+        elif request.versions != self.versions:
             self._refuse(
                 host,
                 "all hosts of a run have the same software: "
-                f"{host} has {request.versions}, the run {self.versions}; install the same",
+                f"{host} has {request.versions:.200}, the run {self.versions}; install the same",
             )
         elif host in (*self.there, *self.accepted):
             self._refuse(host, f"a host joins once: {host} is a part of the run already")

@@ -1,7 +1,7 @@
 """`jaxpipe run --hosts`: the desk, the lock and the supervisor of a run over hosts."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,13 +11,22 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.run.folder.folder_lock import locked
 from jaxpipe.run.hosts.hosts_site import HostsSite
 from jaxpipe.run.hosts.join_desk import JoinDesk
-from jaxpipe.run.hosts.join_words import JOIN_FILE, JoinAddress, new_key, write_join_file
+from jaxpipe.run.hosts.join_run import where
+from jaxpipe.run.hosts.join_words import (
+    JOIN_FILE,
+    JoinAddress,
+    is_host,
+    new_key,
+    write_join_file,
+)
 from jaxpipe.run.hosts.joining import Joining
 from jaxpipe.run.hosts.placed_job import starter
 from jaxpipe.run.supervise.planner import Planner
 from jaxpipe.run.supervise.supervisor import Run, supervise
 from jaxpipe.run.train_request import TrainRequest
 from jaxpipe.runtime.run_config import ComputeKind, Survival
+from jaxpipe.topo import Cluster
+from jaxpipe.topo.route import Route, networks_of, routes_to
 
 _MOST_PORT = 65535
 
@@ -43,15 +52,18 @@ def run_over_hosts(request: HostsRequest, *, show: Callable[[str], object]) -> i
     _check(config)
     planner = Planner(config=train.config, settings=train.settings)
     plan, folder = planner.configured(), Path(config.run.folder)
-    host, port = listen_address(request.listen)
-    with locked(folder, beats=False) as lock, starter() as start:
+    routes = ways_from_here(plan.cluster)
+    addresses, port = listen_addresses(request.listen, routes)
+    interface = config.run.interface or ",".join(networks_of(routes)) or None
+    with locked(folder, beats=False) as lock, starter(interface=interface) as start:
         start.command(plan.hosts)  # or says what lacks
         key = new_key()
-        with closing(_desk(key, host=host, port=port)) as desk:
-            address = JoinAddress(host=host or socket.gethostname(), port=desk.port, key=key)
-            file = write_join_file(folder, address)
-            show(f"{plan}\nother hosts join with: jaxpipe join {file}")
+        with closing(_desk(key, addresses=addresses, port=port)) as desk:
+            lines = _invite(folder, key, addresses, port=desk.port)
+            uses = interface or "any interface: no way to the other hosts is known"
+            show(f"{plan}\n{lines}; MPI uses {uses}")
             joining = Joining(
+                answer_s=config.run.answer_s,
                 desk=desk,
                 planner=planner,
                 start=start,
@@ -73,33 +85,70 @@ def run_over_hosts(request: HostsRequest, *, show: Callable[[str], object]) -> i
                 (folder / JOIN_FILE).unlink(missing_ok=True)
 
 
-def listen_address(text: str | None) -> tuple[str, int]:
+def _invite(folder: Path, key: str, addresses: Sequence[str], *, port: int) -> str:
+    """Write the file with which hosts join, and return the lines that say where."""
+    first, *others = (address or socket.gethostname() for address in addresses)
+    address = JoinAddress(host=first, port=port, key=key, others=tuple(others))
+    file = write_join_file(folder, address)
+    listens = ", ".join(where(host, port) for host in addresses if host)
+    return (
+        f"other hosts join with: jaxpipe join {file}\n"
+        f"the run listens at {listens or f'port {port} of all its addresses'}"
+    )
+
+
+def ways_from_here(cluster: Cluster) -> tuple[Route, ...]:
+    """Return the known ways to the other hosts of a cluster."""
+    others = [host.name for host in cluster.hosts if host.name != socket.gethostname()]
+    return tuple(route for route in routes_to(others).values() if route is not None)
+
+
+def listen_addresses(text: str | None, routes: Sequence[Route]) -> tuple[tuple[str, ...], int]:
+    """Return the addresses and the port at which hosts join.
+
+    Without `--listen`, these are the addresses of this host on the ways to the others; where no
+    way is known, it is every address.
+
+    Raises:
+        ConfigError: `--listen` is no address.
+    """
+    if text is not None:
+        host, port = listen_address(text)
+        return (host,), port
+    sources = tuple(dict.fromkeys(route.source for route in routes if not route.is_loopback))
+    return sources or ("",), 0
+
+
+def listen_address(text: str) -> tuple[str, int]:
     """Return host and port of `--listen`; an empty host is all addresses, port 0 any free one.
 
-    >>> listen_address("10.0.0.1:4711"), listen_address(None)
-    (('10.0.0.1', 4711), ('', 0))
+    >>> listen_address("10.0.0.1:4711"), listen_address("[fd00::1]:4711"), listen_address(":0")
+    (('10.0.0.1', 4711), ('fd00::1', 4711), ('', 0))
 
     Raises:
         ConfigError: it is no address.
     """
-    if text is None:
-        return "", 0
     host, colon, port = text.rpartition(":")
     is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= _MOST_PORT
-    if not colon or not is_port:
+    if host.startswith("[") and host.endswith("]") and ":" in host:
+        host = host[1:-1]
+    elif ":" in host:  # IPv6 without brackets: which part is the port?
+        is_port = False
+    if not colon or not is_port or (host and not is_host(host)):
         raise ConfigError(
             f"hosts join at an address with a port: `--listen` is {text!r:.80}; give HOST:PORT, "
-            "such as 10.0.0.1:4711"
+            "such as 10.0.0.1:4711 or [fd00::1]:4711"
         )
     return host, int(port)
 
 
-def _desk(key: str, *, host: str, port: int) -> JoinDesk:
+def _desk(key: str, *, addresses: Sequence[str], port: int) -> JoinDesk:
     try:
-        return JoinDesk(bytes.fromhex(key), address=host, port=port)
+        return JoinDesk(bytes.fromhex(key), addresses=addresses, port=port)
     except OSError as error:
+        shown = ", ".join(where(address, port) for address in addresses)
         raise ConfigError(
-            f"`--listen` must be a free address of this host, is {host}:{port}: {error.strerror}"
+            f"`--listen` must be a free address of this host, is {shown}: {error.strerror or error}"
         ) from error
 
 

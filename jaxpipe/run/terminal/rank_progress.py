@@ -26,6 +26,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from jaxpipe.foreign_file import read_json
 from jaxpipe.plan import Plan
 from jaxpipe.run.terminal.progress import WORK, Progress, showing_progress
 from jaxpipe.runtime.hooks import Hooks, MeasuredPairs, SavePhase
@@ -103,12 +104,13 @@ def _ignore(progress: Progress) -> None:
 def read_progress(folder: Path) -> Progress | None:
     """Return how far a rank has said that it is; None if it has not."""
     try:
-        return msgspec.json.decode(progress_file(folder).read_bytes(), type=Progress)
-    except (OSError, msgspec.DecodeError):
+        return read_json(progress_file(folder), Progress, most_bytes=_MOST_BYTES)
+    except (OSError, ValueError):
         return None
 
 
 FIRST_STEP: Final = "first step"
+_MOST_BYTES: Final = 2**16
 
 _WEIGHTS: Final = MappingProxyType(
     {Op.FORWARD: 1, Op.BACKWARD: 2, Op.BACKWARD_INPUT: 1, Op.BACKWARD_WEIGHT: 1}

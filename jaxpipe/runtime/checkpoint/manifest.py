@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 
 from jaxpipe.errors import CheckpointError
+from jaxpipe.foreign_file import check_inside
 from jaxpipe.runtime.checkpoint.checkpoint_files import files_of
 from jaxpipe.runtime.storage.atomic_write import write_durably
 from jaxpipe.runtime.storage.checksum import seal, unseal
 from jaxpipe.runtime.storage.object_folder import Folder
-from jaxpipe.topo.regular_file import check_inside
 
 Dtype: TypeAlias = Literal[
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",

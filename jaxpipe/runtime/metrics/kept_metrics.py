@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from jaxpipe.errors import CheckpointError
+from jaxpipe.foreign_file import read_regular
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.records import METRICS_TENSOR, last_step
@@ -23,12 +24,14 @@ from jaxpipe.runtime.train_snapshot import Saved
 
 logger = logging.getLogger(__name__)
 
+_MOST_BYTES = 2**33
+
 
 def with_metrics(snapshot: Snapshot, job: Job) -> Snapshot:
     """Return what rank 0 saves, with the metrics so far where checkpoints lie elsewhere."""
     if job.checkpoint.folder is None and not job.has_own_checkpoints:
         return snapshot
-    content = np.frombuffer(job.metrics_file.read_bytes(), np.uint8)
+    content = np.frombuffer(read_regular(job.metrics_file, most_bytes=_MOST_BYTES), np.uint8)
     shards = {**snapshot.shards, METRICS_TENSOR: {METRICS_TENSOR: content}}
     return replace(snapshot, shards=shards)
 

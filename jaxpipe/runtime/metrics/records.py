@@ -7,16 +7,21 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 
+from jaxpipe.errors import DataError
+from jaxpipe.foreign_file import parse_number_json, read_lines, reason_of
 from jaxpipe.trace import LinkReport
 
 logger = logging.getLogger(__name__)
 
 METRICS_FILE, TRACE_FILE, PICTURE_FILE = "metrics.jsonl", "trace.json", "timeline.png"
 """The files of rank 0 in the folder of a run: metrics, trace of the last steps, its picture."""
+
+_MOST_BYTES = 2**33
+"""Of the file, which is read line by line."""
 
 MAX_WAITING_LINES = 100_000
 """Lines that a full disk keeps in memory, some 50 MB."""
@@ -103,12 +108,12 @@ class MetricsFile:
         key: str = "",
     ) -> None:
         rows = list(_rows(path))
-        earlier = rows if first_step > 0 else []
+        earlier = [row for _, row in rows] if first_step > 0 else []
         self.key = next((row["key"] for row in earlier if row.get("key")), key)
         # Files call it "told_step", also those of earlier versions: the name in them stays.
         logged = (max(row.get("step", 0), row.get("told_step", 0)) for row in earlier)
         self.logged_step = max(logged, default=0)
-        lines_before = [json.dumps(row) for row in rows if row.get("step", 0) <= first_step]
+        lines_before = [line.decode() for line, row in rows if row.get("step", 0) <= first_step]
         path.parent.mkdir(parents=True, exist_ok=True)
         # Replaced as a whole: a crash in between must not lose the lines of earlier steps.
         draft = path.with_suffix(".tmp")
@@ -153,64 +158,122 @@ class MetricsFile:
 
 
 def read_metrics(path: Path) -> list[StepMetrics]:
-    """Return the steps of a metrics file, in order."""
-    return [msgspec.convert(row, StepMetrics) for row in _rows(path) if "run" not in row]
+    """Return the steps of a metrics file, in order.
+
+    Raises:
+        DataError: it cannot be read, or a step lacks fields.
+    """
+    steps = [row for _, row in _rows(path) if "run" not in row]
+    try:
+        return [msgspec.convert(step, StepMetrics) for step in steps]
+    except ValueError as error:
+        raise DataError(f"`{path.name}` must have the metrics of a run: {path}: {error}") from error
 
 
 def last_step(path: Path) -> int:
-    """Return the last step of a metrics file, 0 if it has none."""
-    return max((row.get("step", 0) for row in _rows(path)), default=0)
+    """Return the last step of a metrics file, 0 if it has none.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    return max((row.get("step", 0) for _, row in _rows(path, level=logging.DEBUG)), default=0)
 
 
 def read_description(path: Path) -> dict[str, Any] | None:
-    """Return the description by the last attempt that wrote to the file, None if there is none."""
-    described = [row["run"] for row in _rows(path) if "run" in row]
+    """Return the description by the last attempt that wrote to the file, None if there is none.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    described = [row["run"] for _, row in _rows(path) if "run" in row]
     return described[-1] if described else None
 
 
 def read_truth(path: Path) -> str:
-    """Return whether the figures are measured or emulated, as the last attempt wrote it."""
-    return next((row["truth"] for row in reversed(list(_rows(path))) if row.get("truth")), "")
+    """Return whether the figures are measured or emulated, as the last attempt wrote it.
 
-
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the complete lines that are a description or a step, and warn of damaged ones.
-
-    A rank that was killed may have left half of the last line.
+    Raises:
+        DataError: it cannot be read.
     """
-    if not path.exists():
-        return
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-        if not line.endswith(b"}"):
-            continue
-        try:
-            row = json.loads(line)
-            _check_row(row)
-        except (ValueError, RecursionError, msgspec.ValidationError) as error:
-            logger.warning("`%s`, line %d is damaged, and left out: %s", path, number, error)
-            continue
-        yield row
+    rows = _rows(path, level=logging.DEBUG)
+    truths = [row["truth"] for _, row in rows if row.get("truth")]
+    return truths[-1] if truths else ""
+
+
+def read_losses(path: Path, kind: str) -> list[tuple[int, float]]:
+    """Return step and loss of a kind, where it was measured; steps of paced runs have none.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    return [
+        (row["step"], float(row[kind]))
+        for _, row in _rows(path, level=logging.DEBUG)
+        if "step" in row and row.get(kind) is not None
+    ]
+
+
+_STEP = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class _Known(TypedDict, total=False):
+    """The fields of a line that are read one by one."""
+
+    run: dict[str, Any]
+    truth: str
+    key: str
+    step: _STEP
+    told_step: _STEP
+    loss: float | None
+    eval_loss: float | None
 
 
 def _check_row(row: Any) -> None:
-    """Check that a row is a step, of training or paced, or describes an attempt.
+    """Check that a row describes an attempt, or is a step, of training or paced.
 
     Raises:
         ValueError: it is neither; msgspec's error is one.
     """
-    if isinstance(row, dict) and "run" in row:
-        msgspec.convert(row, _Header)
-    elif isinstance(row, dict) and "real_s" in row:
-        msgspec.convert(row, PacedMetrics)
-    else:
-        msgspec.convert(row, StepMetrics)
+    known = msgspec.convert(row, _Known)
+    if "run" not in known:
+        msgspec.convert(row, PacedMetrics if "real_s" in row else StepMetrics)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Header:
-    """The line of an attempt; those of older versions have a part of it."""
+def _rows(path: Path, *, level: int = logging.WARNING) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Yield the lines and what they say; of a missing file there are none.
 
-    run: dict[str, Any]
-    truth: str = ""
-    key: str = ""
-    told_step: int = 0
+    Damaged lines are passed over and logged at a `level`; the last may be half of one, which a
+    killed rank has left.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    damaged: dict[int, str] = {}
+    number, line = 0, b""
+    try:
+        for number, line in enumerate(read_lines(path, most_bytes=_MOST_BYTES, inside=True), 1):
+            try:
+                row = parse_number_json(line)
+                _check_row(row)
+            except ValueError as error:
+                damaged[number] = str(error)
+            else:
+                yield line, row
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise DataError(
+            f"`{path.name}` must be the metrics of a run: {path} cannot be read "
+            f"({reason_of(error)}); name another run"
+        ) from error
+    if not line.endswith(b"}"):
+        damaged.pop(number, None)
+    for first, why in tuple(damaged.items())[:1]:
+        logger.log(
+            level,
+            "%s has damaged lines, which are passed over: %d, the first in line %d: %s",
+            path,
+            len(damaged),
+            first,
+            why,
+        )

@@ -20,6 +20,7 @@ from jaxpipe.runtime.process.process_signals import (
     block_signal,
     die_with_parent,
     is_pending,
+    kill_with_descendants,
     not_suspended,
     shows_pending_signals,
 )
@@ -266,7 +267,7 @@ class _Forwarding:
             self._send(number, is_first=self._num_sent == 0)
             self._num_sent += 1
         if self.ended_s is not None and time.monotonic() - self.ended_s > _SECONDS_TO_END:
-            self.process.kill()
+            kill_with_descendants(self.process.pid)
 
     def fulfil(self, wish: Wish | bool | None) -> None:
         """Stop, end or kill the child, each once."""
@@ -277,7 +278,7 @@ class _Forwarding:
             self._send(self.deadly, is_first=False)
         elif wish is Wish.KILL:
             self.ended_s = time.monotonic() if self.ended_s is None else self.ended_s
-            self.process.kill()
+            kill_with_descendants(self.process.pid)
 
     def _send(self, number: int, *, is_first: bool) -> None:
         if is_first and self.first is None:

@@ -75,3 +75,23 @@ def _answer(*_: object) -> None:
     with suppress(OSError):
         # Not `print`: a handler may interrupt one that is under way.
         os.write(2, _LINE)
+
+
+def kill_with_descendants(process: int) -> None:
+    """Kill a process, and all that it and its children have started.
+
+    `mpirun` puts the ssh of each host into a process group of its own, where it outlives it.
+    """
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        # The second field is the name of the program in parentheses, and may hold anything.
+        with suppress(OSError, ValueError, IndexError):
+            parents[int(folder.name)] = int(
+                (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            )
+    family = [process]
+    for member in family:  # grows while it is walked
+        family += [child for child, parent in parents.items() if parent == member]
+    for member in family:  # parents first: they start no more
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(member, signal.SIGKILL)

@@ -13,6 +13,7 @@ import numpy as np
 import xxhash
 from jaxtyping import UInt64
 
+from jaxpipe.foreign_file import open_regular
 from jaxpipe.runtime.storage.atomic_write import write_durably
 from jaxpipe.runtime.storage.checksum import checksum_bytes
 
@@ -36,7 +37,7 @@ def checksum_block(data: bytes | memoryview) -> int:
 
 def write_block_checksums(path: Path) -> str:
     """Write the checksums of the blocks of a file next to it, and return their own checksum."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         checksums = [checksum_block(data) for data in iter(lambda: file.read(BLOCK_BYTES), b"")]
     content = BytesIO()
     np.save(content, np.array(checksums, np.uint64), allow_pickle=False)

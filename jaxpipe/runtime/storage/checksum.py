@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from jaxpipe.foreign_file import open_regular, parse_number_json
+
 
 def checksum_bytes(data: bytes) -> str:
     """Return 32 hexadecimal digits.
@@ -44,7 +46,7 @@ def checksum_file(path: Path) -> str:
     Raises:
         OSError: the file cannot be read.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
@@ -73,8 +75,8 @@ def unseal(data: bytes, *, version: int) -> dict[str, Any]:
     ValueError: `checksum` does not match the content
     """
     try:
-        body = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        body = parse_number_json(data)
+    except ValueError as error:
         raise ValueError(f"cannot parse as JSON ({error})") from None
     if not isinstance(body, dict) or "format" not in body:
         raise ValueError("`format` is missing")

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 EXTRA = "object-storage"
+_WITH_FOLDERS = frozenset(("file", "local", "ftp", "hdfs", "sftp", "smb", "ssh", "webhdfs"))
+"""What fsspec reaches as objects, and has folders: those of S3 would be buckets."""
 ANSWERS_WITHIN_S = 30.0
 """A store that has not answered after this time is unreachable [s]."""
 
@@ -126,6 +128,7 @@ class ObjectFolder:
         """
         with _errors_of(f"{self.url}/{file}"):
             path = self._path(file)
+            self._make_folder(path)
             opened: Any = self._files.open(path, "wb", autocommit=False)  # of each store its own
             try:
                 for piece in pieces:
@@ -145,7 +148,9 @@ class ObjectFolder:
             OSError: the store refuses it, or does not answer.
         """
         with _errors_of(f"{self.url}/{file}"):
-            self._files.pipe_file(self._path(file), content)
+            path = self._path(file)
+            self._make_folder(path)
+            self._files.pipe_file(path, content)
 
     def remove(self, files: Iterable[str]) -> None:
         """Remove objects, in this order; one that is missing is no error.
@@ -180,13 +185,39 @@ class ObjectFolder:
         )
 
     def _try_out(self) -> None:
-        name, content = f".try-{secrets.token_hex(8)}", secrets.token_bytes(8)
-        self.put(name, content)
-        read_back = self.read(name)
-        listed = name in self.sizes()
-        self.remove([name])
-        if read_back != content or not listed:
+        """Do with two small objects what a save and a resume do, under a name of their own."""
+        folder, content = f".try-{secrets.token_hex(8)}", secrets.token_bytes(8)
+        names = (f"{folder}/shard", f"{folder}/manifest")
+        try:
+            self.write(names[0], [content[:4], content[4:]])
+            self.put(names[1], content)
+            (part,) = self.read_ranges(names[0], [(2, 8)])
+            is_same = part == content[2:] and self.read(names[1]) == content
+            sizes = self.sizes()
+        finally:
+            with suppress(OSError):  # the first error says more
+                self.remove(names)
+                self._remove_folder(folder)
+        if not is_same or any(sizes.get(name) != len(content) for name in names):
             raise OSError(errno.EIO, "an object does not read back as it was written", self.url)
+        if any(name in self.sizes() for name in names):
+            raise OSError(errno.EIO, "an object cannot be removed", self.url)
+
+    @property
+    def _has_folders(self) -> bool:
+        """Whether a file needs its folder first; a bucket knows names alone."""
+        protocols = self._files.protocol
+        return not _WITH_FOLDERS.isdisjoint(
+            (protocols,) if isinstance(protocols, str) else protocols
+        )
+
+    def _make_folder(self, path: str) -> None:
+        if self._has_folders:
+            self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+
+    def _remove_folder(self, name: str) -> None:
+        if self._has_folders:
+            self._files.rmdir(self._path(name))
 
     def _path(self, file: str) -> str:
         path = self._files._strip_protocol(self.url)  # pyright: ignore[reportPrivateUsage]

@@ -14,9 +14,12 @@ from pathlib import Path
 
 import msgspec
 
+from jaxpipe.foreign_file import read_json, reason_of
+
 logger = logging.getLogger(__name__)
 
 _CAUSE_FILE = "cause.json"
+_MOST_BYTES = 2**20
 
 
 class CauseKind(StrEnum):
@@ -91,8 +94,11 @@ def write_cause(folder: Path, cause: Cause) -> bool:
 def read_cause(folder: Path) -> Cause | None:
     """Return why the run in a folder ended; None if it has not, or has ended in order."""
     try:
-        return msgspec.json.decode((folder / _CAUSE_FILE).read_bytes(), type=Cause)
-    except (OSError, msgspec.DecodeError):
+        return read_json(folder / _CAUSE_FILE, Cause, most_bytes=_MOST_BYTES, inside=True)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        logger.warning("%s cannot be read: %s", folder / _CAUSE_FILE, reason_of(error))
         return None
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from jaxpipe.foreign_file import read_json
+
 _NUM_BYTES = 512
 """Longer than any heartbeat; JSON allows blanks at its end."""
 
@@ -60,9 +62,9 @@ def read_heartbeats(folder: Path, ranks: range) -> dict[int, Heartbeat]:
     heartbeats: dict[int, Heartbeat] = {}
     for rank in ranks:
         try:
-            data = heartbeat_file(folder, rank).read_bytes()
-            heartbeats[rank] = msgspec.json.decode(data, type=Heartbeat)
-        except (OSError, msgspec.DecodeError):
+            file = heartbeat_file(folder, rank)
+            heartbeats[rank] = read_json(file, Heartbeat, most_bytes=_NUM_BYTES)
+        except (OSError, ValueError):
             continue
     return heartbeats
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from jaxpipe.cli.main import main
@@ -11,6 +12,10 @@ from jaxpipe.pictures.loss_picture import LossCurve, draw_losses
 from jaxpipe.run.folder.folder_lock import locked
 from jaxpipe.run.folder.list_runs import runs_in, summary_of
 from jaxpipe.run.folder.runs_picture import draw_runs
+from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
+from jaxpipe.runtime.checkpoint.object_storage.object_store import ObjectStore
+from jaxpipe.runtime.hooks import NO_HOOKS
+from jaxpipe.runtime.storage.object_folder import open_object_folder
 from jaxpipe.runtime.watchdog import Cause, CauseKind, write_cause
 from jaxpipe.trace import Lane, Span, Trace, Truth, write_chrome
 
@@ -106,3 +111,21 @@ def test_names_are_not_read_as_mathematics(tmp_path: Path) -> None:
     curve = LossCurve(name=r"$\frac{$", losses=[(1, 2.0)], held_out=[(1, 3.0)])
     draw_losses([curve], tmp_path / "a.svg", title=r"$\frac{$")
     assert (tmp_path / "a.svg").stat().st_size > 0
+
+
+def test_the_newest_checkpoint_of_a_folder_or_a_store_is_one_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in (tmp_path / "run", f"file://{tmp_path}/run"):
+        assert main(["runs", "--newest", str(place)]) == 0
+    assert capsys.readouterr().out == ""
+    folder = begin_checkpoint(tmp_path / "run", step=7)
+    commit(folder, write_shard(folder, "stage-0", {"a": np.ones(3)}), {})
+    assert main(["runs", "--newest", str(tmp_path / "run")]) == 0
+    store = open_object_folder(f"file://{tmp_path}/store")
+    at_rank_0 = ObjectStore(store, keep=1, hooks=NO_HOOKS)
+    at_rank_0.commit(at_rank_0.write("stage-0", {"a": np.ones(3)}, step=9), {}, step=9)
+    assert main(["runs", "--newest", store.url]) == 0
+    assert capsys.readouterr().out == "7\n9\n"
+    assert main(["runs", "--newest", "nothing://a"]) == 2
+    assert "`--newest` must be a URL that fsspec knows" in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,9 @@ class Theatre:
     shown: list[str] = field(default_factory=list)
     wishes: list[list[Wish | None]] = field(default_factory=list)
     num_failures: int = 0
+    absent: Sequence[str] = ()
+    has_asked: bool = False
+    begins: bool = True
 
     def run_ranks(
         self,
@@ -77,7 +80,8 @@ class Theatre:
         assert not can_stop()
         watch = self.folder / "watch"
         watch.mkdir(parents=True, exist_ok=True)
-        (watch / "rank-0.json").touch()
+        if self.begins:
+            (watch / "rank-0.json").touch()
         self.requests += [JoinRequest(host=host, versions="1", nonce="n") for host in act.asks]
         self.wishes.append([poll(), poll()])
         if act.step is not None:
@@ -102,6 +106,9 @@ class Theatre:
         self.answered.append((host, kind, text))
 
     def answering(self, _: Any, hosts: Sequence[str], **__: Any) -> tuple[str, ...]:
+        if not self.started and not self.has_asked:  # before the first attempt
+            self.has_asked = True
+            return tuple(host for host in hosts if host not in self.absent)
         self.num_failures += 1
         return tuple(h for h in hosts if h in self.answers_by[self.num_failures - 1])
 
@@ -183,6 +190,32 @@ def test_a_lost_host_is_left_out_and_may_be_back_after_the_next_failure(tmp_path
     assert play(tmp_path, theatre) == 0
     assert [hosts for hosts, _ in theatre.started] == [both, ("here-0",), both]
     assert "hosts that do not answer: here-1\nattempt 2 continues from step 5" in theatre.shown[0]
+
+
+def test_a_host_that_does_not_answer_at_first_is_named_before_ranks_start(tmp_path: Path) -> None:
+    theatre = Theatre(
+        tmp_path / "run",
+        [Act(step=STEPS, ends=True)],
+        answers_by=[["here-0"]],
+        absent=["here-1"],
+    )
+    assert play(tmp_path, theatre) == 0
+    assert [hosts for hosts, _ in theatre.started] == [("here-0",)]
+    assert (
+        "starts no process over ssh within 15 s on here-1; try `ssh here-1 true`"
+        in (theatre.shown[0])
+    )
+
+
+def test_ranks_that_never_begin_are_ended_with_the_ways_to_their_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosts_site, "_SECONDS_TO_JOIN_MPI", -900.0)
+    theatre = Theatre(tmp_path / "run", [Act(code=1)], answers_by=[[]], begins=False)
+    with stage(tmp_path, theatre) as run:
+        supervise(replace(run, max_restarts=0), resume=False)
+    assert "no rank has begun within 0 s" in theatre.shown[0]
+    assert "the ways from here-0 are here-1: none; if MPI takes others" in theatre.shown[0]
 
 
 def test_a_host_that_joined_and_is_lost_may_join_again(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def joined(desk: JoinDesk, said: list[str], *, key: str = KEY, timeout_s: float 
 
 def test_a_host_asks_waits_and_takes_part():
     said: list[str] = []
-    desk = JoinDesk(bytes.fromhex(KEY), address="127.0.0.1")
+    desk = JoinDesk(bytes.fromhex(KEY), addresses=["127.0.0.1"])
     with ThreadPoolExecutor(1) as pool:
         there = pool.submit(joined, desk, said)
         request = requested(desk)
@@ -57,7 +57,7 @@ def test_a_host_asks_waits_and_takes_part():
 
 
 def test_a_refusal_is_an_error_of_the_host():
-    desk = JoinDesk(bytes.fromhex(KEY), address="127.0.0.1")
+    desk = JoinDesk(bytes.fromhex(KEY), addresses=["127.0.0.1"])
     with ThreadPoolExecutor(1) as pool:
         there = pool.submit(joined, desk, [])
         requested(desk)
@@ -68,7 +68,7 @@ def test_a_refusal_is_an_error_of_the_host():
 
 
 def test_another_key_opens_nothing_and_is_found_by_both_sides():
-    desk = JoinDesk(bytes.fromhex(KEY), address="127.0.0.1")
+    desk = JoinDesk(bytes.fromhex(KEY), addresses=["127.0.0.1"])
     with ThreadPoolExecutor(1) as pool:
         there = pool.submit(joined, desk, [], key=new_key())
         with pytest.raises(AssertionError, match="nobody asked"):
@@ -89,7 +89,7 @@ def test_a_recorded_request_fits_no_other_challenge():
 
 @pytest.mark.parametrize("word", [b"\n", b"{}\n", b"x" * 5000, b'{"host": 3}\n'])
 def test_callers_that_say_anything_else_are_dropped(word: bytes) -> None:
-    desk = JoinDesk(bytes.fromhex(KEY), address="127.0.0.1")
+    desk = JoinDesk(bytes.fromhex(KEY), addresses=["127.0.0.1"])
     with socket.create_connection(("127.0.0.1", desk.port), timeout=5) as there:
         with pytest.raises(AssertionError, match="nobody asked"):
             requested(desk, within_s=0.1)
@@ -104,7 +104,7 @@ def test_callers_that_say_anything_else_are_dropped(word: bytes) -> None:
 
 def test_silent_callers_are_dropped_in_time_and_do_not_keep_others_out():
     now_s = [0.0]
-    desk = JoinDesk(bytes.fromhex(KEY), address="127.0.0.1", clock=lambda: now_s[0])
+    desk = JoinDesk(bytes.fromhex(KEY), addresses=["127.0.0.1"], clock=lambda: now_s[0])
     silent = [socket.create_connection(("127.0.0.1", desk.port), timeout=5) for _ in range(16)]
     with pytest.raises(AssertionError):
         requested(desk, within_s=0.1)
@@ -121,7 +121,7 @@ def test_silent_callers_are_dropped_in_time_and_do_not_keep_others_out():
 
 
 def test_a_supervisor_that_does_not_answer_costs_no_more_than_the_deadline():
-    desk = JoinDesk(bytes.fromhex(KEY), address="127.0.0.1")
+    desk = JoinDesk(bytes.fromhex(KEY), addresses=["127.0.0.1"])
     with pytest.raises(RunError, match=r"did not answer within 0\.2 s"):
         joined(desk, [], timeout_s=0.2)
     desk.close()

@@ -34,9 +34,10 @@ from tests.runtime.checkpoint.own_disks.test_own_disks import FailAt, KilledErro
 from tests.s3_server import s3_server
 
 
-@pytest.fixture
-def folder(request: pytest.FixtureRequest) -> Iterator[ObjectFolder]:
-    found = open_object_folder(f"memory://{request.node.name}")
+@pytest.fixture(params=["memory", "file"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectFolder]:
+    names = {"memory": request.node.name.replace("[", "-"), "file": f"{tmp_path}/new/store"}
+    found = open_object_folder(f"{request.param}://{names[request.param]}")
     yield found
     found.remove(found.sizes())
 
@@ -173,6 +174,23 @@ def test_all_ranks_open_the_checkpoint_of_rank_0(folder: ObjectFolder) -> None:
         check(agreed, step=4)
 
     run_ranks(2, work)
+
+
+def test_the_check_does_what_a_save_does_and_leaves_nothing(
+    folder: ObjectFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.check_reachable()
+    assert folder.sizes() == {}
+    for method in ("write", "put", "read_ranges", "read", "sizes"):
+        with monkeypatch.context() as patch:
+            patch.setattr(ObjectFolder, method, refusing)
+            with pytest.raises(ConfigError, match=r"can write, is .*: no such right"):
+                folder.check_reachable()
+    assert folder.sizes() == {}
+
+
+def refusing(*_: object) -> None:
+    raise OSError("no such right")
 
 
 def test_a_bucket_that_is_not_there_or_silent_is_one_error() -> None:

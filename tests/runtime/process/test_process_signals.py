@@ -3,13 +3,16 @@
 Children are started from a process without threads, which must not fork.
 """
 
+import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from jaxpipe.runtime.process.process_signals import shows_pending_signals
+from jaxpipe.runtime.process.process_signals import kill_with_descendants, shows_pending_signals
 
 pytestmark = pytest.mark.skipif(
     not shows_pending_signals(), reason="only Linux tells which signals wait"
@@ -71,3 +74,18 @@ def test_a_held_signal_waits() -> None:
 def test_a_child_is_asked_to_stop_in_place_of_being_ended(tmp_path: Path) -> None:
     done = run(RUNS_A_CHILD, STOPS_WHEN_TOLD, str(tmp_path / "ready"))
     assert done.returncode == 143, done.stderr
+
+
+def test_what_a_process_has_started_is_killed_with_it_whatever_its_group() -> None:
+    # As `mpirun` and its ssh: the grandchild has a group and a session of its own.
+    inner = "import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(60)"
+    outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
+    with subprocess.Popen([sys.executable, "-c", outer], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        grandchild = int(process.stdout.readline())
+        kill_with_descendants(process.pid)
+        assert process.wait(10) == -signal.SIGKILL
+        assert process.stdout.read() == b""  # it ends when the last holder of the pipe is gone
+    with suppress(ProcessLookupError):  # a zombie that nobody has waited for yet
+        os.kill(grandchild, 0)
+        assert Path(f"/proc/{grandchild}/stat").read_text().rpartition(")")[2].split()[0] == "Z"

@@ -12,7 +12,6 @@ Bytes are those of the whole tensor, for all four. In an all-to-all each device 
 of it, so that the speed is up to n times that of the links.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -25,7 +24,10 @@ import msgspec
 
 from jaxpipe.collective.kinds import CollectiveKind
 from jaxpipe.errors import PlanError
+from jaxpipe.foreign_file import read_text
+from jaxpipe.topo.toml_text import parse_toml
 
+_MOST_BYTES = 2**24
 _SPEEDS = {
     CollectiveKind.ALL_GATHER: "all_gather",
     CollectiveKind.ALL_REDUCE: "all_reduce",
@@ -154,12 +156,12 @@ def parse_profiles(text: str) -> dict[str, CollectiveProfile]:
         PlanError: a field is missing or wrong.
     """
     try:
-        tables: Mapping[str, Any] = tomllib.loads(text)
+        tables: Mapping[str, Any] = parse_toml(text)
         return {
             name: msgspec.convert(table, CollectiveProfile, strict=True)
             for name, table in tables.items()
         }
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+    except ValueError as error:
         raise PlanError(f"cannot read the profiles of collectives: {error}") from error
 
 
@@ -173,8 +175,8 @@ def find_profile(name: str) -> CollectiveProfile:
     if name in published:
         return published[name]
     try:
-        profiles = parse_profiles(Path(name).read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        profiles = parse_profiles(read_text(Path(name), most_bytes=_MOST_BYTES))
+    except (OSError, ValueError) as error:
         raise PlanError(
             f"`--links` must be a file of `jaxpipe profile --collectives` or one of "
             f"{', '.join(sorted(published))}; {name!r} is not"

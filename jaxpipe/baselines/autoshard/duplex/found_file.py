@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from jaxpipe.baselines.autoshard.duplex.decision import Conversion, OperatorDecision, placements
 from jaxpipe.baselines.autoshard.duplex.form import Form
 from jaxpipe.baselines.autoshard.duplex.labelled_graph import LabelledGraph, LabelledOperator
 from jaxpipe.baselines.autoshard.duplex.signature import Signature, signatures
 from jaxpipe.errors import PlanError
+from jaxpipe.foreign_file import parse_json, read_json, reason_of
 
 FORMAT: Final = 1
+MOST_BYTES: Final = 2**28
 SEARCH: Final = "duplex"
 
 
@@ -50,8 +50,8 @@ def is_found_file(content: bytes) -> bool:
     (True, False, False)
     """
     try:
-        tree = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        tree = parse_json(content)
+    except ValueError:
         return False
     return isinstance(tree, dict) and tree.get("search") == SEARCH
 
@@ -63,11 +63,10 @@ def read_found(path: Path) -> FoundFile:
         PlanError: it cannot be read, or is not of this search.
     """
     try:
-        strategy = msgspec.json.decode(path.read_bytes(), type=FoundFile)
+        strategy = read_json(path, FoundFile, most_bytes=MOST_BYTES)
     except OSError as error:
-        raise PlanError(f"cannot read the strategy {path}: {error.strerror}") from error
-    # Not UTF-8 is a UnicodeDecodeError; deep nesting is a RecursionError.
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PlanError(f"cannot read the strategy {path}: {reason_of(error)}") from error
+    except ValueError as error:
         raise PlanError(f"{path} is no strategy of `jaxpipe autoshard duplex`: {error}") from error
     if strategy.format != FORMAT or strategy.search != SEARCH or strategy.devices < 1:
         raise PlanError(

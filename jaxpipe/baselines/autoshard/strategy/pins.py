@@ -8,8 +8,6 @@ In TOML, or the same in JSON::
     117 = "S0R"                                 # of the first result of equation 117
 """
 
-import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -19,6 +17,10 @@ from typing import Any
 
 from jaxpipe.baselines.autoshard.strategy.sharding import Sharding, parse_sharding
 from jaxpipe.errors import PlanError
+from jaxpipe.foreign_file import parse_json, read_text, reason_of
+from jaxpipe.topo.toml_text import parse_toml
+
+_MOST_BYTES = 2**26
 
 
 def _no_arguments() -> Mapping[str, Sharding]:
@@ -68,12 +70,11 @@ def read_pins(path: Path) -> Pins:
         PlanError: the file cannot be read, or does not contain pins.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        tree = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        text = read_text(path, most_bytes=_MOST_BYTES)
+        tree = parse_json(text) if path.suffix == ".json" else parse_toml(text)
     except OSError as error:
-        raise PlanError(f"cannot read the pins {path}: {error.strerror}") from error
-    # The errors of TOML, JSON and UTF-8 are all ValueErrors; deep nesting is a RecursionError.
-    except (ValueError, RecursionError) as error:
+        raise PlanError(f"cannot read the pins {path}: {reason_of(error)}") from error
+    except ValueError as error:
         raise PlanError(f"{path} is neither TOML nor JSON: {error}") from error
     return pins_from(tree)
 

@@ -25,8 +25,10 @@ from jaxpipe.baselines.autoshard.strategy.mesh_shape import AxisLink, MeshShape
 from jaxpipe.baselines.autoshard.strategy.sharding import parse_sharding
 from jaxpipe.baselines.autoshard.strategy.strategy import Strategy, ZeroLevel
 from jaxpipe.errors import PlanError
+from jaxpipe.foreign_file import parse_json, read_regular, reason_of
 
 _FORMAT = 1
+_MOST_BYTES = 2**28
 _Parsed = TypeVar("_Parsed")
 
 
@@ -88,9 +90,9 @@ def read_strategy(path: Path) -> Strategy:
         PlanError: the file cannot be read, or is not a strategy.
     """
     try:
-        return parse_strategy(path.read_bytes())
+        return parse_strategy(read_regular(path, most_bytes=_MOST_BYTES))
     except OSError as error:
-        raise PlanError(f"cannot read the strategy {path}: {error.strerror}") from error
+        raise PlanError(f"cannot read the strategy {path}: {reason_of(error)}") from error
     except PlanError as error:
         raise PlanError(f"{path} is not a strategy: {error}") from error
 
@@ -102,9 +104,8 @@ def parse_strategy(text: str | bytes) -> Strategy:
         PlanError: a field is missing or wrong.
     """
     try:
-        file = msgspec.json.decode(text, type=_File)
-    # Not UTF-8 is a UnicodeDecodeError; deep nesting is a RecursionError.
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        file = parse_json(text, _File)
+    except ValueError as error:
         raise PlanError(f"{error}; write it again with `write_strategy`") from error
     if file.format != _FORMAT:
         raise PlanError(f"`format` must be {_FORMAT}, is {file.format}; write it again")

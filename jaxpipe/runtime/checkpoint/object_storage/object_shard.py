@@ -17,6 +17,7 @@ import ml_dtypes
 import msgspec
 import numpy as np
 
+from jaxpipe.foreign_file import parse_json
 from jaxpipe.runtime.storage.object_folder import ObjectFolder
 
 LENGTH_BYTES = 8
@@ -75,12 +76,12 @@ class ObjectShard:
             first += folder.read_ranges(file, [(len(first), end)])[0]
         self.header = first[:end]
         """The bytes that precede the tensors."""
-        described: dict[str, msgspec.Raw] = msgspec.json.decode(
-            first[LENGTH_BYTES:end], type=dict[str, msgspec.Raw]
+        described: dict[str, msgspec.Raw] = parse_json(
+            first[LENGTH_BYTES:end], dict[str, msgspec.Raw]
         )
         described.pop("__metadata__", None)
         self._tensors = {
-            name: msgspec.json.decode(each, type=Described) for name, each in described.items()
+            name: parse_json(bytes(each), Described) for name, each in described.items()
         }
         if size != end + max((each.data_offsets[1] for each in self._tensors.values()), default=0):
             raise ValueError("it is not as long as its header says")

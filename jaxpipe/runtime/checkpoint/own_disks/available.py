@@ -19,12 +19,12 @@ import msgspec
 
 from jaxpipe.comm import FILE_TAG, Transport, broadcast_bytes, exchange_bytes
 from jaxpipe.errors import CheckpointError
+from jaxpipe.foreign_file import read_regular
 from jaxpipe.runtime.checkpoint.checkpoint import Checkpoint, checkpoint_of, verify_file
 from jaxpipe.runtime.checkpoint.folders import newest_first, partial_folder, step_of, unfinished
 from jaxpipe.runtime.checkpoint.manifest import MANIFEST, parse_manifest
 from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
 from jaxpipe.runtime.storage.checksum import checksum_bytes
-from jaxpipe.topo.regular_file import read_regular
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,9 @@ def newest_available(
         source = next(rank for rank, offer in enumerate(offers) if candidate in offer)
         content = broadcast_bytes(
             transport,
-            own[candidate].read_bytes() if transport.rank == source else None,
+            read_regular(own[candidate], most_bytes=_MOST_BYTES)
+            if transport.rank == source
+            else None,
             root=source,
             tag=FILE_TAG,
             timeout_s=timeout_s,
@@ -129,7 +131,7 @@ def base_folder(run_folder: Path, content: bytes, *, step: int) -> Path:
     committed = partial.with_suffix("")
     for folder in (committed, partial):
         try:
-            if (folder / MANIFEST).read_bytes() == content:
+            if read_regular(folder / MANIFEST, most_bytes=_MOST_BYTES) == content:
                 return folder
         except OSError:
             continue

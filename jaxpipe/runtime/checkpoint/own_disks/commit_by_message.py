@@ -28,6 +28,7 @@ from jaxpipe.comm import (
     send_bytes,
 )
 from jaxpipe.errors import CheckpointError
+from jaxpipe.foreign_file import check_inside
 from jaxpipe.runtime.checkpoint.checkpoint import commit_manifest, manifest_of
 from jaxpipe.runtime.checkpoint.folders import (
     begin_checkpoint,
@@ -44,7 +45,6 @@ from jaxpipe.runtime.checkpoint.shard import checksum_header, read_shard, write_
 from jaxpipe.runtime.checkpoint.stores import latest
 from jaxpipe.runtime.hooks import Hooks, SavePhase
 from jaxpipe.runtime.storage.atomic_write import sync_file, sync_folder
-from jaxpipe.topo.regular_file import check_inside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from jaxpipe.comm import FILE_TAG, Receiving, Sending, Transport
+from jaxpipe.foreign_file import open_regular
 
 _PIECE_BYTES = 2**20
 _NUM_UNDER_WAY = 8
@@ -66,7 +67,7 @@ def _pieces(path: Path, *, size: int) -> Iterator[np.ndarray]:
     with ExitStack() as opened:
         file = None
         with suppress(OSError):
-            file = opened.enter_context(path.open("rb"))
+            file = opened.enter_context(open_regular(path))
         while size:
             piece = np.zeros(min(size, _PIECE_BYTES), np.uint8)
             with suppress(OSError):

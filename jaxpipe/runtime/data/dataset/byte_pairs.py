@@ -16,9 +16,11 @@ import numpy as np
 from jaxtyping import Integer, UInt32
 
 from jaxpipe.errors import DataError
+from jaxpipe.foreign_file import read_text, reason_of
 from jaxpipe.runtime.data.dataset.tokenizer import Tokenizer
 
 _END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
+_MOST_BYTES = 2**28
 _log = logging.getLogger(__name__)
 
 
@@ -104,19 +106,20 @@ def byte_level_definition() -> str:
     return engine.to_str(pretty=True)
 
 
-def load_byte_pairs(path: Path) -> BytePairs:
-    """Read a `tokenizer.json`.
+def load_byte_pairs(path: Path, *, inside: bool = False) -> BytePairs:
+    """Read a `tokenizer.json`; with `inside`, no link may lead out of its folder.
 
     Raises:
         DataError: it is missing, or it defines no tokenizer.
     """
     try:
-        return BytePairs(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path, most_bytes=_MOST_BYTES, inside=inside)
+    except (OSError, ValueError) as error:
         raise DataError(
-            f"`tokenizer` must be the path of a readable tokenizer.json, not {path}: {error};"
-            " name another, or train one by giving `vocabulary`"
+            f"`tokenizer` must be the path of a readable tokenizer.json, not {path}: "
+            f"{reason_of(error)}; name another, or train one by giving `vocabulary`"
         ) from None
+    return BytePairs(text)
 
 
 def train_byte_pairs(texts: Iterable[str], *, vocabulary: int) -> BytePairs:

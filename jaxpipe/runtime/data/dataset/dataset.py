@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import UInt
 
 from jaxpipe.errors import DataError
+from jaxpipe.foreign_file import check_regular
 from jaxpipe.runtime.data.dataset.byte_pairs import BytePairs, load_byte_pairs
 from jaxpipe.runtime.data.dataset.record import (
     TOKENIZER,
@@ -218,6 +219,7 @@ def _mapped(
         if expected.blocks is not None:
             _verify(path.with_name(blocks_file(path.name)), expected.blocks)
     try:
+        check_regular(path.stat(), path)
         # Mapped: a dataset may be larger than memory, and the ranks of a host share its pages.
         tokens = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, EOFError, ValueError, TypeError) as error:

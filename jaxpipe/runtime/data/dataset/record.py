@@ -23,6 +23,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from jaxpipe.errors import DataError
+from jaxpipe.foreign_file import parse_json, read_regular, reason_of
 from jaxpipe.runtime.storage.atomic_write import write_durably
 from jaxpipe.runtime.storage.checksum import seal, unseal
 from jaxpipe.runtime.storage.object_folder import Folder, ObjectFolder
@@ -30,6 +31,7 @@ from jaxpipe.runtime.storage.stored_array import stored_content
 
 RECORD = "dataset.json"
 TOKENIZER = "tokenizer.json"
+_MOST_BYTES = 2**26
 _VERSION = 1
 _LABELLED = 2
 _COUNTED = 3
@@ -121,20 +123,20 @@ def read_record(folder: Folder) -> Record:
         data = (
             stored_content(folder, RECORD)
             if isinstance(folder, ObjectFolder)
-            else (folder / RECORD).read_bytes()
+            else read_regular(folder / RECORD, most_bytes=_MOST_BYTES)
         )
-        found = msgspec.json.decode(data, type=_Format).format
+        found = parse_json(data, _Format).format
         known = found if found in (_LABELLED, _COUNTED) else _VERSION
         record = msgspec.convert(unseal(data, version=known), Record)
         if record.version != known:
             raise ValueError(f"`format` is {known}, its files are those of {record.version}")
         return record
-    except OSError:
+    except OSError as error:
         raise DataError(
-            f"`folder` must hold a prepared dataset; {_absolute(path)} cannot be read; prepare one"
-            " with `jaxpipe data prepare`"
+            f"`folder` must hold a prepared dataset; {_absolute(path)} cannot be read "
+            f"({reason_of(error)}); prepare one with `jaxpipe data prepare`"
         ) from None
-    except (ValueError, msgspec.DecodeError, msgspec.ValidationError) as error:
+    except ValueError as error:
         raise DataError(
             f"`folder` must hold an intact dataset; {path} is not: {error}; prepare it again with"
             " `jaxpipe data prepare`"

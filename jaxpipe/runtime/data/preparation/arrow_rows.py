@@ -19,9 +19,11 @@ from typing import Any
 import msgspec
 
 from jaxpipe.errors import DataError
+from jaxpipe.foreign_file import check_regular, parse_json, read_json
 
 _STATE, _SPLITS = "state.json", "dataset_dict.json"
 _NAME = re.compile(r"[\w-][\w.-]*\.arrow")
+_MOST_BYTES = 2**26
 _ROWS = 1024  # at a time
 
 
@@ -40,10 +42,10 @@ def saved_files(folder: Path) -> list[Path]:
     if not (folder / _STATE).is_file():
         return []
     try:
-        state = msgspec.json.decode((folder / _STATE).read_bytes(), type=dict[str, msgspec.Raw])
-        listed = msgspec.json.decode(state["_data_files"], type=list[dict[str, str]])
-        names = [each["filename"] for each in listed]
-    except (OSError, KeyError, msgspec.DecodeError) as error:
+        state = read_json(folder / _STATE, dict[str, msgspec.Raw], most_bytes=_MOST_BYTES)
+        listed = parse_json(bytes(state["_data_files"]), list[dict[str, str]])
+        names = [file["filename"] for file in listed]
+    except (OSError, KeyError, ValueError) as error:
         raise DataError(
             f"`source` must be a dataset as `save_to_disk` writes it; {folder / _STATE} lists no "
             f"files ({error}); save it again"
@@ -83,6 +85,7 @@ def rows_of(path: Path, *, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def _batches(arrow: Any, path: Path, columns: Sequence[str]) -> Iterator[Any]:
+    check_regular(path.stat(), path)
     if path.suffix == ".parquet":
         with import_module("pyarrow.parquet").ParquetFile(path) as file:
             _check_columns(path, file.schema_arrow.names, columns)

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Integer, UInt
 
 from jaxpipe.errors import DataError
+from jaxpipe.foreign_file import open_text, reason_of
 from jaxpipe.runtime.data.dataset.dataset import Dataset, open_dataset
 from jaxpipe.runtime.data.dataset.record import (
     TOKENIZER,
@@ -160,9 +161,9 @@ def labelled_lines(path: Path) -> Iterator[tuple[str, str]]:
         DataError: the file is missing, is not UTF-8, or a line has no label and text.
     """
     try:
-        with path.open(encoding="utf-8") as file:
+        with open_text(path) as file:
             for number, line in enumerate(file, 1):
-                label, tab, text = line.rstrip("\n").partition("\t")
+                label, tab, text = line.rstrip("\r\n").partition("\t")
                 if not line.strip():
                     continue
                 if not tab or not label or not text:
@@ -171,7 +172,8 @@ def labelled_lines(path: Path) -> Iterator[tuple[str, str]]:
                         f"of {path} has not; correct it"
                     )
                 yield label, text
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(
-            f"`source` must be a readable file of UTF-8, not {path}: {error}; name another"
+            f"`source` must be a readable file of UTF-8, not {path}: "
+            f"{reason_of(error)}; name another"
         ) from None

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from jaxpipe.errors import DataError
+from jaxpipe.foreign_file import open_regular
 from jaxpipe.runtime.data.preparation.labelled import Labelled, smallest_unsigned
 
 _SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"))
@@ -44,7 +45,7 @@ def read_pictures(folder: Path, *, size: int) -> Labelled:
     inputs = np.empty((len(found), size, size, 3), np.uint8)
     for row, (path, _) in zip(inputs, found, strict=True):
         try:
-            with image.open(path) as picture:
+            with open_regular(path) as file, image.open(file) as picture:
                 row[...] = np.asarray(picture.convert("RGB").resize((size, size)))
         except (OSError, ValueError, image.DecompressionBombError) as error:
             raise DataError(

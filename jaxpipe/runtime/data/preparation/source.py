@@ -6,6 +6,7 @@ lines, or rows of Parquet or Arrow.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -13,6 +14,7 @@ from typing import IO, Any
 import msgspec
 
 from jaxpipe.errors import DataError
+from jaxpipe.foreign_file import open_text, reason_of
 from jaxpipe.runtime.data.preparation.arrow_rows import rows_of, saved_files
 from jaxpipe.runtime.data.preparation.document import Fields, Piece
 
@@ -91,23 +93,38 @@ def _documents(path: Path, fields: Fields) -> Iterator[Iterable[Piece]]:
         for number, row in enumerate(rows_of(path, columns=fields.names), 1):
             yield fields.pieces(row, where=f"row {number} of {path}")
         return
-    # newline="" keeps line endings as they are.
-    with path.open(encoding="utf-8", newline="") as file:
-        try:
-            if path.suffix == ".jsonl":
-                yield from _json_lines(file, path, fields)
-            else:
-                yield _pieces(file, path)
-        except UnicodeDecodeError as error:
-            raise _not_utf8(path, error) from None
+    with _reading(path), open_text(path) as file:
+        if path.suffix == ".jsonl":
+            yield from _json_lines(file, path, fields)
+        else:
+            yield _pieces(file, path)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Translate the errors of reading a file.
+
+    Raises:
+        DataError: it cannot be read, or is not UTF-8.
+    """
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"`source` must be UTF-8; {path} is not ({error.reason} at byte {error.start} of a "
+            "read); convert it with iconv"
+        ) from None
+    except OSError as error:
+        raise DataError(
+            f"`source` must be readable files; {path} is not ({reason_of(error)}); remove it, or "
+            "name another"
+        ) from error
 
 
 def _pieces(file: IO[str], path: Path) -> Iterator[Piece]:
-    try:
+    with _reading(path):
         while lines := file.readlines(_PIECE):
             yield Piece("".join(lines))
-    except UnicodeDecodeError as error:
-        raise _not_utf8(path, error) from None
 
 
 def _json_lines(file: IO[str], path: Path, fields: Fields) -> Iterator[Iterable[Piece]]:
@@ -118,16 +135,9 @@ def _json_lines(file: IO[str], path: Path, fields: Fields) -> Iterator[Iterable[
         try:
             record: dict[str, Any] = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
             texts = {n: msgspec.json.decode(record[n]) for n in fields.names if n in record}
-        except msgspec.DecodeError as error:
+        except (RecursionError, ValueError) as error:
             raise DataError(
                 f"`source` must have a JSON object in each line; {where} has none ({error});"
                 " correct it"
             ) from None
         yield fields.pieces(record | texts, where=where)
-
-
-def _not_utf8(path: Path, error: UnicodeDecodeError) -> DataError:
-    return DataError(
-        f"`source` must be UTF-8; {path} is not ({error.reason} at byte {error.start} of a read);"
-        " convert it with iconv"
-    )
