@@ -83,6 +83,7 @@ class OneDevice:
         self._job = job
         self._loss = jax.jit(jax.value_and_grad(self._summed, argnums=(0, 1), has_aux=True))
         self._held_out = jax.jit(self._evaluated)
+        self._update = jax.jit(self._updated)
 
     def start(self) -> DeviceState:
         """Return fresh parameters and moments."""
@@ -90,7 +91,7 @@ class OneDevice:
         layers = range(job.model.num_layers)
         init = partial(job.model.init, layers=layers, embed=True, head=True)
         params = jax.jit(init)(jax.random.key(job.run.seed))
-        return DeviceState(params=params, moments=self._optimizer().init(params))
+        return DeviceState(params=params, moments=jax.jit(self._optimizer().init)(params))
 
     def step(self, state: DeviceState, *, step: int) -> DeviceStep:
         """Return loss and gradients of a step; steps count from 0."""
@@ -101,18 +102,19 @@ class OneDevice:
         key = jax.random.fold_in(jax.random.key(job.run.seed), step)
         loss, total, hidden, of_hidden = 0.0, None, {}, {}
         for part in parts:
-            offsets = jnp.zeros(self._hidden_shape(part))
+            offsets = np.zeros(self._hidden_shape(part))
             key_of_part = jax.random.fold_in(key, part.number)
-            (lost, inside), (gradients, of_offsets) = self._loss(
+            (lost, inside), (of_params, of_offsets) = self._loss(
                 state.params, offsets, part.inputs, part.targets, part.segments, key_of_part
             )
             loss += float(lost)
-            total = gradients if total is None else jax.tree.map(jnp.add, total, gradients)
+            gradients = jax.tree.map(np.asarray, of_params)
+            total = gradients if total is None else jax.tree.map(np.add, total, gradients)
             hidden[part.number] = np.asarray(inside)
             of_hidden[part.number] = np.asarray(of_offsets) / max(num_targets, 1)
         mean = jax.tree.map(lambda leaf: leaf / max(num_targets, 1), total)
-        tree = jax.tree.map(lambda leaf, mask: jnp.where(mask, leaf, 0), mean, self._mask(mean))
-        squares = sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(tree))
+        tree = jax.tree.map(lambda leaf, mask: np.where(mask, leaf, 0), mean, self._mask(mean))
+        squares = sum(float(np.sum(leaf**2)) for leaf in jax.tree.leaves(tree))
         return DeviceStep(
             loss=loss / max(num_targets, 1),
             num_targets=num_targets,
@@ -126,15 +128,7 @@ class OneDevice:
     def update(self, state: DeviceState, result: DeviceStep, *, clip_norm: float) -> DeviceState:
         """Return the state after the update with clipped gradients."""
         factor = min(1.0, clip_norm / result.norm) if result.norm else 1.0
-        clipped = jax.tree.map(lambda leaf: leaf * factor, result.tree)
-        changes, moments = self._optimizer().update(clipped, state.moments, state.params)
-        moved = jax.tree.map(jnp.add, state.params, changes)
-        params = jax.tree.map(
-            lambda new, old, mask: jnp.where(mask, new, old),
-            moved,
-            state.params,
-            self._mask(moved),
-        )
+        params, moments = self._update(state.params, state.moments, result.tree, factor)
         return DeviceState(params=params, moments=moments)
 
     def held_out_loss(self, state: DeviceState) -> float:
@@ -203,6 +197,16 @@ class OneDevice:
 
         x, _ = jax.lax.scan(layer, model.embed(params, inputs, None), params["blocks"])
         return model.loss(params, x, targets)
+
+    def _updated(
+        self, params: Parameters, moments: optax.OptState, gradients: Parameters, factor: Any
+    ) -> tuple[Parameters, optax.OptState]:
+        """Return parameters and moments after an update with gradients times a factor."""
+        clipped = jax.tree.map(lambda leaf: leaf * factor, gradients)
+        changes, moments = self._optimizer().update(clipped, moments, params)
+        moved = jax.tree.map(jnp.add, params, changes)
+        masks = self._mask(moved)
+        return jax.tree.map(jnp.where, masks, moved, params), moments
 
     def _ready(self, params: Parameters, segments: Any) -> tuple[Model, Parameters]:
         """Return the model at the places of its tokens, with adapters merged."""

@@ -52,20 +52,20 @@ def smaller_sequence(model: ModelConfig, trained: int | None, parts: Parts) -> i
 
 
 def smaller_model(
-    model: ModelConfig, parts: Parts, *, num_layers: int, sequence: int
+    model: ModelConfig, parts: Parts, *, num_layers: int, sequence: int, is_shorter: bool = False
 ) -> ModelConfig:
     """Return a model of fewer layers; of the families of this package, with smaller widths too.
+
+    Samples have `sequence` tokens, the longest that the model takes unless that `is_shorter`.
 
     >>> from jaxpipe.models import preset_config
     >>> small = smaller_model(preset_config("gpt2"), Parts(tensor=4), num_layers=2, sequence=8)
     >>> small.dim, small.num_heads, small.vocabulary
     (32, 8, 17)
     """
-    # Positions beyond the trained ones stay, if there are some.
-    longest = sequence + (model.picture is None and model.sequence > sequence)
     common: dict[str, Any] = {
         "num_layers": num_layers,
-        "sequence": longest,
+        "sequence": sequence + is_shorter,
         "vocabulary": _alike(model.vocabulary, _VOCABULARY, parts.of_parameters),
         "classes": min(model.classes, 5),
     }
