@@ -2,13 +2,11 @@
 
 ::
 
-    plan ─► shrink ─► stand_in ─┬─► ranks        real programs, in threads ─┐
-                                │                                           ├─► compare ─► Certificate
-                                └─► one_device   no pipeline, no replicas ───┘
+    plan ─► shrink ─► stand_in ─┬─► ranks        real programs, in threads ─┬─► compare
+                                └─► one_device   no pipeline, no replicas ──┘      │
+                                                                              certificate
 
 Everything is computed in float64, so that a difference is an error of a program and no rounding.
+
+Nothing is imported here: `shrink` needs no jax, and says how many devices the rest needs.
 """
-
-from jaxpipe.verify.certificate import Certificate, verify_plan
-
-__all__ = ["Certificate", "verify_plan"]

@@ -1,7 +1,7 @@
-"""The certificate: what was proved of a plan, at which sizes, what was left out, and the verdict."""
+"""The certificate: what was proved of a plan, at which sizes, what was not, and the verdict."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 
@@ -12,7 +12,6 @@ from jaxpipe.errors import ConfigError, JaxpipeError
 from jaxpipe.models import ModelConfig, build_model
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.rank_mesh import rank_mesh
 from jaxpipe.runtime.stage.compile_once import CompileOnce
 from jaxpipe.verify.compare import DeviceResult, Difference, Subject, differences
 from jaxpipe.verify.one_device import OneDevice
@@ -124,15 +123,8 @@ def verify_form(
     )
 
 
-def devices_needed(config: Config, plan: Plan) -> int:
-    """Return the devices that the meshes of a smaller plan need in one process."""
-    small = shrunk(config, plan).plan
-    sizes = [rank_mesh(small, config.mesh, rank=r).num_devices for r in range(small.num_ranks)]
-    return sum(sizes) if small.has_groups else max(sizes)
-
-
 def _check_devices(small: Shrunk) -> None:
-    needed, present = devices_needed(small.config, small.plan), len(jax.local_devices())
+    needed, present = small.num_devices, len(jax.local_devices())
     if needed > present:
         raise ConfigError(
             f"`mesh` needs {needed} devices, and this process has {present}: set "
@@ -156,14 +148,13 @@ def _job(small: Shrunk, form: DataForm) -> Job:
     wide = replace(config, model=_float64(config.model))
     run = replace(config.run, timeout_s=_TIMEOUT_S)
     names = ["cpu"] * small.plan.num_ranks
-    job = job_from(
+    return job_from(
         replace(config, run=run),
         small.plan,
         model=build_model(wide.model),
         devices=names,
         data=stand_in(form, config),
     )
-    return job
 
 
 def _float64(model: ModelConfig) -> ModelConfig:
@@ -185,7 +176,7 @@ def _one_device(job: Job) -> tuple[Job, DeviceResult]:
     clip_norm = job.optimizer.clip_norm
     for step in range(job.train.steps):
         result = device.step(state, step=step)
-        if step == 0 and 0 < result.norm:
+        if step == 0 and result.norm > 0:
             clip_norm = result.norm / 2
         state = device.update(state, result, clip_norm=clip_norm)
         steps.append(result)

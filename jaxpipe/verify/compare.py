@@ -4,7 +4,7 @@ The first that is too large is nearest to its cause: wrong samples make every ac
 wrong activation every later one, and all of them the gradients.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -168,7 +168,7 @@ def _of_state(
     step: int,
 ) -> Iterator[Difference]:
     """Compare parameters and moments, but for elements whose gradient is rounding."""
-    parameters = set(device_names(expected))
+    parameters = set(parameter_names(expected))
     for name, tensor in computed.tensors.items():
         is_parameter = name in parameters
         exact = expected.get(name)
@@ -176,15 +176,16 @@ def _of_state(
             yield _wrong(Subject.MOMENTS, name, job, rank=rank, step=step)
             continue
         hidden = noise.get(name if is_parameter else name.partition(".")[2])
+        judged = tensor
         if hidden is not None and hidden.shape == tensor.shape == exact.shape:
-            tensor = np.where(hidden, exact, tensor)
+            judged = np.where(hidden, exact, tensor)
         moment = name.partition(".")[0]
         least = job.optimizer.learning_rate
         if not is_parameter:
             least = _SMALL * _largest(t for n, t in expected.items() if n.startswith(f"{moment}."))
         yield Difference(
             subject=Subject.UPDATES if is_parameter else Subject.MOMENTS,
-            error=_error(tensor, exact, least=least),
+            error=_error(judged, exact, least=least),
             step=step,
             rank=rank,
             tensor=name,
@@ -192,7 +193,7 @@ def _of_state(
         )
 
 
-def device_names(tensors: Tensors) -> tuple[str, ...]:
+def parameter_names(tensors: Tensors) -> tuple[str, ...]:
     """Return the names of parameters among those of parameters and moments."""
     return tuple(n for n in tensors if n.partition(".")[0] in ("embed", "blocks", "head"))
 
@@ -217,16 +218,14 @@ def _of_tensors(
 
 def _wrong(subject: Subject, name: str, job: Job, *, rank: int, step: int) -> Difference:
     stage = stage_of(job.plan, name, rank=rank)
-    return Difference(
-        subject=subject, error=np.inf, step=step, rank=rank, tensor=name, stage=stage
-    )
+    return Difference(subject=subject, error=np.inf, step=step, rank=rank, tensor=name, stage=stage)
 
 
 def _missing(
     plan: Plan, results: Sequence[RankResult], device: DeviceResult
 ) -> Iterator[Difference]:
     """Yield a difference for each parameter that no rank of a replica has."""
-    names = set(device_names(device.first))
+    names = set(parameter_names(device.first))
     for replica in range(plan.num_replicas):
         of_replica = [r for r in results if plan.replica(r.rank) == replica]
         present = {name for result in of_replica for name in result.first}
@@ -261,7 +260,7 @@ def _noise(gradients: Sequence[Tensors]) -> dict[str, np.ndarray]:
     return masks
 
 
-def _largest(tensors) -> float:
+def _largest(tensors: Iterable[np.ndarray]) -> float:
     return max((float(np.abs(tensor).max(initial=0)) for tensor in tensors), default=0.0)
 
 

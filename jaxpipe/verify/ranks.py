@@ -139,8 +139,7 @@ def _gradients(
     # Gradients are those of the sum over targets, times this; `update` divides by the rest of it.
     cotangent = float(spec.loss_cotangent) * loss_scale
     scale = cotangent * max(totals.targets, 1.0) if spec.masked else loss_scale
-    for of_input in boundaries.of_inputs.values():
-        of_input /= scale
+    boundaries.of_inputs = {key: array / scale for key, array in boundaries.of_inputs.items()}
     named: Tensors = {}
     for stage, vectors in buckets.items():
         named |= _named(worker, state, stage, vectors)

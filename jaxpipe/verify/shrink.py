@@ -65,6 +65,13 @@ class Shrunk:
     sizes: tuple[str, ...]
     left_out: tuple[str, ...]
 
+    @property
+    def num_devices(self) -> int:
+        """The devices that the meshes of its ranks need in one process."""
+        plan, mesh = self.plan, self.config.mesh
+        sizes = [rank_mesh(plan, mesh, rank=n).num_devices for n in range(plan.num_ranks)]
+        return sum(sizes) if plan.has_groups else max(sizes)
+
 
 def shrunk(config: Config, plan: Plan) -> Shrunk:
     """Return a configuration and a plan of the same shape, as small as symmetry allows."""

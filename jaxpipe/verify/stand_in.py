@@ -4,6 +4,7 @@ The tokens of the run do not fit the smaller vocabulary, and may not be prepared
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,12 +37,10 @@ class DataForm:
 
 def form_of(config: Config) -> DataForm:
     """Return the form of the data of a configuration; datasets that cannot be read are plain."""
+    folders = map(dataset_folder, config.data.folders)
     datasets: list[Dataset] = []
-    try:
-        for folder in map(dataset_folder, config.data.folders):
-            datasets.append(open_dataset(folder, verify=False))
-    except DataError:
-        datasets = []
+    with suppress(DataError):
+        datasets = [open_dataset(folder, verify=False) for folder in folders]
     masked = tuple(dataset.counted is not None for dataset in datasets)
     return DataForm(
         masked=masked or (False,) * len(config.data.folders),
