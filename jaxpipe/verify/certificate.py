@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import jax
 
 from jaxpipe.config import Config, check_plan_fits, job_from
-from jaxpipe.errors import ConfigError, JaxpipeError
+from jaxpipe.errors import ConfigError
 from jaxpipe.models import ModelConfig, build_model
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.job import Job
@@ -78,46 +78,65 @@ class Certificate:
         return ", ".join([*words, f"replica {plan.replica(rank)}", f"rank {real} of the plan"])
 
 
-def verify_plan(config: Config, plan: Plan, *, compiler: Compiler | None = None) -> Certificate:
-    """Compare all ranks of a plan with one device, at sizes shrunk as `verify.shrink` says.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A smaller plan as a job, and what one device computes of it."""
 
-    A `compiler` keeps what it has compiled for the next plan of the same shape.
+    small: Shrunk
+    job: Job
+    device: DeviceResult
+    left_out: tuple[str, ...]
+
+
+def verify_plan(config: Config, plan: Plan) -> Certificate:
+    """Compare all ranks of a plan with one device, at sizes shrunk as `verify.shrink` says.
 
     Raises:
         ConfigError: this process has too few devices for the meshes of the plan.
         PlanError: the plan is not one for this configuration.
     """
-    return verify_form(config, plan, form_of(config), compiler=compiler)
-
-
-def verify_form(
-    config: Config, plan: Plan, form: DataForm, *, compiler: Compiler | None = None
-) -> Certificate:
-    """Compare all ranks of a plan with one device, on samples of this form."""
     begin_s = time.perf_counter()
+    certificate = compared(reference(config, plan, form_of(config)), compiler=CompileOnce())
+    return replace(certificate, seconds=time.perf_counter() - begin_s)
+
+
+def reference(config: Config, plan: Plan, form: DataForm) -> Reference:
+    """Return what one device computes of a plan, shrunk, on samples of this form.
+
+    Raises:
+        ConfigError: this process has too few devices for the meshes of the plan.
+        PlanError: the plan is not one for this configuration.
+    """
+    check_plan_fits(config, plan)
     small = shrunk(config, plan)
     check_plan_fits(small.config, small.plan, source="the smaller plan")
     _check_devices(small)
     left_out = small.left_out
     if not form.is_known:
         left_out = (*left_out, "masks of the data, which is not prepared: every token counts here")
-    compared: list[Difference] = []
+    with _in_float64():
+        job, device = _one_device(_job(small, form))
+    return Reference(small=small, job=job, device=device, left_out=left_out)
+
+
+def compared(expected: Reference, *, compiler: Compiler) -> Certificate:
+    """Return the certificate of all ranks, whose stages the `compiler` compiles."""
+    begin_s = time.perf_counter()
+    all_differences: list[Difference] = []
     failure = ""
     with _in_float64():
-        job = _job(small, form)
-        job, device = _one_device(job)
         try:
-            results = train_ranks(job, compiler=compiler or CompileOnce())
-            compared = list(differences(job, results, device))
-        except (JaxpipeError, AssertionError, TypeError, ValueError, KeyError) as error:
-            # Of our own programs: whatever ends a rank is an error of its program.
+            results = train_ranks(expected.job, compiler=compiler)
+        except Exception as error:  # noqa: BLE001  whatever ends a rank is an error of its program
             failure = f"{type(error).__name__}: {error}"
+        else:
+            all_differences = list(differences(expected.job, results, expected.device))
     return Certificate(
-        small=small,
-        largest=tuple(_largest(compared)),
-        wrong=tuple(difference for difference in compared if difference.is_wrong),
-        num_compared=len(compared),
-        left_out=left_out,
+        small=expected.small,
+        largest=tuple(_largest(all_differences)),
+        wrong=tuple(difference for difference in all_differences if difference.is_wrong),
+        num_compared=len(all_differences),
+        left_out=expected.left_out,
         seconds=time.perf_counter() - begin_s,
         failure=failure,
     )
@@ -190,10 +209,10 @@ def _one_device(job: Job) -> tuple[Job, DeviceResult]:
     )
 
 
-def _largest(compared: Iterable[Difference]) -> Iterator[Difference]:
+def _largest(all_differences: Iterable[Difference]) -> Iterator[Difference]:
     """Yield the largest difference of each subject, in the order of a step."""
     by_subject: dict[Subject, Difference] = {}
-    for difference in compared:
+    for difference in all_differences:
         before = by_subject.get(difference.subject)
         if before is None or difference.error > before.error:
             by_subject[difference.subject] = difference

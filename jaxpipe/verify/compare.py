@@ -81,7 +81,7 @@ def differences(
     yield from _missing(job.plan, results, device)
     for step, expected in enumerate(device.steps):
         of_ranks = [(result.rank, result.steps[step]) for result in results]
-        yield from _of_samples(job, of_ranks, step)
+        yield from _of_samples(job.plan, of_ranks, expected, step)
         yield from _of_boundaries(job.plan, of_ranks, expected, step)
         for rank, computed in of_ranks:
             yield from _of_step(job, rank, computed, device, step)
@@ -93,16 +93,14 @@ def differences(
 
 
 def _of_samples(
-    job: Job, of_ranks: Sequence[tuple[int, RankStep]], step: int
+    plan: Plan, of_ranks: Sequence[tuple[int, RankStep]], device: DeviceStep, step: int
 ) -> Iterator[Difference]:
     """Compare what the ranks of each replica have read with its rows of the batch."""
-    drawn = {"seed": job.run.seed, "step": step, "batch": job.train.batch}
-    rows = job.data.train_samples(**drawn).rows
     for rank, computed in of_ranks:
         if computed.samples is None:
             continue
-        share = job.plan.rows(job.plan.replica(rank))
-        expected = rows[share.start : share.stop]
+        share = plan.rows(plan.replica(rank))
+        expected = device.samples[share.start : share.stop]
         samples = computed.samples.reshape(-1, *expected.shape[1:])
         error = 0.0 if np.array_equal(samples, expected) else np.inf
         yield Difference(subject=Subject.SAMPLES, error=error, step=step, rank=rank)

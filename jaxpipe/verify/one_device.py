@@ -57,6 +57,7 @@ class DeviceStep:
     norm: float
     gradients: Tensors
     tree: Parameters
+    samples: np.ndarray
     hidden: dict[int, np.ndarray]
     of_hidden: dict[int, np.ndarray]
 
@@ -97,7 +98,8 @@ class OneDevice:
         """Return loss and gradients of a step; steps count from 0."""
         job = self._job
         drawn = {"seed": job.run.seed, "step": step, "batch": job.train.batch}
-        parts = list(self._microbatches(job.data.train_samples(**drawn)))
+        samples = job.data.train_samples(**drawn)
+        parts = list(self._microbatches(samples))
         num_targets = sum(part.num_targets for part in parts)
         key = jax.random.fold_in(jax.random.key(job.run.seed), step)
         loss, total, hidden, of_hidden = 0.0, None, {}, {}
@@ -121,6 +123,7 @@ class OneDevice:
             norm=float(np.sqrt(squares)),
             gradients=flatten(tree, first_layer=0),
             tree=tree,
+            samples=samples.rows,
             hidden=hidden,
             of_hidden=of_hidden,
         )
