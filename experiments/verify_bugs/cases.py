@@ -9,17 +9,6 @@ from jaxpipe.verify.certificate import Reference, reference
 from jaxpipe.verify.stand_in import DataForm
 
 _GPT = {"num_layers": 3, "dim": 8, "num_heads": 2, "sequence": 8, "vocabulary": 16}
-_LLAMA = {
-    "family": "llama",
-    "num_layers": 4,
-    "dim": 8,
-    "num_heads": 2,
-    "num_kv_heads": 1,
-    "hidden": 12,
-    "sequence": 8,
-    "vocabulary": 16,
-}
-
 _CASES: dict[str, dict[str, dict[str, Any]]] = {
     UNLIKE: {
         "model": {**_GPT, "dropout": 0.1},
@@ -40,7 +29,7 @@ _CASES: dict[str, dict[str, dict[str, Any]]] = {
         "loss_scale": {"enabled": True},
     },
     PACKED: {
-        "model": _LLAMA,
+        "model": {**_GPT, "num_layers": 4},
         "plan": {
             "stages": 2,
             "replicas": 2,
@@ -49,7 +38,7 @@ _CASES: dict[str, dict[str, dict[str, Any]]] = {
             "chunks": 2,
         },
         "train": {"batch": 8},
-        "lora": {"rank": 2, "targets": ["query", "mlp.*"]},
+        "lora": {"rank": 2, "targets": ["attention.*", "mlp.up"]},
         "data": {"pack": True},
     },
 }

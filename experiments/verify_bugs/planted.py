@@ -7,7 +7,7 @@ computes was computed before.
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -20,11 +20,11 @@ from jaxpipe.comm.collective import async_all_reduce
 from jaxpipe.finetune.lora_config import LoraConfig
 from jaxpipe.runtime.data import Mixture
 from jaxpipe.runtime.data.order.samples import IGNORED
-from jaxpipe.runtime.stage import functions, stage
+from jaxpipe.runtime.stage import functions, optimizer, stage
 from jaxpipe.runtime.stage.compile_once import CompileOnce
 from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.runtime.stage.stage import Stage
-from jaxpipe.runtime.step import batch, interpreter, mailbox, parameter_gather, worker
+from jaxpipe.runtime.step import batch, interpreter, mailbox, parameter_gather
 from jaxpipe.runtime.step.gradient_sync import GradientSync
 from jaxpipe.runtime.step.interpreter import _Run
 from jaxpipe.runtime.step.mailbox import Mailbox
@@ -275,8 +275,8 @@ def _held_out_of_training() -> list[Any]:
 
 
 def _first_held_out_batch_alone() -> list[Any]:
-    def sums(right: Callable, rank: Worker) -> tuple[float, float]:
-        loss, targets = right(rank)
+    def sums(right: Callable, rank: Worker, state: Any) -> tuple[float, float]:
+        loss, targets = right(rank, state)
         return loss, targets / rank.job.train.eval_batches
 
     return _around(Worker, "eval_sums", sums)
@@ -472,10 +472,10 @@ def _norm_still_scaled() -> list[Any]:
 
 def _decays_all() -> list[Any]:
     everything = lambda params: jax.tree.map(lambda _: True, params)  # noqa: E731
-    return [patch.object(functions, "decay_mask", lambda _: everything)]
+    return [patch.object(optimizer, "decay_mask", lambda _: everything)]
 
 
-def _optimizer(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Plant:
+def _built_optimizer(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Plant:
     return lambda: _around(
         functions,
         "stage_optimizer",
@@ -484,7 +484,10 @@ def _optimizer(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Plant:
 
 
 def _shards_in_other_order() -> list[Any]:
-    return _around(parameter_gather, "ranks", lambda right, tree: tuple(reversed(right(tree))))
+    def gather(right: Callable, transport: Any, piece: Any, members: Any, **options: Any) -> Any:
+        return right(transport, piece, tuple(reversed(members)), **options)
+
+    return _around(parameter_gather, "all_gather", gather)
 
 
 def _gathered_and_not_joined() -> list[Any]:
@@ -567,7 +570,9 @@ BUGS: tuple[Bug, ...] = (
     _unlike("last stage not updated", _last_stage_not_updated),
     _unlike("norms and biases decay", _decays_all, "update"),
     _unlike(
-        "learning rate of another length", _optimizer(lambda o: {**o, "num_steps": 9}), "update"
+        "learning rate of another length",
+        _built_optimizer(lambda o: {**o, "num_steps": 9}),
+        "update",
     ),
     _unlike("stages drawn from other seeds", _initial(_other_seed), "init"),
     _unlike("layers of another stage", _initial(_shifted_layers), "init"),

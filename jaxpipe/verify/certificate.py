@@ -130,7 +130,11 @@ def compared(expected: Reference, *, compiler: Compiler) -> Certificate:
         except Exception as error:  # noqa: BLE001  whatever ends a rank is an error of its program
             failure = f"{type(error).__name__}: {error}"
         else:
-            all_differences = list(differences(expected.job, results, expected.device))
+            order = {subject: number for number, subject in enumerate(Subject)}
+            all_differences = sorted(
+                differences(expected.job, results, expected.device),
+                key=lambda difference: (difference.step, order[difference.subject]),
+            )
     return Certificate(
         small=expected.small,
         largest=tuple(_largest(all_differences)),

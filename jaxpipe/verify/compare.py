@@ -87,9 +87,8 @@ def differences(
             yield from _of_step(job, rank, computed, device, step)
     for result in results:
         error = _relative(result.held_out_loss, device.held_out_loss)
-        yield Difference(
-            subject=Subject.HELD_OUT, error=error, step=len(device.steps) - 1, rank=result.rank
-        )
+        last = len(device.steps) - 1
+        yield Difference(subject=Subject.HELD_OUT, error=error, step=last, rank=result.rank)
 
 
 def _of_samples(

@@ -43,8 +43,9 @@ from jaxpipe.runtime.rank_mesh import rank_mesh
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.verify.smaller_model import Parts, smaller_model, smaller_sequence
 
-NUM_STEPS = 2
-"""Steps that are computed: the second one reads moments that are not zero, and new samples."""
+NUM_STEPS = 3
+"""Steps that are computed: the second one reads moments that are not zero, and new samples; in the
+third the learning rate is past its warm-up."""
 _MOST_REPLICAS = 4
 """Of those that a sync tree adds: chains are as deep as they have ranks."""
 _CHUNK_BYTES = 256
@@ -80,7 +81,13 @@ def shrunk(config: Config, plan: Plan) -> Shrunk:
     sequence = smaller_sequence(config.model, config.train.sequence, parts)
     changed = replace(
         config,
-        model=smaller_model(config.model, parts, num_layers=smaller.num_layers, sequence=sequence),
+        model=smaller_model(
+            config.model,
+            parts,
+            num_layers=smaller.num_layers,
+            sequence=sequence,
+            is_shorter=(config.train.sequence or config.model.sequence) < config.model.sequence,
+        ),
         comm=replace(
             config.comm,
             boundary=CodecKind.NONE,

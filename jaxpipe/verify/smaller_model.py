@@ -67,7 +67,6 @@ def smaller_model(
         "num_layers": num_layers,
         "sequence": sequence + is_shorter,
         "vocabulary": _alike(model.vocabulary, _VOCABULARY, parts.of_parameters),
-        "classes": min(model.classes, 5),
     }
     if isinstance(model, GptConfig):
         heads = _heads(model.num_heads, parts)
@@ -75,6 +74,7 @@ def smaller_model(
             "num_heads": heads,
             "dim": heads * _head_width(heads, model.dim, parts),
             "patch": min(model.patch, 2),
+            "classes": min(model.classes, 5),
             "experts": _experts(model, parts),
         }
     elif isinstance(model, LlamaConfig):
