@@ -28,8 +28,8 @@ _GPT = {"dim": 16, "num_heads": 4, "sequence": 12, "vocabulary": 40}
 _LLAMA = {**_GPT, "family": "llama", "num_kv_heads": 2, "hidden": 24}
 
 
-def random_plan(random: Random) -> tuple[Config, Plan, DataForm]:
-    """Return a configuration of up to 8 ranks, its plan, and the form of its data.
+def random_plan(random: Random, *, most_ranks: int = 8) -> tuple[Config, Plan, DataForm]:
+    """Return a configuration, its plan, and the form of its data.
 
     Combinations that a run refuses are drawn again.
     """
@@ -40,7 +40,7 @@ def random_plan(random: Random) -> tuple[Config, Plan, DataForm]:
             plan = plan_from(config)
         except UserError:
             continue
-        if plan.num_ranks > 8:
+        if plan.num_ranks > most_ranks:
             continue
         num_sources = len(config.data.folders)
         can_mask = not config.model.classes
@@ -68,7 +68,9 @@ def _tree(random: Random) -> Tree:
         "plan": {
             "cluster": random.choice(("laptop", "aws")),
             "schedule": random.choice([kind.value for kind in ScheduleKind]),
-            "all_reduce": random.choice(("ring", "tree", "hierarchical", "central", "sharded")),
+            "all_reduce": random.choice(
+                ("hierarchical", "tree", "ring", "halving", "sharded", "chain", "central")
+            ),
             **plan,
         },
         "train": {
