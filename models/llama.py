@@ -46,6 +46,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
+from jaxpipe.models.kernels.accumulation import accumulation_dtype
 from jaxpipe.models.kernels.attention import grouped_attention
 from jaxpipe.models.kernels.cached_attention import CachedAttention
 from jaxpipe.models.kernels.rotary import frequencies, rotate
@@ -83,7 +84,7 @@ class RmsNorm(nnx.Module):
 
     def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
         """Return the normalised vectors, in the format of computation."""
-        wide = x.astype(jnp.float32)
+        wide = x.astype(accumulation_dtype(x.dtype))
         inverse = jax.lax.rsqrt(jnp.mean(wide**2, axis=-1, keepdims=True) + self.epsilon)
         return (wide * inverse * (self.offset + self.scale[...])).astype(self.dtype)
 

@@ -17,6 +17,7 @@ from flax import nnx
 from jaxtyping import Array, Integer, Key
 
 from jaxpipe.models.gpt_config import GptConfig
+from jaxpipe.models.kernels.accumulation import accumulation_dtype
 from jaxpipe.models.kernels.dropout import dropout
 from jaxpipe.models.transformer import INIT_STD, Hidden, table
 
@@ -52,7 +53,7 @@ class Patches(nnx.Module):
                 f"{pictures.shape[1:]}"
             )
         dtype = config.compute_dtype
-        x = _rows(pictures, config.patch).astype(jnp.float32)
+        x = _rows(pictures, config.patch).astype(accumulation_dtype(dtype))
         x = (x / (config.vocabulary - 1) * 2 - 1).astype(dtype)  # from -1 to 1
         x = x @ self.kernel[...].astype(dtype) + self.bias[...].astype(dtype)
         start = jnp.broadcast_to(self.start[...].astype(dtype), (batch, 1, config.dim))

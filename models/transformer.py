@@ -25,6 +25,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int, Integer, Key
 
+from jaxpipe.models.kernels.accumulation import accumulation_dtype
 from jaxpipe.models.kernels.cached_attention import CachedAttention
 from jaxpipe.models.kernels.cross_entropy import capped, cross_entropy
 from jaxpipe.models.kernels.placed_attention import TokenPlaces, placed_attention
@@ -241,7 +242,8 @@ class Head(nnx.Module):
     ) -> Float[Array, "batch seq vocabulary"] | Float[Array, "batch classes"]:
         """Return the logits in float32; `tokens` is the embedding's table, None if not tied."""
         x, rows = self._operands(x, tokens)
-        logits = jnp.einsum("...d,vd->...v", x, rows, preferred_element_type=jnp.float32)
+        wide = accumulation_dtype(x.dtype)
+        logits = jnp.einsum("...d,vd->...v", x, rows, preferred_element_type=wide)
         return capped(logits, self.softcap)
 
     def loss(

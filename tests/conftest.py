@@ -19,7 +19,8 @@ from jaxtyping import install_import_hook
 from xdist.scheduler import LoadScopeScheduling
 
 from jaxpipe.runtime.process.compile_cache import publish, use_compile_cache, variables_of_cache
-from tests import MPI_FOLDER, QUICKLY_COMPILED
+from jaxpipe.runtime.process.quick_compiles import quick_flags
+from tests import MPI_FOLDER
 
 _PROJECT = Path(__file__).resolve().parent.parent
 _CHECKED = ("jaxpipe/models", "jaxpipe/runtime", "jaxpipe/comm", "jaxpipe/collective/codec")
@@ -75,7 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for folder in _SOURCES:
         compileall.compile_dir(_PROJECT / folder, quiet=2)
     # In front: of two values of a flag, XLA takes the later one.
-    os.environ["XLA_FLAGS"] = f"{QUICKLY_COMPILED} {os.environ.get('XLA_FLAGS', '')}".strip()
+    os.environ["XLA_FLAGS"] = quick_flags(os.environ.get("XLA_FLAGS", ""))
     config.stash[_CACHE] = TemporaryDirectory()
     # The path of a socket has at most 107 bytes, and MPI appends about 40.
     config.stash[_MPI] = TemporaryDirectory(prefix="jp-mpi-", ignore_cleanup_errors=True)

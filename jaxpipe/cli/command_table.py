@@ -83,6 +83,10 @@ TOPICS: Mapping[str, Mapping[str, Command | CommandGroup]] = {
         "plan": Command(
             "plan:plan", "Plan a training run, and write a plan file for `jaxpipe train`."
         ),
+        "verify": Command(
+            "verify:verify",
+            "Prove that all ranks of a plan compute what one device computes, at small sizes.",
+        ),
         "simulate": Command(
             "simulate:simulate",
             "Predict a step of a configuration: seconds, what binds, bytes per link, memory per "

@@ -5,6 +5,8 @@ options of the command are those of its users; what a launcher or a supervisor t
 that it starts is a `TrainRequest`.
 """
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -12,8 +14,13 @@ from typing import Annotated
 import tyro
 
 from jaxpipe.cli.main import with_exit_code
+from jaxpipe.errors import ConfigError, RunError
+from jaxpipe.run.terminal.console import set_words
 from jaxpipe.run.train_request import TrainRequest
+from jaxpipe.runtime.process.mpirun import launched_rank
 from jaxpipe.runtime.run_config import AllowedChange, ComputeKind, TransportKind
+
+_MOST_VERIFY_S = 1800.0
 
 
 def train(  # noqa: PLR0913  each is an option of the command line
@@ -23,6 +30,7 @@ def train(  # noqa: PLR0913  each is an option of the command line
     resume: bool = False,
     allow_changed: tuple[AllowedChange, ...] = (),
     check: bool = False,
+    verify: bool = False,
     compute: ComputeKind | None = None,
     transport: TransportKind | None = None,
     hooks: tyro.conf.Suppress[str | None] = None,
@@ -39,6 +47,7 @@ def train(  # noqa: PLR0913  each is an option of the command line
         allow_changed: what may differ from that checkpoint: `data`, the samples and their order,
             which then begins at its first sample.
         check: check configuration, data and checkpoint, draw the plan, and start nothing.
+        verify: run `jaxpipe verify` first, and start nothing if its verdict is bad.
         compute: `paced` waits instead of computing, over emulated links: any model on any machine.
             Replaces `run.compute`.
         transport: how messages travel; `shaped` delays them as the links of the cluster would.
@@ -59,10 +68,32 @@ def train(  # noqa: PLR0913  each is an option of the command line
         allow_changed=allow_changed,
         hooks=hooks,
     )
+    if verify and (code := _verified(request)):
+        return code
     if check:
         check_training(request)
         return 0
     return start_training(request)
+
+
+def _verified(request: TrainRequest) -> int:
+    """Run `jaxpipe verify` in a process of its own, whose flags of XLA no rank may have.
+
+    Raises:
+        ConfigError: an MPI has started this process, and others that would do the same.
+        RunError: it did not end in time.
+    """
+    if launched_rank(os.environ) is not None:
+        raise ConfigError(
+            "`--verify` is for the command that starts the ranks; run `jaxpipe verify` before "
+            "`mpirun`"
+        )
+    words = [str(request.config), *set_words(request.settings)]
+    command = [sys.executable, "-m", "jaxpipe", "verify", *words]
+    try:
+        return subprocess.run(command, check=False, timeout=_MOST_VERIFY_S).returncode
+    except subprocess.TimeoutExpired as error:
+        raise RunError(f"`jaxpipe verify` did not end within {_MOST_VERIFY_S:.0f} s") from error
 
 
 if __name__ == "__main__":

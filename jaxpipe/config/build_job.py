@@ -17,7 +17,7 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.models import train_flops_per_token
 from jaxpipe.plan import Plan, ResolvedPlan
 from jaxpipe.runtime.checkpoint import Checkpoint
-from jaxpipe.runtime.data import Tokenizer, dataset_folder, mixture_of, open_dataset
+from jaxpipe.runtime.data import Mixture, Tokenizer, dataset_folder, mixture_of, open_dataset
 from jaxpipe.runtime.data.order.position import ORDER
 from jaxpipe.runtime.storage.object_folder import Folder
 from jaxpipe.topo import Cluster
@@ -42,13 +42,15 @@ def job_from(
     model: "Model | None" = None,
     devices: Sequence[str] = (),
     datasets: Sequence[Folder] = (),
+    data: Mixture | None = None,
     cluster: Cluster | None = None,
 ) -> "Job":
     """Return the job of a run, the same on all ranks. Imports jax.
 
     `model` is the one to train or to tune, by default the configured one. `devices` are the names
     of the devices in the order of their ranks; by default they are looked up in the configured
-    cluster. `datasets` are the folders of the datasets on this host, by default those configured.
+    cluster. `datasets` are the folders of the datasets on this host, by default those configured;
+    with `data`, none is opened.
     Rank 0 needs the `cluster` for its reports of links; it is read where the names of the devices
     are looked up.
 
@@ -62,9 +64,11 @@ def job_from(
 
     sequence = config.train.sequence or config.model.sequence
     cluster = cluster or (None if devices else cluster_from(config))
-    folders = datasets or tuple(map(dataset_folder, config.data.folders))
-    # `check_run` has read it all, once.
-    opened = [open_dataset(folder, verify=False) for folder in folders]
+    if data is None:
+        folders = datasets or tuple(map(dataset_folder, config.data.folders))
+        # `check_run` has read it all, once.
+        opened = [open_dataset(folder, verify=False) for folder in folders]
+        data = mixture_of(opened, config.data.weights, sequence=sequence, pack=config.data.pack)
     names = devices if cluster is None else ResolvedPlan.of(plan, cluster).devices
     trained = tuned_model_from(config, model)
     if not can_place(trained):
@@ -82,7 +86,7 @@ def job_from(
     return Job(
         model=trained,
         plan=plan,
-        data=mixture_of(opened, config.data.weights, sequence=sequence, pack=config.data.pack),
+        data=data,
         run=config.run,
         train=config.train,
         comm=config.comm,

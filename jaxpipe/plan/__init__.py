@@ -11,6 +11,7 @@ from jaxpipe.plan.plan import Plan
 from jaxpipe.plan.plan_config import PlanConfig, Replan
 from jaxpipe.plan.plan_file import (
     ResolvedPlan,
+    is_plan_file,
     parse_resolved_plan,
     plan_text,
     read_plan,
@@ -38,6 +39,7 @@ __all__ = [
     "even_partition",
     "fitting_islands",
     "ideal_bubble",
+    "is_plan_file",
     "island_of",
     "island_tree",
     "islands_of",

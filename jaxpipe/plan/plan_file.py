@@ -246,6 +246,19 @@ def parse_resolved_plan(text: str, *, source: str) -> ResolvedPlan:
     return ResolvedPlan(plan=plan, cluster=file.cluster, groups=names)
 
 
+def is_plan_file(path: Path) -> bool:
+    """Return whether a TOML file is a plan: a configuration has the section `[run]`.
+
+    Raises:
+        PlanError: it cannot be read, or is not TOML.
+    """
+    try:
+        tree = parse_toml(_read(path))
+    except ValueError as error:
+        raise PlanError(f"{path} is not TOML: {error}") from error
+    return "schedule" in tree and "run" not in tree
+
+
 def _read(path: Path) -> str:
     try:
         return read_text(path, most_bytes=_MOST_BYTES)

@@ -35,6 +35,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from jaxpipe.models.gpt_config import Attention
+from jaxpipe.models.kernels.accumulation import accumulation_dtype
 from jaxpipe.models.kernels.scores import (
     Heads,
     Queries,
@@ -167,7 +168,7 @@ def _backward(
 ) -> tuple[Queries, Heads, Heads, None]:
     q, k, v, segments, output, statistic = residuals
     # Accumulated in float32: parts of the keys add to the same queries.
-    of_q = jnp.zeros(q.shape, jnp.float32)
+    of_q = jnp.zeros(q.shape, accumulation_dtype(q.dtype))
     of_k, of_v = [], []
     queries = differentiated(q, statistic, output, of_output)
     length = q.shape[-2]

@@ -20,6 +20,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxpipe.models.kernels.accumulation import accumulation_dtype
+
 IGNORED = -100
 """The target of a token that does not count; its loss and its gradient are 0."""
 
@@ -91,7 +93,8 @@ def _forward(
     if chunk == len(x):
         lost, logsumexp, logits = _lost(x, rows, targets, softcap)
         return jnp.sum(lost), _Residuals(x, rows, targets, logsumexp, logits)
-    loss, logsumexp = jax.lax.scan(add, jnp.float32(0), _chunks(chunk, x, targets))
+    none = jnp.zeros((), accumulation_dtype(x.dtype))
+    loss, logsumexp = jax.lax.scan(add, none, _chunks(chunk, x, targets))
     return loss, _Residuals(x, rows, targets, logsumexp, None)
 
 
@@ -114,7 +117,7 @@ def _backward(
         of_x, of_rows = _gradients(x, rows, of_logits)
     else:
         # float32: the table's gradient is a sum over all chunks.
-        zeros = jnp.zeros(rows.shape, jnp.float32)
+        zeros = jnp.zeros(rows.shape, accumulation_dtype(x.dtype))
         of_rows, of_x = jax.lax.scan(add, zeros, (_chunks(chunk, x, targets), logsumexp))
         of_x = of_x.reshape(-1, x.shape[1])[: len(x)]
     return of_x.astype(x.dtype), of_rows.astype(rows.dtype), None
@@ -137,7 +140,8 @@ def _chosen(logits: Array, target: Array) -> Array:
 
 
 def _logits(x: Array, rows: Array, softcap: float) -> Array:
-    products = jnp.einsum("td,vd->tv", x, rows, preferred_element_type=jnp.float32)
+    wide = accumulation_dtype(x.dtype)
+    products = jnp.einsum("td,vd->tv", x, rows, preferred_element_type=wide)
     return capped(products, softcap)
 
 
@@ -155,7 +159,7 @@ def _of_logits(
 def _gradients(x: Array, rows: Array, of_logits: Array) -> tuple[Array, Array]:
     # In the format of the operands: a mixed product would be computed in float32.
     of_logits = of_logits.astype(x.dtype)
-    dot = partial(jnp.einsum, preferred_element_type=jnp.float32)
+    dot = partial(jnp.einsum, preferred_element_type=accumulation_dtype(x.dtype))
     return dot("tv,vd->td", of_logits, rows), dot("tv,td->vd", of_logits, x)
 
 

@@ -31,6 +31,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from jaxpipe.models.gpt_config import Attention
+from jaxpipe.models.kernels.accumulation import accumulation_dtype
 from jaxpipe.models.kernels.cached_attention import Heads, SharedHeads
 from jaxpipe.models.kernels.scores import (
     AttentionPiece,
@@ -129,10 +130,10 @@ def _backward(
     q, k, v, segments, output, statistic = residuals
     queries, edges = differentiated(q, statistic, output, of_output), _edges(q)
     # In float32, by piece: many turns add to each.
-    of_q = [jnp.zeros(q[..., begin:end, :].shape, jnp.float32) for begin, end in edges]
+    wide = accumulation_dtype(q.dtype)
+    of_q = [jnp.zeros(q[..., begin:end, :].shape, wide) for begin, end in edges]
     of_k, of_v = (
-        [jnp.zeros(array[:, :, begin:end].shape, jnp.float32) for begin, end in edges]
-        for array in (k, v)
+        [jnp.zeros(array[:, :, begin:end].shape, wide) for begin, end in edges] for array in (k, v)
     )
     for meetings in _turns(k, v, segments, how, ring):
         for meeting in meetings:

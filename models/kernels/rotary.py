@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxpipe.models.kernels.accumulation import accumulation_dtype
 from jaxpipe.models.llama_config import LlamaConfig, RopeScaling
 
 
@@ -53,8 +54,9 @@ def rotate(
     [-0.0, 1.0]
     """
     positions = jnp.arange(x.shape[1]) if positions is None else positions
-    turned = positions[..., None] * jnp.asarray(angles, jnp.float32)
+    wide = accumulation_dtype(x.dtype)
+    turned = positions[..., None] * jnp.asarray(angles, wide)
     cos, sin = (f(turned)[..., None, :] for f in (jnp.cos, jnp.sin))
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    first, second = jnp.split(x.astype(wide), 2, axis=-1)
     pairs = first * cos - second * sin, second * cos + first * sin
     return jnp.concatenate(pairs, axis=-1).astype(x.dtype)

@@ -18,6 +18,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxpipe.models.kernels.accumulation import accumulation_dtype
+
 Heads = Float[Array, "batch heads keys width"]
 Queries = Float[Array, "batch heads *group queries width"]
 Statistic = Float[Array, "batch heads *group queries"]
@@ -98,8 +100,9 @@ def attend(q: Queries, k: Heads, v: Heads, how: Scores, masks: Masks) -> Attenti
 
 def nothing_attended(q: Queries) -> AttentionPiece:
     """Return the attention of queries to no key."""
-    zeros = jnp.zeros((*q.shape[:-1], 1), jnp.float32)
-    return AttentionPiece(zeros + _LOWEST, zeros, jnp.zeros(q.shape, jnp.float32))
+    wide = accumulation_dtype(q.dtype)
+    zeros = jnp.zeros((*q.shape[:-1], 1), wide)
+    return AttentionPiece(zeros + _LOWEST, zeros, jnp.zeros(q.shape, wide))
 
 
 class Differentiated(NamedTuple):
@@ -135,7 +138,8 @@ def differentiated(
 ) -> Differentiated:
     """Return what the backward knows of queries, given their output and its gradient."""
     of_mixed = _split(of_output, q)
-    dots = jnp.sum((of_mixed * _split(output, q)).astype(jnp.float32), axis=-1)
+    products = of_mixed * _split(output, q)
+    dots = jnp.sum(products.astype(accumulation_dtype(q.dtype)), axis=-1)
     return Differentiated(q, statistic, of_mixed, dots)
 
 
@@ -202,7 +206,7 @@ def _dot(subscripts: str, a: Array, b: Array) -> Array:
         terms = subscripts.replace("->", ",").split(",")
         left, right, result = (t.replace("bh", "bhg") if "q" in t else t for t in terms)
         subscripts = f"{left},{right}->{result}"
-    return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
+    return jnp.einsum(subscripts, a, b, preferred_element_type=accumulation_dtype(a.dtype))
 
 
 def _scale(q: Queries, how: Scores) -> float:

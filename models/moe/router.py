@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxpipe.models.kernels.accumulation import accumulation_dtype
 from jaxpipe.models.moe.routing import Routing
 
 
@@ -50,10 +51,11 @@ def route(
     >>> route(x, kernel, Routing(experts=2)).experts[..., 0].tolist()
     [[1, 0]]
     """
+    wide = accumulation_dtype(x.dtype)
     logits = jnp.einsum(
         "bsd,de->bse",
-        x.astype(jnp.float32),
-        kernel.astype(jnp.float32),
+        x.astype(wide),
+        kernel.astype(wide),
         precision=jax.lax.Precision.HIGHEST,
     )
     probabilities = jax.nn.softmax(logits, axis=-1)
@@ -81,7 +83,7 @@ def slots(experts: Int[Array, "batch seq k"], *, num_experts: int) -> Int[Array,
 @partial(jax.checkpoint, static_argnums=1)
 def auxiliary_loss(routed: Routed, routing: Routing) -> Float[Array, ""]:
     """Return the weighted sum of the losses whose weight is not 0, as a mean over tokens."""
-    loss = jnp.float32(0)
+    loss = jnp.zeros((), routed.logits.dtype)
     if routing.balance_loss:
         loss += routing.balance_loss * load_balance_loss(routed)
     if routing.z_loss:
@@ -100,7 +102,7 @@ def load_balance_loss(routed: Routed) -> Float[Array, ""]:
     """
     num_experts = routed.probabilities.shape[-1]
     # The fraction has no gradient: it is a count, before capacity drops any token.
-    first = jax.nn.one_hot(routed.experts[..., 0], num_experts, dtype=jnp.float32)
+    first = jax.nn.one_hot(routed.experts[..., 0], num_experts, dtype=routed.logits.dtype)
     fractions = first.mean(axis=(0, 1))
     return num_experts * jnp.vdot(fractions, routed.probabilities.mean(axis=(0, 1)))
 

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests import QUICKLY_COMPILED
+from jaxpipe.runtime.process.quick_compiles import quick_flags
 
 
 def devices(number: int) -> dict[str, str]:
     """Return the environment in which a process has this many devices of the CPU."""
-    return {"XLA_FLAGS": f"--xla_force_host_platform_device_count={number} {QUICKLY_COMPILED}"}
+    return {"XLA_FLAGS": quick_flags("", num_devices=number)}
 
 
 def report_of(program: str, folder: Path, *, num_devices: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@
 - `exit_cause`: the rank and the signal that a launcher reports; `ulfm`: the options for survival
 - `user_cache`: where a user keeps what outlives runs
 - `compile_cache`: the executables that ranks share, and that the next start reads
+- `quick_compiles`: XLA's flags for processes that compile a lot
 - `affinity`, `core_claims`, `gpu_assignment`: the core and the GPUs of a rank
 - `preflight`: all ranks have the same versions and the same configuration
 """

@@ -224,7 +224,7 @@ def _inputs(
         segments = shape(work.inputs.shape, work.inputs.dtype)
         targets = PackedTargets(segments=segments, targets=targets)
     data = (shape(x.shape, x.dtype), targets)
-    return data, shape((2,), jnp.int32), shape((), jnp.float32)
+    return data, shape((2,), jnp.int32), shape((), spec.loss_cotangent.dtype)
 
 
 def _compile_backwards(

@@ -235,7 +235,9 @@ class StageFunctions:
 
     def loss_cotangent(self) -> Float[Array, ""]:
         """Return the cotangent of the loss: one over the targets of a step."""
-        return jnp.float32(1 / self.work.num_targets)
+        # In the format of a loss, as `Model` has it.
+        dtype = jnp.promote_types(self.activation().dtype, jnp.float32)
+        return jnp.asarray(1 / self.work.num_targets, dtype)
 
     def pack(self, gradients: Parameters) -> Buckets:
         """Return the gradients as one vector per reduction."""

@@ -46,7 +46,9 @@ class StageRun:
         """The cotangent of the loss, from which the backward of the last stage starts."""
         unscaled = self.calls.spec.loss_cotangent
         # Scaling the cotangent scales all gradients, and costs nothing; the loss itself is not.
-        return unscaled if self.scale is None else jnp.float32(float(unscaled) * self.scale)
+        if self.scale is None:
+            return unscaled
+        return jnp.asarray(float(unscaled) * self.scale, unscaled.dtype)
 
     def forward(
         self,
@@ -119,8 +121,9 @@ class StageRun:
         Gradients are divided by `scale`, if it is given. With a sharded optimizer, an all-gather of
         `own_shards` and `join` come next.
         """
-        divisor = None if scale is None else np.float32(scale)
-        given = (self.state.params, self.state.moments, self.buckets, np.float32(square_norm))
+        number = np.dtype(self.calls.spec.loss_cotangent.dtype).type
+        divisor = None if scale is None else number(scale)
+        given = (self.state.params, self.state.moments, self.buckets, number(square_norm))
         params, moments = jax.block_until_ready(self.calls.update(*given, divisor))
         if self.calls.spec.sharded is not None:
             self.updated, params = params, self.state.params

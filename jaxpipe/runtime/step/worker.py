@@ -7,7 +7,7 @@ step, and the copies are restored if the step is skipped.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -33,7 +33,7 @@ from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.outer.job_part import JobPart, part_of
 from jaxpipe.runtime.stage.calls import StageCalls
-from jaxpipe.runtime.stage.compile import compile_stage, num_executables
+from jaxpipe.runtime.stage.compile import CompiledStage, compile_stage, num_executables
 from jaxpipe.runtime.stage.loss_scale import LossScale, adjust, is_finite
 from jaxpipe.runtime.stage.mesh import StageLayout
 from jaxpipe.runtime.stage.train_state import TrainState
@@ -142,9 +142,16 @@ class Worker:
 
 
 def start(
-    job: Job, transport: Transport, watch: Watchdog | None = None, *, hooks: Hooks = NO_HOOKS
+    job: Job,
+    transport: Transport,
+    watch: Watchdog | None = None,
+    *,
+    hooks: Hooks = NO_HOOKS,
+    compiler: Callable[..., CompiledStage] | None = None,
 ) -> Worker:
     """Compile this rank's stages, and return when all ranks have compiled theirs.
+
+    The `compiler` is `compile_stage`, unless ranks are threads that share one.
 
     Raises:
         ConfigError: this transport does not support the plan's all-reduce, or this rank has too few
@@ -161,7 +168,9 @@ def start(
 
     interpreter = Interpreter(
         plan=plan,
-        calls=_compiled_stages(part, layout, train_program, hooks=hooks),
+        calls=_compiled_stages(
+            part, layout, train_program, hooks=hooks, compiler=compiler or compile_stage
+        ),
         transport=counted,
         messages=CompressedTransport(counted, boundary_codecs(job.comm, plan, rank=rank)),
         reducer=AsyncAllReduce(counted, feeds_back=job.comm.feeds_back),
@@ -205,7 +214,12 @@ def _recorder(part: JobPart, *, rank: int) -> SpanRecorder:
 
 
 def _compiled_stages(
-    part: JobPart, layout: StageLayout, program: Program, *, hooks: Hooks
+    part: JobPart,
+    layout: StageLayout,
+    program: Program,
+    *,
+    hooks: Hooks,
+    compiler: Callable[..., CompiledStage],
 ) -> dict[int, StageCalls]:
     """Compile the stages of this rank for the instructions of its program."""
     plan, rank = part.job.plan, part.transport.rank
@@ -218,7 +232,7 @@ def _compiled_stages(
     numbers = count()
 
     def compiled(stage: int) -> StageCalls:
-        return compile_stage(
+        return compiler(
             functions[stage],
             ops=ops[stage],
             precision=part.job.run.matmul_precision,

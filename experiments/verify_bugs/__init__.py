@@ -1,0 +1,1 @@
+"""Whether `jaxpipe verify` finds planted errors, and none where there is none."""

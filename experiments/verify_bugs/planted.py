@@ -1,0 +1,593 @@
+"""Errors of the kinds that public reports of training systems name, to plant into the runtime.
+
+Each replaces a function of the runtime by one that is wrong, while ranks run; what one device
+computes was computed before.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpipe.comm.collective import async_all_reduce
+from jaxpipe.finetune.lora_config import LoraConfig
+from jaxpipe.runtime.data import Mixture
+from jaxpipe.runtime.data.order.samples import IGNORED
+from jaxpipe.runtime.stage import functions, optimizer, stage
+from jaxpipe.runtime.stage.compile_once import CompileOnce
+from jaxpipe.runtime.stage.functions import StageFunctions
+from jaxpipe.runtime.stage.stage import Stage
+from jaxpipe.runtime.step import batch, interpreter, mailbox, parameter_gather
+from jaxpipe.runtime.step.gradient_sync import GradientSync
+from jaxpipe.runtime.step.interpreter import _Run
+from jaxpipe.runtime.step.mailbox import Mailbox
+from jaxpipe.runtime.step.stage_run import StageRun
+from jaxpipe.runtime.step.step_totals import StepTotals
+from jaxpipe.runtime.step.worker import Worker
+from jaxpipe.schedule import Bucket
+
+Plant = Callable[[], list[Any]]
+"""Returns the patches that plant an error."""
+
+UNLIKE, SHARDED, PACKED = "unlike", "sharded", "packed"
+"""Two unlike replicas with dropout, masks and a tied embedding; three replicas that share the
+optimizer out, with split backwards, a scaled loss and frozen parameters; packed documents and
+adapters in interleaved stages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bug:
+    """An error to plant into the ranks of a case; `compiled` are the functions that it changes."""
+
+    name: str
+    case: str
+    plant: Plant
+    compiled: tuple[str, ...] = ()
+
+
+class PartlyRecompiled:
+    """A compiler that takes what is compiled already, but for some functions of each stage."""
+
+    def __init__(self, known: CompileOnce, names: Collection[str]) -> None:
+        self._known = known
+        self._names = names
+        self._stages: dict[Any, Any] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, given: StageFunctions, **options: Any) -> Any:
+        """Return the calls of a stage."""
+        compiled = self._known(given, **options)
+        if not self._names:
+            return compiled
+        with self._lock:
+            if given not in self._stages:
+                again = {name: jax.jit(getattr(given, name)) for name in self._names}
+                self._stages[given] = _Overridden(compiled, again)
+        return self._stages[given]
+
+
+@dataclass(frozen=True)
+class _Overridden:
+    calls: Any
+    again: Mapping[str, Callable]
+
+    def __getattr__(self, name: str) -> Any:
+        return self.again[name] if name in self.again else getattr(self.calls, name)
+
+
+@contextmanager
+def planted(bug: Bug) -> Iterator[None]:
+    """Let the runtime have an error."""
+    with ExitStack() as stack:
+        for each_patch in bug.plant():
+            stack.enter_context(each_patch)
+        yield
+
+
+def _around(owner: Any, name: str, wrong: Callable) -> list[Any]:
+    """Return the patch of a function by `wrong(right, *arguments)`."""
+    right = getattr(owner, name)
+
+    def replaced(*arguments: Any, **options: Any) -> Any:
+        return wrong(right, *arguments, **options)
+
+    return [patch.object(owner, name, replaced)]
+
+
+class _Memory(threading.local):
+    """What a planted error remembers; each rank is a thread."""
+
+    def __init__(self) -> None:
+        self.of: dict[Any, Any] = {}
+
+
+# --- loss and norm -------------------------------------------------------------------------------
+
+
+def _mean_of_microbatch_means() -> list[Any]:
+    memory = _Memory()
+
+    def backward(right: Callable, run: Any, instruction: Any) -> None:
+        spec = run.stages[instruction.stage].calls.spec
+        if spec.is_last:
+            targets = run._targets(instruction.microbatch)
+            memory.of["factor"] = targets.size / max(1, np.count_nonzero(targets != IGNORED))
+        right(run, instruction)
+
+    def cotangent(run: StageRun) -> Any:
+        unscaled = run.calls.spec.loss_cotangent
+        return jnp.asarray(float(unscaled) * memory.of.get("factor", 1.0), unscaled.dtype)
+
+    handlers = dict(interpreter._HANDLERS)
+    wrong = partial(backward, _Run.backward)
+    for op, handler in handlers.items():
+        if handler is _Run.backward:
+            handlers[op] = wrong
+    return [
+        patch.object(interpreter, "_HANDLERS", handlers),
+        patch.object(StageRun, "loss_cotangent", property(cotangent)),
+    ]
+
+
+def _replicas_weighted_alike() -> list[Any]:
+    def start(right: Callable, sync: Any, instruction: Any, array: Any) -> None:
+        plan, rank = sync.plan, sync.reducer._transport.rank
+        share = plan.pipeline(rank).num_samples * plan.num_replicas / plan.batch
+        right(sync, instruction, array / share)
+
+    return _around(GradientSync, "start", start)
+
+
+def _norm_of_own_stage() -> list[Any]:
+    def update(run: Any, instruction: Any) -> None:
+        part = run.stages[instruction.stage]
+        scale = run._gradient_scale(run.totals)
+        part.update(part.square_norm() / (scale or 1.0) ** 2, scale=scale)
+
+    return _handler(_Run.update, update)
+
+
+def _handler(right: Callable, wrong: Callable) -> list[Any]:
+    handlers = {op: wrong if h is right else h for op, h in interpreter._HANDLERS.items()}
+    return [patch.object(interpreter, "_HANDLERS", handlers)]
+
+
+def _norm_of_all_replicas() -> list[Any]:
+    def totals(right: Callable, run: Any) -> StepTotals:
+        norm = sum(part.square_norm() for part in run.stages.values()) if run.trains else 0.0
+        return replace(right(run), square_norm=norm)
+
+    return _around(_Run, "_own_totals", totals)
+
+
+def _tied_counted_twice() -> list[Any]:
+    def square_norm(_: StageFunctions, buckets: Any) -> Any:
+        return jnp.stack([jnp.vdot(v, v) for vectors in buckets.values() for v in vectors]).sum()
+
+    return [patch.object(StageFunctions, "square_norm", square_norm)]
+
+
+def _masked_targets_counted() -> list[Any]:
+    return [patch.object(interpreter, "IGNORED", -1000)]
+
+
+def _clip_by_square() -> list[Any]:
+    return _around(
+        StageRun,
+        "update",
+        lambda right, run, norm, scale=None: right(run, norm**2, scale=scale),
+    )
+
+
+def _not_clipped() -> list[Any]:
+    return [patch.object(functions, "clip_factor", lambda *_: 1.0)]
+
+
+# --- all-reduces ---------------------------------------------------------------------------------
+
+
+def _not_stored(bucket: Bucket) -> Plant:
+    def store(right: Callable, run: Any, done: Any, total: Any) -> None:
+        if done.bucket is not bucket:
+            right(run, done, total)
+
+    return lambda: _around(_Run, "_store", store)
+
+
+def _averaged() -> list[Any]:
+    return _around(
+        _Run,
+        "_store",
+        lambda right, run, done, total: right(run, done, total / run.interpreter.plan.num_replicas),
+    )
+
+
+def _tied_of_first_stage_alone() -> list[Any]:
+    def tied(right: Callable, run: Any) -> Any:
+        is_first = any(part.calls.spec.is_first for part in run.stages.values())
+        return right(run) if is_first else right(run) * 0
+
+    return _around(_Run, "_tied_gradient", tied)
+
+
+def _changed_sum(change: Callable[[np.ndarray, np.ndarray], None]) -> Plant:
+    def reduce(right: Callable, transport: Any, array: Any, *given: Any, **options: Any) -> Any:
+        total = np.array(right(transport, array, *given, **options))
+        change(total, np.asarray(array))
+        return total
+
+    return lambda: _around(async_all_reduce, "all_reduce", reduce)
+
+
+def _last_element_kept(total: np.ndarray, own: np.ndarray) -> None:
+    if total.size:
+        total[-1] = own[-1]
+
+
+def _rounded(total: np.ndarray, _: np.ndarray) -> None:
+    total[:] = total.astype(np.float32)
+
+
+def _bucket_reduced_twice(total: np.ndarray, own: np.ndarray) -> None:
+    total += own
+
+
+# --- samples -------------------------------------------------------------------------------------
+
+
+def _rows(change: Callable[[range, int], range]) -> Plant:
+    def rows(right: Callable, job: Any, rank: int) -> range:
+        return change(right(job, rank), job.train.batch)
+
+    return lambda: _around(batch, "_rows", rows)
+
+
+def _off_by_one(rows: range, size: int) -> range:
+    return range(rows.start + 1, rows.stop + 1) if rows.stop < size else rows
+
+
+def _first_rows(rows: range, _: int) -> range:
+    return range(len(rows))
+
+
+def _drawn(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Plant:
+    return lambda: _around(
+        Mixture, "train_samples", lambda right, data, **drawn: right(data, **change(drawn))
+    )
+
+
+def _targets(change: Callable[[np.ndarray], np.ndarray]) -> Plant:
+    return lambda: _around(_Run, "_targets", lambda right, *given: change(right(*given)))
+
+
+def _held_out_of_training() -> list[Any]:
+    def samples(_: Callable, data: Mixture, *, index: int, batch: int, rows: Any = None) -> Any:
+        return data.train_samples(seed=0, step=index, batch=batch, rows=rows)
+
+    return _around(Mixture, "eval_samples", samples)
+
+
+def _first_held_out_batch_alone() -> list[Any]:
+    def sums(right: Callable, rank: Worker, state: Any) -> tuple[float, float]:
+        loss, targets = right(rank, state)
+        return loss, targets / rank.job.train.eval_batches
+
+    return _around(Worker, "eval_sums", sums)
+
+
+def _segments_lost() -> list[Any]:
+    def with_segments(right: Callable, run: Any, targets: Any, microbatch: int) -> Any:
+        packed = right(run, targets, microbatch)
+        return replace(packed, segments=np.zeros_like(packed.segments))
+
+    return _around(_Run, "_with_segments", with_segments)
+
+
+def _positions_of_rows() -> list[Any]:
+    def positions(segments: Any) -> Any:
+        return jnp.broadcast_to(jnp.arange(segments.shape[1]), segments.shape)
+
+    return [patch.object(stage, "segment_positions", positions)]
+
+
+# --- dropout and recomputation -------------------------------------------------------------------
+
+
+def _dropout_alike_in_replicas() -> list[Any]:
+    return _around(
+        batch, "_step_batch", lambda right, *given: replace(right(*given), first_microbatch=0)
+    )
+
+
+def _position(change: Callable[[np.ndarray], np.ndarray]) -> Plant:
+    def forward(right: Callable, run: Any, number: int, x: Any, y: Any, position: Any) -> Any:
+        return right(run, number, x, y, change(position))
+
+    return lambda: _around(StageRun, "forward", forward)
+
+
+def _recomputed_with_other_dropout() -> list[Any]:
+    def rematerialise(block: Callable, _: Any, *, scanned: bool) -> Callable:  # noqa: ARG001
+        @jax.custom_vjp
+        def layer(params: Any, x: Any, key: Any) -> Any:
+            return block(params, x, key)
+
+        def backward(given: Any, of_output: Any) -> Any:
+            params, x, key = given
+            other = jax.random.fold_in(key, 1)
+            return (*jax.vjp(lambda p, x: block(p, x, other), params, x)[1](of_output), None)
+
+        layer.defvjp(lambda *given: (block(*given), given), backward)
+        return layer
+
+    return [patch.object(stage, "rematerialise", rematerialise)]
+
+
+# --- messages and microbatches -------------------------------------------------------------------
+
+
+def _stale_activation() -> list[Any]:
+    memory = _Memory()
+
+    def forward(right: Callable, run: Any, number: int, x: Any, y: Any, position: Any) -> Any:
+        stale = x if run.calls.spec.is_first or run.gradients is None else memory.of.get("x", x)
+        memory.of["x"] = x
+        return right(run, number, stale, y, position)
+
+    return _around(StageRun, "forward", forward)
+
+
+def _swapped_messages() -> list[Any]:
+    def send(box: Any, instruction: Any) -> None:
+        message = mailbox._message(instruction)
+        source, to, microbatch = message
+        array = box._arrays.pop(message)
+        if box._transport.rank == 0 and microbatch < 2:
+            message = (source, to, 1 - microbatch)
+        sending = box._transport.send(array, to=box._rank_of(to), tag=box._tag(message))
+        box._sendings.append((instruction, array.nbytes, box._recorder.now(), sending))
+
+    return [patch.object(Mailbox, "send", send)]
+
+
+def _residuals_swapped() -> list[Any]:
+    def backward(right: Callable, run: StageRun, microbatch: int, of_output: Any) -> Any:
+        others = [number for number in run.residuals if number != microbatch]
+        if others:
+            mine, other = run.residuals[microbatch], run.residuals[others[0]]
+            run.residuals[microbatch], run.residuals[others[0]] = other, mine
+        return right(run, microbatch, of_output)
+
+    return _around(StageRun, "backward", backward)
+
+
+def _gradient_dropped_between_stages() -> list[Any]:
+    def backward(right: Callable, run: StageRun, microbatch: int, of_output: Any) -> Any:
+        of_input = right(run, microbatch, of_output)
+        return of_input if of_input is None or microbatch else of_input * 0
+
+    return _around(StageRun, "backward", backward)
+
+
+def _microbatch_left_out() -> list[Any]:
+    def backward(right: Callable, run: StageRun, microbatch: int, of_output: Any) -> Any:
+        before = jax.tree.map(jnp.copy, run.gradients)
+        of_input = right(run, microbatch, of_output)
+        if microbatch == 0:
+            run.gradients = before
+        return of_input
+
+    return _around(StageRun, "backward", backward)
+
+
+def _weight_half_left_out() -> list[Any]:
+    def backward(right: Callable, run: StageRun, microbatch: int) -> None:
+        if microbatch:
+            right(run, microbatch)
+        else:
+            run.carried.pop(microbatch)
+
+    return _around(StageRun, "backward_weight", backward)
+
+
+def _gradients_not_reset() -> list[Any]:
+    memory = _Memory()
+
+    def pack(right: Callable, run: StageRun) -> Any:
+        if not run.buckets:
+            right(run)
+            key = run.calls.spec.is_first, run.calls.spec.is_last
+            more = memory.of.get(key)
+            memory.of[key] = run.buckets
+            if more is not None:
+                run.buckets = jax.tree.map(jnp.add, run.buckets, more)
+        return run.buckets
+
+    return _around(StageRun, "pack", pack)
+
+
+# --- updates -------------------------------------------------------------------------------------
+
+
+def _after_update(change: Callable[[StageRun], None]) -> Plant:
+    def update(right: Callable, run: StageRun, norm: float, *, scale: Any = None) -> None:
+        right(run, norm, scale=scale)
+        change(run)
+
+    return lambda: _around(StageRun, "update", update)
+
+
+def _frozen_moved(run: StageRun) -> None:
+    params = dict(run.state.params)
+    if "positions" in params.get("embed", {}):
+        params["embed"] = {**params["embed"], "positions": params["embed"]["positions"] * 1.001}
+        run.state = replace(run.state, params=params)
+
+
+def _count_not_advanced(run: StageRun) -> None:
+    def reset(leaf: Any) -> Any:
+        return leaf * 0 if jnp.issubdtype(leaf.dtype, jnp.integer) else leaf
+
+    run.state = replace(run.state, moments=jax.tree.map(reset, run.state.moments))
+
+
+def _moments_reset(run: StageRun) -> None:
+    zeros = jax.tree.map(jnp.zeros_like, run.state.moments)
+    run.state = replace(run.state, moments=zeros)
+
+
+def _updated_twice() -> list[Any]:
+    def update(right: Callable, run: StageRun, norm: float, *, scale: Any = None) -> None:
+        right(run, norm, scale=scale)
+        right(run, norm, scale=scale)
+
+    return _around(StageRun, "update", update)
+
+
+def _last_stage_not_updated() -> list[Any]:
+    def update(right: Callable, run: StageRun, norm: float, *, scale: Any = None) -> None:
+        if not run.calls.spec.is_last:
+            right(run, norm, scale=scale)
+
+    return _around(StageRun, "update", update)
+
+
+def _still_scaled() -> list[Any]:
+    def update(right: Callable, run: StageRun, norm: float, *, scale: Any = None) -> None:
+        right(run, norm, scale=None if scale is None else 1.0)
+
+    return _around(StageRun, "update", update)
+
+
+def _norm_still_scaled() -> list[Any]:
+    return _around(StepTotals, "unscaled", lambda _, totals, scale: totals)  # noqa: ARG005
+
+
+def _decays_all() -> list[Any]:
+    everything = lambda params: jax.tree.map(lambda _: True, params)  # noqa: E731
+    return [patch.object(optimizer, "decay_mask", lambda _: everything)]
+
+
+def _built_optimizer(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Plant:
+    return lambda: _around(
+        functions,
+        "stage_optimizer",
+        lambda right, config, **options: right(config, **change(options)),
+    )
+
+
+def _shards_in_other_order() -> list[Any]:
+    def gather(right: Callable, transport: Any, piece: Any, members: Any, **options: Any) -> Any:
+        return right(transport, piece, tuple(reversed(members)), **options)
+
+    return _around(parameter_gather, "all_gather", gather)
+
+
+def _gathered_and_not_joined() -> list[Any]:
+    return _around(StageRun, "join", lambda *_: None)
+
+
+def _initial(change: Callable[..., Any]) -> Plant:
+    return lambda: _around(Stage, "init", change)
+
+
+def _other_seed(right: Callable, part: Stage, *, seed: int) -> Any:
+    return right(part, seed=seed + part.index)
+
+
+def _shifted_layers(right: Callable, part: Stage, *, seed: int) -> Any:
+    first = 0 if part.layers.start else 1
+    return right(replace(part, layers=range(first, first + len(part.layers))), seed=seed)
+
+
+def _adapters_at_half_scale() -> list[Any]:
+    return [patch.object(LoraConfig, "scale", property(lambda lora: lora.alpha / lora.rank / 2))]
+
+
+def _adapters_too_large() -> list[Any]:
+    return _after_update(_kernels_moved)()
+
+
+def _kernels_moved(run: StageRun) -> None:
+    blocks = jax.tree.map(lambda leaf: leaf * 1.0001, run.state.params["blocks"])
+    run.state = replace(run.state, params={**run.state.params, "blocks": blocks})
+
+
+def _unlike(name: str, plant: Plant, *compiled: str) -> Bug:
+    return Bug(name=name, case=UNLIKE, plant=plant, compiled=compiled)
+
+
+def _sharded(name: str, plant: Plant, *compiled: str) -> Bug:
+    return Bug(name=name, case=SHARDED, plant=plant, compiled=compiled)
+
+
+def _packed(name: str, plant: Plant, *compiled: str) -> Bug:
+    return Bug(name=name, case=PACKED, plant=plant, compiled=compiled)
+
+
+BUGS: tuple[Bug, ...] = (
+    _unlike("mean of the means of microbatches", _mean_of_microbatch_means),
+    _unlike("replicas of unequal shares weighted alike", _replicas_weighted_alike),
+    _unlike("norm of a stage's own gradients", _norm_of_own_stage),
+    _unlike("norm counted in every replica", _norm_of_all_replicas),
+    _unlike("tied embedding counted twice in the norm", _tied_counted_twice, "square_norm"),
+    _unlike("masked targets count", _masked_targets_counted),
+    _unlike("clipped by the square of the norm", _clip_by_square),
+    _unlike("not clipped", _not_clipped, "update"),
+    _unlike("stages not reduced over replicas", _not_stored(Bucket.STAGE)),
+    _unlike("copies of the tied embedding not summed", _not_stored(Bucket.TIED)),
+    _unlike("tied gradient of the first stage alone", _tied_of_first_stage_alone),
+    _unlike("averaged over replicas instead of summed", _averaged),
+    _unlike("own part added twice in an all-reduce", _changed_sum(_bucket_reduced_twice)),
+    _unlike("share shifted by one sample", _rows(_off_by_one)),
+    _unlike("all replicas read the same samples", _rows(_first_rows)),
+    _unlike("same samples in every step", _drawn(lambda drawn: {**drawn, "step": 0})),
+    _unlike("samples in the order of another seed", _drawn(lambda d: {**d, "seed": 99})),
+    _unlike("targets shifted by one token", _targets(lambda t: np.roll(t, 1, axis=-1))),
+    _unlike("mask of the targets lost", _targets(lambda t: np.where(t == IGNORED, 0, t))),
+    _unlike("held-out loss of training samples", _held_out_of_training),
+    _unlike("held-out loss over the targets of one batch", _first_held_out_batch_alone),
+    _unlike("replicas drop the same units", _dropout_alike_in_replicas),
+    _unlike("same dropout in every step", _position(lambda p: p * np.array([0, 1], p.dtype))),
+    _unlike("same dropout in every microbatch", _position(lambda p: p * np.array([1, 0], p.dtype))),
+    _unlike("recomputed with other dropout", _recomputed_with_other_dropout, "forward", "backward"),
+    _unlike("activation of the microbatch before", _stale_activation),
+    _unlike("messages of two microbatches swapped", _swapped_messages),
+    _unlike("residuals of another microbatch", _residuals_swapped),
+    _unlike("gradient lost between stages", _gradient_dropped_between_stages),
+    _unlike("microbatch left out of the gradient", _microbatch_left_out),
+    _unlike("gradients of the step before not cleared", _gradients_not_reset),
+    _unlike("step of the optimizer not counted", _after_update(_count_not_advanced)),
+    _unlike("moments cleared after each step", _after_update(_moments_reset)),
+    _unlike("updated twice", _updated_twice),
+    _unlike("last stage not updated", _last_stage_not_updated),
+    _unlike("norms and biases decay", _decays_all, "update"),
+    _unlike(
+        "learning rate of another length",
+        _built_optimizer(lambda o: {**o, "num_steps": 9}),
+        "update",
+    ),
+    _unlike("stages drawn from other seeds", _initial(_other_seed), "init"),
+    _unlike("layers of another stage", _initial(_shifted_layers), "init"),
+    _sharded("last element of an all-reduce not summed", _changed_sum(_last_element_kept)),
+    _sharded("summed in 32 bits", _changed_sum(_rounded)),
+    _sharded("loss scale left in the update", _still_scaled),
+    _sharded("loss scale left in the norm", _norm_still_scaled),
+    _sharded("frozen parameter moves", _after_update(_frozen_moved)),
+    _sharded("weight half of a microbatch left out", _weight_half_left_out),
+    _sharded("shards gathered in another order", _shards_in_other_order),
+    _sharded("gathered parameters not used", _gathered_and_not_joined),
+    _packed("documents see each other", _segments_lost),
+    _packed(
+        "positions counted from the row", _positions_of_rows, "forward", "backward", "evaluate"
+    ),
+    _packed("adapters at half their scale", _adapters_at_half_scale, "cast"),
+    _packed("kernels below adapters move", _adapters_too_large),
+)

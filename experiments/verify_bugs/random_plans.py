@@ -1,0 +1,177 @@
+"""Random plans without an error, of which every certificate should say that they are right.
+
+`python -m experiments.verify_bugs.random_plans COUNT [FIRST]` verifies the plans of the seeds from
+FIRST on, one process after the other, and appends a row for each to `results/plans.csv`.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from experiments.table import append_csv
+from jaxpipe.config import Config, config_from
+from jaxpipe.errors import UserError
+from jaxpipe.plan import Plan
+from jaxpipe.propose.resolve import plan_from
+from jaxpipe.runtime.process.quick_compiles import quick_flags
+from jaxpipe.schedule import ScheduleKind
+from jaxpipe.verify.stand_in import DataForm
+
+_RESULTS = Path(__file__).parent / "results"
+
+Tree = dict[str, dict[str, Any]]
+
+_GPT = {"dim": 16, "num_heads": 4, "sequence": 12, "vocabulary": 40}
+_LLAMA = {**_GPT, "family": "llama", "num_kv_heads": 2, "hidden": 24}
+
+
+def random_plan(random: Random, *, most_ranks: int = 8) -> tuple[Config, Plan, DataForm]:
+    """Return a configuration, its plan, and the form of its data.
+
+    Combinations that a run refuses are drawn again.
+    """
+    while True:
+        tree = _tree(random)
+        try:
+            config = config_from(tree)
+            plan = plan_from(config)
+        except UserError:
+            continue
+        if plan.num_ranks > most_ranks:
+            continue
+        num_sources = len(config.data.folders)
+        can_mask = not config.model.classes
+        return (
+            config,
+            plan,
+            DataForm(
+                masked=tuple(can_mask and random.random() < 0.3 for _ in range(num_sources)),
+                labelled=config.model.classes > 0,
+                packed=config.data.pack,
+                weights=config.data.weights,
+            ),
+        )
+
+
+def _tree(random: Random) -> Tree:
+    """Return a configuration, which may be one that a run refuses."""
+    num_layers = random.randint(2, 6)
+    shape = _even(random) if random.random() < 0.6 else _uneven(random, num_layers)
+    plan, batch = shape
+    tree: Tree = {
+        "run": {"folder": "run", "seed": random.randint(0, 2**32 - 1)},
+        "data": {"folder": "data", "pack": random.random() < 0.25},
+        "model": {**_model(random), "num_layers": num_layers},
+        "plan": {
+            "cluster": random.choice(("laptop", "aws")),
+            "schedule": random.choice([kind.value for kind in ScheduleKind]),
+            "all_reduce": random.choice(
+                ("hierarchical", "tree", "ring", "halving", "sharded", "chain", "central")
+            ),
+            **plan,
+        },
+        "train": {
+            "batch": batch,
+            "loop": random.choice(("scan", "unrolled")),
+            "remat": random.choice(("none", "dots", "full")),
+            "frozen": random.choice(((), (), ("embed.*",), ("blocks.0.*",), ("blocks.*.mlp.*",))),
+        },
+        "optimizer": {
+            "name": random.choice(("adamw", "adamw", "lion", "sgd", "muon", "adafactor")),
+            "schedule": random.choice(("cosine", "wsd", "linear", "constant")),
+            "decayed": random.choice(("matrices", "blocks", "all")),
+            "sharded": random.random() < 0.3,
+            "warmup_steps": random.randint(0, 3),
+        },
+        "loss_scale": {"enabled": random.random() < 0.3},
+        "lora": {"rank": random.choice((0, 0, 0, 2))},
+    }
+    if random.random() < 0.2:
+        sources = [{"folder": name, "weight": random.uniform(0.5, 2)} for name in ("a", "b")]
+        tree["data"] = {"sources": sources, "pack": tree["data"]["pack"]}
+    return tree
+
+
+def _model(random: Random) -> dict[str, Any]:
+    kind = random.choice(("gpt", "gpt", "llama", "experts", "classes"))
+    model: dict[str, Any] = {**_GPT, "tied": random.random() < 0.5}
+    if kind == "llama":
+        return {
+            **_LLAMA,
+            "tied": model["tied"],
+            "window": random.choice((0, 4)),
+            "qkv_bias": random.random() < 0.5,
+            "qk_norm": random.random() < 0.3,
+            "alternating": random.random() < 0.2,
+        }
+    model["dropout"] = random.choice((0.0, 0.0, 0.2))
+    if kind == "experts":
+        experts = {"experts": 4, "experts_per_token": random.choice((1, 2))}
+        model |= {**experts, "balance_loss": 0.1, "z_loss": random.choice((0.0, 0.1))}
+    if kind == "classes":
+        model |= {"classes": 3, "causal": False, "tied": False}
+    return model
+
+
+def _even(random: Random) -> tuple[dict[str, Any], int]:
+    stages, replicas = random.randint(1, 4), random.randint(1, 4)
+    microbatch, chunks = random.randint(1, 2), random.choice((1, 1, 2))
+    batch = replicas * microbatch * random.choice((1, 2, 3, 4, 8))
+    plan = {"stages": stages, "replicas": replicas, "microbatch": microbatch}
+    return ({**plan, "chunks": chunks} if chunks > 1 else plan), batch
+
+
+def _uneven(random: Random, num_layers: int) -> tuple[dict[str, Any], int]:
+    replicas = random.randint(1, 3)
+    cuts = [_cut(random, num_layers) for _ in range(replicas)]
+    microbatch = random.randint(1, 2)
+    shares = [microbatch * random.randint(1, 5) for _ in range(replicas)]
+    return {"cuts": cuts, "shares": shares, "microbatch": microbatch}, sum(shares)
+
+
+def _cut(random: Random, num_layers: int) -> list[int]:
+    num_stages = random.randint(1, min(3, num_layers))
+    edges = sorted(random.sample(range(1, num_layers), num_stages - 1))
+    return [b - a for a, b in zip((0, *edges), (*edges, num_layers), strict=True)]
+
+
+def _verified(seeds: range) -> Iterator[dict[str, Any]]:
+    """Yield a row for the plan of each seed."""
+    import jax
+
+    from jaxpipe.runtime.stage.compile_once import CompileOnce
+    from jaxpipe.verify.certificate import compared, reference
+
+    for seed in seeds:
+        config, plan, form = random_plan(Random(seed))
+        certificate = compared(reference(config, plan, form), compiler=CompileOnce())
+        largest = max(certificate.largest, key=lambda d: d.error, default=None)
+        first = certificate.wrong[0] if certificate.wrong else None
+        yield {
+            "seed": seed,
+            "ranks": plan.num_ranks,
+            "schedule": plan.schedule_name,
+            "optimizer": str(config.optimizer.name),
+            "right": "yes" if certificate.is_proved else "no",
+            "largest": float("nan") if largest is None else largest.error,
+            "where": certificate.failure or ("" if first is None else f"{first}"),
+        }
+        jax.clear_caches()  # a process has room for some thousand executables
+
+
+def main() -> None:
+    """Verify some plans."""
+    os.environ["XLA_FLAGS"] = quick_flags(os.environ.get("XLA_FLAGS", ""))
+    count, first = (*map(int, sys.argv[1:]), 0)[:2]
+    _RESULTS.mkdir(exist_ok=True)
+    for row in _verified(range(first, first + count)):
+        append_csv(row, _RESULTS / "plans.csv")
+        if row["right"] != "yes":
+            print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""One device: the loss, its gradient and the update, without pipeline, replicas and messages.
+
+It knows a plan by its microbatches alone, since dropout and the balance of experts are those of a
+microbatch. Everything else is written from the definitions: the loss is the mean over the targets
+of a step that count, the norm is over all trained parameters, a frozen parameter never changes.
+Layers, optimizer and learning rate are those of the run.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jaxpipe.runtime.checkpoint import flatten
+from jaxpipe.runtime.data import Samples
+from jaxpipe.runtime.data.order.samples import IGNORED
+from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.stage.model import Model, Parameters, Tuned
+from jaxpipe.runtime.stage.moments import moments_of
+from jaxpipe.runtime.stage.optimizer import stage_optimizer
+from jaxpipe.runtime.stage.placed import Places, model_at, segment_positions
+
+Tensors = dict[str, np.ndarray]
+"""By the names of a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Microbatch:
+    """The samples of a microbatch, by its number over all replicas."""
+
+    number: int
+    inputs: np.ndarray
+    targets: np.ndarray
+    segments: np.ndarray | None
+
+    @property
+    def num_targets(self) -> int:
+        """The targets that count."""
+        return int(np.count_nonzero(self.targets != IGNORED))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceStep:
+    """What one device computes in a step, before its update.
+
+    `hidden[number][layer]` is the input of a layer in a microbatch, the last one that of the head;
+    `of_hidden` is its gradient, in the loss that is a mean over the step.
+    """
+
+    loss: float
+    num_targets: int
+    norm: float
+    gradients: Tensors
+    tree: Parameters
+    samples: np.ndarray
+    hidden: dict[int, np.ndarray]
+    of_hidden: dict[int, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceState:
+    """Parameters and the state of the optimizer."""
+
+    params: Parameters
+    moments: optax.OptState
+
+    def tensors(self) -> Tensors:
+        """Return parameters and moments by their names."""
+        tensors = flatten(self.params, first_layer=0)
+        for moment, tree in moments_of(self.moments).items():
+            tensors |= flatten(tree, first_layer=0, prefix=f"{moment}.")
+        return tensors
+
+
+class OneDevice:
+    """The whole model of a job, and its samples; compiles once for each size of a microbatch."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._loss = jax.jit(jax.value_and_grad(self._summed, argnums=(0, 1), has_aux=True))
+        self._held_out = jax.jit(self._evaluated)
+        self._update = jax.jit(self._updated)
+
+    def start(self) -> DeviceState:
+        """Return fresh parameters and moments."""
+        job = self._job
+        layers = range(job.model.num_layers)
+        init = partial(job.model.init, layers=layers, embed=True, head=True)
+        params = jax.jit(init)(jax.random.key(job.run.seed))
+        return DeviceState(params=params, moments=jax.jit(self._optimizer().init)(params))
+
+    def step(self, state: DeviceState, *, step: int) -> DeviceStep:
+        """Return loss and gradients of a step; steps count from 0."""
+        job = self._job
+        drawn = {"seed": job.run.seed, "step": step, "batch": job.train.batch}
+        samples = job.data.train_samples(**drawn)
+        parts = list(self._microbatches(samples))
+        num_targets = sum(part.num_targets for part in parts)
+        key = jax.random.fold_in(jax.random.key(job.run.seed), step)
+        loss, total, hidden, of_hidden = 0.0, None, {}, {}
+        for part in parts:
+            offsets = np.zeros(self._hidden_shape(part))
+            key_of_part = jax.random.fold_in(key, part.number)
+            (lost, inside), (of_params, of_offsets) = self._loss(
+                state.params, offsets, part.inputs, part.targets, part.segments, key_of_part
+            )
+            loss += float(lost)
+            gradients = jax.tree.map(np.asarray, of_params)
+            total = gradients if total is None else jax.tree.map(np.add, total, gradients)
+            hidden[part.number] = np.asarray(inside)
+            of_hidden[part.number] = np.asarray(of_offsets) / max(num_targets, 1)
+        mean = jax.tree.map(lambda leaf: leaf / max(num_targets, 1), total)
+        tree = jax.tree.map(lambda leaf, mask: np.where(mask, leaf, 0), mean, self._mask(mean))
+        squares = sum(float(np.sum(leaf**2)) for leaf in jax.tree.leaves(tree))
+        return DeviceStep(
+            loss=loss / max(num_targets, 1),
+            num_targets=num_targets,
+            norm=float(np.sqrt(squares)),
+            gradients=flatten(tree, first_layer=0),
+            tree=tree,
+            samples=samples.rows,
+            hidden=hidden,
+            of_hidden=of_hidden,
+        )
+
+    def update(self, state: DeviceState, result: DeviceStep, *, clip_norm: float) -> DeviceState:
+        """Return the state after the update with clipped gradients."""
+        factor = min(1.0, clip_norm / result.norm) if result.norm else 1.0
+        params, moments = self._update(state.params, state.moments, result.tree, factor)
+        return DeviceState(params=params, moments=moments)
+
+    def held_out_loss(self, state: DeviceState) -> float:
+        """Return the mean loss over the targets of all held-out batches, without dropout."""
+        job = self._job
+        loss, num_targets = 0.0, 0
+        for index in range(job.train.eval_batches):
+            samples = job.data.eval_samples(index=index, batch=job.train.batch)
+            for part in self._microbatches(samples):
+                given = (part.inputs, part.targets, part.segments)
+                loss += float(self._held_out(state.params, *given))
+                num_targets += part.num_targets
+        return loss / max(num_targets, 1)
+
+    def _microbatches(self, samples: Samples) -> Iterator[Microbatch]:
+        """Yield the consecutive rows that are a microbatch of some replica."""
+        first, number = 0, 0
+        for pipeline in self._job.plan.pipelines:
+            for _ in range(pipeline.num_microbatches):
+                rows = slice(first, first + pipeline.microbatch)
+                yield Microbatch(
+                    number=number,
+                    inputs=samples.inputs[rows],
+                    targets=samples.targets[rows],
+                    segments=None if samples.segments is None else samples.segments[rows],
+                )
+                first, number = rows.stop, number + 1
+
+    def _hidden_shape(self, part: Microbatch) -> tuple[int, ...]:
+        model = self._job.model
+        width = jax.eval_shape(
+            lambda inputs: model.embed(self._fresh(), inputs, None), part.inputs
+        ).shape
+        return (model.num_layers + 1, *width)
+
+    def _fresh(self) -> Parameters:
+        key = jax.random.key(0)
+        return self._job.model.init(key, layers=range(1), embed=True, head=False)
+
+    def _summed(
+        self, params: Parameters, offsets: Any, inputs: Any, targets: Any, segments: Any, key: Any
+    ) -> tuple[Any, Any]:
+        """Return the loss of a microbatch, summed over its targets, and the inputs of layers."""
+        model, params = self._ready(params, segments)
+        # Layers use the numbers below `num_layers` for their keys; the embedding the next one.
+        x = model.embed(params, inputs, jax.random.fold_in(key, model.num_layers)) + offsets[0]
+
+        def layer(x: Any, given: Any) -> tuple[Any, Any]:
+            weights, number, offset = given
+            output = model.block(weights, x, jax.random.fold_in(key, number))
+            output, added = output if isinstance(output, tuple) else (output, 0.0)
+            return output + offset, (x, added)
+
+        numbers = jnp.arange(model.num_layers)
+        x, (before, added) = jax.lax.scan(layer, x, (params["blocks"], numbers, offsets[1:]))
+        loss = model.loss(params, x, targets) + jnp.sum(added)
+        return loss, jnp.concatenate([before, x[None]])
+
+    def _evaluated(self, params: Parameters, inputs: Any, targets: Any, segments: Any) -> Any:
+        """Return the summed loss without dropout and without what layers add in training."""
+        model, params = self._ready(params, segments)
+
+        def layer(x: Any, weights: Any) -> tuple[Any, None]:
+            output = model.block(weights, x, None)
+            return (output[0] if isinstance(output, tuple) else output), None
+
+        x, _ = jax.lax.scan(layer, model.embed(params, inputs, None), params["blocks"])
+        return model.loss(params, x, targets)
+
+    def _updated(
+        self, params: Parameters, moments: optax.OptState, gradients: Parameters, factor: Any
+    ) -> tuple[Parameters, optax.OptState]:
+        """Return parameters and moments after an update with gradients times a factor."""
+        clipped = jax.tree.map(lambda leaf: leaf * factor, gradients)
+        changes, moments = self._optimizer().update(clipped, moments, params)
+        moved = jax.tree.map(jnp.add, params, changes)
+        masks = self._mask(moved)
+        return jax.tree.map(jnp.where, masks, moved, params), moments
+
+    def _ready(self, params: Parameters, segments: Any) -> tuple[Model, Parameters]:
+        """Return the model at the places of its tokens, with adapters merged."""
+        model = self._job.model
+        params = model.merged(params) if isinstance(model, Tuned) else params
+        if segments is None:
+            return model, params
+        segments = jnp.asarray(segments)
+        places = Places(positions=segment_positions(segments), segments=segments)
+        return model_at(model, places), params
+
+    def _optimizer(self) -> optax.GradientTransformation:
+        job = self._job
+        return stage_optimizer(job.optimizer, num_steps=job.train.steps)
+
+    def _mask(self, params: Parameters) -> Parameters:
+        """Return which elements are trained, as masks that broadcast over their leaves."""
+        model = self._job.model
+
+        def of_leaf(path: tuple[Any, ...], leaf: Any) -> np.ndarray:
+            part, *rest = (key.key for key in path)
+            if not isinstance(model, Tuned):
+                return np.array(True)
+            if part != "blocks":
+                return np.array(model.trains(".".join((part, *rest))))
+            rows = [
+                model.trains(".".join((part, str(number), *rest))) for number in range(len(leaf))
+            ]
+            return np.reshape(rows, (-1, *(1,) * (leaf.ndim - 1)))
+
+        return jax.tree.map_with_path(of_leaf, params)
