@@ -114,7 +114,7 @@ class CheckpointConfig:
     """Interval between checkpoints [steps]."""
     keep: Annotated[int, _AT_LEAST_1] = 2
     """Number of checkpoints that are kept, the newest ones."""
-    give_up_after: Annotated[int, _AT_LEAST_0] = 5
+    give_up_after: Annotated[int, Range(least=0)] = 5
     """Number of saves in a row that may fail before the run ends, whose later steps could not be
     resumed either; 0 for any number."""
     folder: str | None = None

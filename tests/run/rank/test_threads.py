@@ -30,6 +30,7 @@ def test_it_trains_as_the_ranks_of_a_run_do_and_resumes(tmp_path: Path, dataset:
     outcome = train(config_from(tree), observe=seen.append)
     assert losses(seen) == losses(expected)
     assert losses(read_metrics(outcome.metrics)) == losses(expected)
+    assert outcome.trace is not None
     assert outcome.trace.exists()
 
     with pytest.raises(ConfigError, match="which a run does not overwrite"):
