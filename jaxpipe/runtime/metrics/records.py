@@ -4,7 +4,7 @@ import json
 import logging
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -158,16 +158,13 @@ class MetricsFile:
 
 
 def read_metrics(path: Path) -> list[StepMetrics]:
-    """Return the steps of a metrics file, in order.
+    """Return the steps of training in order; damaged ones are passed over with a warning.
 
     Raises:
-        DataError: it cannot be read, or a step lacks fields.
+        DataError: it cannot be read.
     """
-    steps = [row for _, row in _rows(path) if "run" not in row]
-    try:
-        return [msgspec.convert(step, StepMetrics) for step in steps]
-    except ValueError as error:
-        raise DataError(f"`{path.name}` must have the metrics of a run: {path}: {error}") from error
+    rows = [row for _, row in _rows(path, check=_check_step)]
+    return [msgspec.convert(row, StepMetrics) for row in rows if not {"run", "real_s"} & row.keys()]
 
 
 def last_step(path: Path) -> int:
@@ -229,21 +226,32 @@ class _Known(TypedDict, total=False):
 
 
 def _check_row(row: Any) -> None:
-    """Check that a row describes an attempt, or is a step, of training or paced.
+    """Check that the fields of a line that are read one by one have their types.
 
     Raises:
-        ValueError: it is neither; msgspec's error is one.
+        ValueError: one has not; msgspec's error is one.
     """
-    known = msgspec.convert(row, _Known)
-    if "run" not in known:
+    msgspec.convert(row, _Known)
+
+
+def _check_step(row: Any) -> None:
+    """Check that a line describes an attempt, or has all fields of a step, of training or paced.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    _check_row(row)
+    if "run" not in row:
         msgspec.convert(row, PacedMetrics if "real_s" in row else StepMetrics)
 
 
-def _rows(path: Path, *, level: int = logging.WARNING) -> Iterator[tuple[bytes, dict[str, Any]]]:
+def _rows(
+    path: Path, *, level: int = logging.WARNING, check: Callable[[Any], None] = _check_row
+) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Yield the lines and what they say; of a missing file there are none.
 
-    Damaged lines are passed over and logged at a `level`; the last may be half of one, which a
-    killed rank has left.
+    Damaged lines, which do not pass the `check`, are passed over and logged at a `level`; the last
+    may be half of one, which a killed rank has left.
 
     Raises:
         DataError: the file cannot be read.
@@ -254,7 +262,7 @@ def _rows(path: Path, *, level: int = logging.WARNING) -> Iterator[tuple[bytes, 
         for number, line in enumerate(read_lines(path, most_bytes=_MOST_BYTES, inside=True), 1):
             try:
                 row = parse_number_json(line)
-                _check_row(row)
+                check(row)
             except ValueError as error:
                 damaged[number] = str(error)
             else:

@@ -116,4 +116,4 @@ def test_a_damaged_line_is_named_and_left_out(
     with path.open("ab") as file:
         file.write(line + b"\n")
     assert [step.step for step in read_metrics(path)] == [1, 2]
-    assert "line 4 is damaged, and left out" in caplog.text
+    assert "damaged lines, which are passed over: 1, the first in line 4" in caplog.text
