@@ -14,8 +14,9 @@
             └── RankLostError    because a rank is lost; the others may continue
 
 A `UserError` ends a command with its message on one line and exit code 2, before any rank computes.
-A `RunError` ends the whole job with exit code 1. The packages `topo` and `models` do not import
-jaxpipe and raise `ValueError`; `jaxpipe.config` translates it and names the field.
+A `RunError` ends the whole job with exit code 1. `topo`, `models` and
+`foreign_file` stand below this module and raise `ValueError`, which readers and `jaxpipe.config`
+translate: they name the file or the field.
 """
 
 import logging

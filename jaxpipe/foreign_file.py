@@ -193,7 +193,9 @@ def parse_number_json(content: bytes | str) -> Any:
     except RecursionError:
         raise _too_deep() from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"cannot parse line {error.lineno} as JSON: {error.msg}") from None
+        # A document of one line is one of several in its file, whose reader counts them.
+        line = f"line {error.lineno} " if "\n" in error.doc else ""
+        raise ValueError(f"cannot parse {line}as JSON: {error.msg}") from None
     check_depth(tree)
     return tree
 

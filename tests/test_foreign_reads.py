@@ -67,7 +67,7 @@ ELSEWHERE = {
     "jaxpipe/runtime/process/core_claims.py": (4, KERNEL),
     "jaxpipe/runtime/process/mpirun.py": (1, WRITTEN),
     "jaxpipe/runtime/process/preflight.py": (1, RANKS),
-    "jaxpipe/runtime/process/process_signals.py": (1, KERNEL),
+    "jaxpipe/runtime/process/process_signals.py": (2, KERNEL),
     "jaxpipe/runtime/process/user_cache.py": (1, KERNEL),
     "jaxpipe/runtime/storage/atomic_write.py": (2, WRITTEN),
     "jaxpipe/runtime/storage/block_checksums.py": (1, CONTENT),
@@ -91,6 +91,7 @@ ELSEWHERE = {
     "topo/matrix.py": (2, CONTENT),
     "topo/nvidia.py": (1, PACKAGE),
     "topo/probe/measure.py": (1, RANKS),
+    "topo/route.py": (1, KERNEL),
     "topo/this_machine.py": (1, KERNEL),
     "topo/toml_text.py": (1, CONTENT),
 }

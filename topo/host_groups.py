@@ -82,4 +82,4 @@ def parse_beside(file: str, parse: Callable[[str], _T], read_beside: ReadBeside)
     try:
         return parse(decode_text(read_beside(file)))
     except (OSError, ValueError) as error:
-        raise ValueError(f"`{file!r:.80}`: {reason_of(error)}") from error
+        raise ValueError(f"`{file:.80}`: {reason_of(error)}") from error

@@ -1,6 +1,7 @@
 """`jaxpipe doctor`: checks whether this machine, or this job, is fit to train."""
 
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,9 +28,9 @@ def doctor(*, folder: Path = Path("."), seconds: float = 60.0, cluster: str | No
         folder: the folder for runs.
         seconds: timeout for the answers of ranks.
         cluster: a TOML file, or one of the catalogue: check this host's TCP settings against its
-            links.
+            links, and show the ways to its hosts.
     """
-    from jaxpipe.doctor import Health, judge_disk, judge_links_of, say_hello
+    from jaxpipe.doctor import Health, judge_disk, judge_links_of, judge_ways_to, say_hello
 
     described = None if cluster is None else _cluster(cluster)
     here = launched_rank(os.environ)
@@ -40,7 +41,11 @@ def doctor(*, folder: Path = Path("."), seconds: float = 60.0, cluster: str | No
         if findings is None:  # rank 0 prints
             return 0
     if described is not None:
-        findings = (*findings, *judge_links_of(described, [read_tcp_settings()]))
+        findings = (
+            *findings,
+            *judge_links_of(described, [read_tcp_settings()]),
+            *judge_ways_to(described, here=socket.gethostname()),
+        )
     findings = (*findings, judge_disk(folder))
     for finding in findings:
         console.print(

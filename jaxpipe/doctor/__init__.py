@@ -10,7 +10,7 @@ from jaxpipe.doctor.facts import RankFacts, gather_facts
 from jaxpipe.doctor.finding import Finding, Health
 from jaxpipe.doctor.hello import say_hello
 from jaxpipe.doctor.judge import judge_job
-from jaxpipe.doctor.long_links import judge_links_of
+from jaxpipe.doctor.long_links import judge_links_of, judge_ways_to
 from jaxpipe.doctor.run_disk import judge_disk
 from jaxpipe.doctor.survival import judge_survival, judge_survival_of_job
 
@@ -24,5 +24,6 @@ __all__ = [
     "judge_links_of",
     "judge_survival",
     "judge_survival_of_job",
+    "judge_ways_to",
     "say_hello",
 ]

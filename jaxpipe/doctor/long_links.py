@@ -8,6 +8,7 @@ from jaxpipe.doctor.facts import RankFacts
 from jaxpipe.doctor.finding import Finding, Health
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.host_tcp import TcpSettings, tcp_advice
+from jaxpipe.topo.route import routes_to
 
 
 def judge_measured_links(ranks: Sequence[RankFacts]) -> tuple[Finding, ...]:
@@ -40,6 +41,29 @@ def judge_links_of(cluster: Cluster, settings: Sequence[TcpSettings | None]) -> 
     return tuple(
         _findings(settings, rtt_s=float(rtt_s.max()), bytes_in_flight=float(in_flight.max()))
     )
+
+
+def judge_ways_to(cluster: Cluster, *, here: str) -> tuple[Finding, ...]:
+    """Return the findings about the ways to the other hosts of a cluster: its names, interfaces.
+
+    A cluster whose hosts have no addresses here is a plan for elsewhere, which is no fault.
+    """
+    ways = routes_to(host.name for host in cluster.hosts if host.name != here)
+    known = [way for way in ways.values() if way is not None]
+    if not known:
+        return ()
+    lost = [host for host, way in ways.items() if way is None]
+    findings = [Finding(about="ways", health=Health.OK, message="; ".join(map(str, known)))]
+    if lost:
+        findings.append(
+            Finding(
+                about="ways",
+                health=Health.SLOW,
+                message=f"no address or no way is known to {', '.join(lost)}",
+                fix="add them to /etc/hosts or the name service of each host",
+            )
+        )
+    return tuple(findings)
 
 
 def _findings(

@@ -31,8 +31,8 @@ def mpijob_manifest(launch: Launch, *, image: str, claim: str) -> str:
 
     Raises:
         ConfigError: the image or the claim is not a name of one.
-        PlanError: hosts have different numbers of ranks, or unlike devices: all workers are equal,
-            and Kubernetes puts each on any node.
+        PlanError: hosts have different numbers of ranks, or unlike devices: workers are equal, and
+            Kubernetes puts each on any node.
     """
     _check_names(image=image, claim=claim)
     image, claim = _scalar(image), _scalar(claim)

@@ -125,8 +125,8 @@ class HostsSite:
     def _silent(self, hosts: tuple[str, ...]) -> str:
         """Return which of the hosts do not answer; "" if all of them do.
 
-        Asked before the first attempt, and after each that has failed: an `mpirun` waits for an ssh
-        that never answers.
+        Asked before the first attempt: an `mpirun` waits for an ssh that never answers. Later ones
+        follow `look_round`.
         """
         alive = answering(self.joining.start, hosts, here=self.here, most_s=self.joining.answer_s)
         gone = [host for host in hosts if host not in alive]
@@ -170,7 +170,7 @@ class _Watch:
         if joining.waiting and have_begun(self._folder):
             joining.announce(self._planned, step=self._first_step)
         joining.poll(self._planned)
-        if not have_begun(self._folder) and self._elapsed_s() > self._begin_within_s:
+        if self._is_overdue():
             self._write_not_begun()
         if self._cause_s is None and read_cause(self._folder) is not None:
             self._cause_s = time.monotonic()
@@ -182,8 +182,10 @@ class _Watch:
         can_stop = bool(joining.accepted) and have_begun(self._folder)
         return Wish.STOP if can_stop else None
 
-    def _elapsed_s(self) -> float:
-        return time.monotonic() - self._since_s
+    def _is_overdue(self) -> bool:
+        elapsed_s = time.monotonic() - self._since_s
+        is_late = elapsed_s > self._begin_within_s and self._cause_s is None
+        return is_late and not have_begun(self._folder)
 
     def _write_not_begun(self) -> None:
         """Write that no rank has begun: `mpirun` waits for them without end."""

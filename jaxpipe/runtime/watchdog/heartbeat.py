@@ -14,6 +14,8 @@ from jaxpipe.foreign_file import read_json
 
 _NUM_BYTES = 512
 """Longer than any heartbeat; JSON allows blanks at its end."""
+_MOST_BYTES = 4096
+"""Of a file that may be another version's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,7 @@ def read_heartbeats(folder: Path, ranks: range) -> dict[int, Heartbeat]:
     for rank in ranks:
         try:
             file = heartbeat_file(folder, rank)
-            heartbeats[rank] = read_json(file, Heartbeat, most_bytes=_NUM_BYTES)
+            heartbeats[rank] = read_json(file, Heartbeat, most_bytes=_MOST_BYTES)
         except (OSError, ValueError):
             continue
     return heartbeats
