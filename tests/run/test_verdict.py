@@ -140,7 +140,7 @@ def be_each_rank(config: Config, plan: Plan) -> None:
                     compile_stage(functions, ops=ops)
 
 
-@settings(max_examples=250 * TIMES)
+@settings(max_examples=200 * TIMES)
 @given(changes=sections())
 def test_a_verdict_is_a_refusal_of_the_user_or_none(
     dataset: Path, changes: dict[str, dict[str, Any]]
@@ -155,7 +155,7 @@ def test_a_verdict_is_a_refusal_of_the_user_or_none(
 
 
 @pytest.mark.slow
-@settings(max_examples=12 * TIMES)
+@settings(max_examples=10 * TIMES)
 @given(changes=sections())
 def test_what_passes_the_check_is_not_refused_by_ranks(
     dataset: Path, changes: dict[str, dict[str, Any]]
