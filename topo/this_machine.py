@@ -61,6 +61,15 @@ def file_of_this_machine(
     }
 
 
+def is_this_machine(name: str) -> bool:
+    """Return whether the name of a cluster is that of this machine, with or without parameters.
+
+    >>> is_this_machine("this-machine:devices=4"), is_this_machine("laptop")
+    (True, False)
+    """
+    return name.partition(":")[0] == THIS_MACHINE
+
+
 def num_jax_gpus(environment: Mapping[str, str]) -> int:
     """Return the number of NVIDIA GPUs on which jax, once imported, would compute."""
     platforms = environment.get("JAX_PLATFORMS", "")

@@ -101,7 +101,7 @@ def job_from(
             f"stage {plan.stage(rank)} of replica {plan.replica(rank)} on {name}"
             for rank, name in enumerate(names)
         ),
-        description={**describe(config), ORDER: order_from(config)},
+        description={**describe(config), ORDER: order_from(config, folders)},
         cluster=cluster,
     )
 

@@ -1,6 +1,6 @@
 """Check that a run that resumes reads on where its checkpoint stopped, in the same order."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from jaxpipe.config.read import Config
@@ -10,15 +10,18 @@ from jaxpipe.runtime.data import dataset_folder
 from jaxpipe.runtime.data.dataset.record import read_record
 from jaxpipe.runtime.data.order.position import changes_of_order, order_of
 from jaxpipe.runtime.run_config import AllowedChange
+from jaxpipe.runtime.storage.object_folder import Folder
 
 
-def order_from(config: Config) -> dict[str, Any]:
+def order_from(config: Config, folders: Sequence[Folder] = ()) -> dict[str, Any]:
     """Return the order of the samples of a configuration, as a checkpoint names it.
+
+    `folders` are those of the datasets on this host, by default those configured.
 
     Raises:
         DataError: a dataset cannot be opened.
     """
-    folders = map(dataset_folder, config.data.folders)
+    folders = folders or tuple(map(dataset_folder, config.data.folders))
     return order_of(
         seed=config.run.seed,
         sequence=config.train.sequence or config.model.sequence,

@@ -17,7 +17,7 @@ from jaxpipe.plan import Plan
 from jaxpipe.run.forecast.plan_memory import check_memory, plan_memory, shared_bytes
 from jaxpipe.runtime.run_config import ComputeKind
 from jaxpipe.topo import Cluster
-from jaxpipe.topo.this_machine import THIS_MACHINE
+from jaxpipe.topo.this_machine import is_this_machine
 
 
 def check_can_run(
@@ -35,6 +35,6 @@ def check_can_run(
     if config.run.compute is ComputeKind.PACED:
         return
     check_memory(plan_memory(config, plan, cluster), shared_room=shared_bytes(cluster))
-    if cluster.name == THIS_MACHINE:
+    if is_this_machine(cluster.name):
         check_here(config, plan, environment)
     check_prepared_data(config)

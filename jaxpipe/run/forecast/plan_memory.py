@@ -23,7 +23,7 @@ from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.runtime.rank_mesh import MeshConfig, rank_mesh
 from jaxpipe.schedule import Remat
 from jaxpipe.topo import Cluster, Device
-from jaxpipe.topo.this_machine import THIS_MACHINE
+from jaxpipe.topo.this_machine import is_this_machine
 
 if TYPE_CHECKING:  # it imports jax, for which the memory of other runs need not wait
     from jaxpipe.run.forecast.tuned_memory import TunedMemory
@@ -194,7 +194,7 @@ def of_mesh(mesh: MeshConfig) -> str:
 def shared_bytes(cluster: Cluster) -> int | None:
     """Return the memory that the cores of this machine share; None for other devices."""
     sizes = [device.memory_bytes for device in cluster.devices if device.gpu is None]
-    if cluster.name != THIS_MACHINE or len(sizes) < len(cluster) or None in sizes:
+    if not is_this_machine(cluster.name) or len(sizes) < len(cluster) or None in sizes:
         return None
     return sum(filter(None, sizes))
 

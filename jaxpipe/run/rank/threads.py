@@ -12,6 +12,7 @@ compute threads of XLA are shared by all ranks, so this is for small models and 
 """
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from jaxpipe.plan import Plan
 from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.folder.folder_lock import locked
 from jaxpipe.run.folder.prepare_run import resume_notice
+from jaxpipe.run.verdict import check_can_run
 from jaxpipe.runtime.checkpoint.resume import resumed_state
 from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.runtime.open_transport import choose_transport
@@ -84,6 +86,8 @@ def _train(
         if checkpoint.step >= config.train.steps:
             return outcome_in(Path(config.run.folder), place_of(config))
     plan, cluster = plan_from(config, model=model), cluster_from(config)
+    if model is None:  # the memory of another one is not known
+        check_can_run(config, plan, cluster, environment=os.environ)
     _check_all_reduce(plan)
     job = job_from(config, plan, model=model)
     watch = start_watchdog(job, rank=0)  # one for the process

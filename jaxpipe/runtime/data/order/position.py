@@ -60,7 +60,9 @@ def changes_of_order(
 
     An import has read nothing, and an older version named no datasets.
     """
-    saved = metadata.get(ORDER) or _older_order(metadata)
+    saved = metadata.get(ORDER)
+    if not isinstance(saved, dict):
+        saved = _older_order(metadata)
     return {
         field: (saved[field], value)
         for field, value in order.items()

@@ -86,8 +86,9 @@ def test_a_checkpoint_of_an_older_version_is_as_far_as_its_configuration() -> No
     tree = {"run": {"seed": 1}, "train": {"batch": 4}, "model": {"sequence": 16}}
     order = order_of(**FIELDS)
     assert position_after({"config": tree}, step=3, order=order) == Position(step=3, sample=12)
-    changed = changes_of_order({"config": tree}, {**order, "run.seed": 2})
-    assert changed == {"run.seed": (1, 2)}
+    for none in ({}, {ORDER: "run.seed"}, {ORDER: []}):
+        changed = changes_of_order({"config": tree, **none}, {**order, "run.seed": 2})
+        assert changed == {"run.seed": (1, 2)}
 
 
 @pytest.mark.parametrize("number", [-1, "5", 1.5, None, 2**62])
