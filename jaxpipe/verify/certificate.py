@@ -13,10 +13,10 @@ from jaxpipe.models import ModelConfig, build_model
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.compile_once import CompileOnce
-from jaxpipe.verify.compare import DeviceResult, Difference, Subject, differences
+from jaxpipe.verify.differences import DeviceResult, Difference, Subject, differences
 from jaxpipe.verify.one_device import OneDevice
 from jaxpipe.verify.ranks import Compiler, train_ranks
-from jaxpipe.verify.shrink import Shrunk, shrunk
+from jaxpipe.verify.smaller_plan import Shrunk, shrunk
 from jaxpipe.verify.stand_in import DataForm, form_of, stand_in
 
 _TIMEOUT_S = 30.0
@@ -89,7 +89,7 @@ class Reference:
 
 
 def verify_plan(config: Config, plan: Plan) -> Certificate:
-    """Compare all ranks of a plan with one device, at sizes shrunk as `verify.shrink` says.
+    """Compare all ranks of a plan with one device, at sizes shrunk as `verify.smaller_plan` says.
 
     Raises:
         ConfigError: this process has too few devices for the meshes of the plan.

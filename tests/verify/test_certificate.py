@@ -12,7 +12,7 @@ from experiments.verify_bugs.planted import BUGS, UNLIKE, Bug, PartlyRecompiled,
 from experiments.verify_bugs.random_plans import random_plan
 from jaxpipe.runtime.stage.compile_once import CompileOnce
 from jaxpipe.verify.certificate import Certificate, Reference, compared, reference
-from jaxpipe.verify.compare import TOLERANCE, Subject
+from jaxpipe.verify.differences import TOLERANCE, Subject
 
 pytestmark = pytest.mark.slow
 
