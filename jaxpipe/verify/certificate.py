@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 
 import jax
+import numpy as np
 
 from jaxpipe.config import Config, check_plan_fits, job_from
 from jaxpipe.errors import ConfigError
@@ -158,7 +159,7 @@ def _check_devices(small: Shrunk) -> None:
 @contextmanager
 def _in_float64() -> Iterator[None]:
     """Let all threads compute in float64, which jax leaves off by default."""
-    before = jax.config.jax_enable_x64
+    before = jax.dtypes.canonicalize_dtype("float64") == np.dtype("float64")
     jax.config.update("jax_enable_x64", True)
     try:
         yield

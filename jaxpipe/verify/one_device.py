@@ -97,8 +97,7 @@ class OneDevice:
     def step(self, state: DeviceState, *, step: int) -> DeviceStep:
         """Return loss and gradients of a step; steps count from 0."""
         job = self._job
-        drawn = {"seed": job.run.seed, "step": step, "batch": job.train.batch}
-        samples = job.data.train_samples(**drawn)
+        samples = job.data.train_samples(seed=job.run.seed, step=step, batch=job.train.batch)
         parts = list(self._microbatches(samples))
         num_targets = sum(part.num_targets for part in parts)
         key = jax.random.fold_in(jax.random.key(job.run.seed), step)

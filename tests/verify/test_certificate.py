@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -86,7 +87,7 @@ def test_an_error_of_the_update_is_named_by_tensor(unlike: Case):
 
 
 def test_ranks_that_fail_are_a_verdict(unlike: Case):
-    def refuse(*_: object, **__: object) -> None:
+    def refuse(*_: object, **__: object) -> Any:
         raise MemoryError("no room")
 
     certificate = compared(unlike.expected, compiler=refuse)
