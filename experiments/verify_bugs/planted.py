@@ -4,6 +4,9 @@ Each replaces a function of the runtime by one that is wrong, while ranks run; w
 computes was computed before.
 """
 
+# pyright: reportPrivateUsage=false
+# An error is planted where it would be made.
+
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 
 from experiments.table import append_csv
 from jaxpipe.config import Config, config_from
+from jaxpipe.config.tuning import tuned_model_from
 from jaxpipe.errors import UserError
 from jaxpipe.plan import Plan
 from jaxpipe.propose.resolve import plan_from
@@ -38,6 +39,7 @@ def random_plan(random: Random, *, most_ranks: int = 8) -> tuple[Config, Plan, D
         try:
             config = config_from(tree)
             plan = plan_from(config)
+            tuned_model_from(config)  # refuses some frozen parameters
         except UserError:
             continue
         if plan.num_ranks > most_ranks:

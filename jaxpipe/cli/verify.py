@@ -32,7 +32,7 @@ def verify(
         settings: a change to it, such as `train.steps=10`; may be repeated.
     """
     from jaxpipe.runtime.process.quick_compiles import quick_flags
-    from jaxpipe.verify.shrink import shrunk
+    from jaxpipe.verify.smaller_plan import shrunk
 
     config, plan = _config_and_plan(source, settings)
     num_devices = shrunk(config, plan).num_devices

@@ -2,11 +2,11 @@
 
 ::
 
-    plan ─► shrink ─► stand_in ─┬─► ranks        real programs, in threads ─┬─► compare
+    smaller_plan ─► stand_in ───┬─► ranks        real programs, in threads ─┬─► differences
                                 └─► one_device   no pipeline, no replicas ──┘      │
                                                                               certificate
 
 Everything is computed in float64, so that a difference is an error of a program and no rounding.
 
-Nothing is imported here: `shrink` needs no jax, and says how many devices the rest needs.
+Nothing is imported here: `smaller_plan` needs no jax, and says how many devices the rest needs.
 """

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 
 import jax
+import numpy as np
 
 from jaxpipe.config import Config, check_plan_fits, job_from
 from jaxpipe.errors import ConfigError
@@ -13,10 +14,10 @@ from jaxpipe.models import ModelConfig, build_model
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.compile_once import CompileOnce
-from jaxpipe.verify.compare import DeviceResult, Difference, Subject, differences
+from jaxpipe.verify.differences import DeviceResult, Difference, Subject, differences
 from jaxpipe.verify.one_device import OneDevice
 from jaxpipe.verify.ranks import Compiler, train_ranks
-from jaxpipe.verify.shrink import Shrunk, shrunk
+from jaxpipe.verify.smaller_plan import Shrunk, shrunk
 from jaxpipe.verify.stand_in import DataForm, form_of, stand_in
 
 _TIMEOUT_S = 30.0
@@ -89,7 +90,7 @@ class Reference:
 
 
 def verify_plan(config: Config, plan: Plan) -> Certificate:
-    """Compare all ranks of a plan with one device, at sizes shrunk as `verify.shrink` says.
+    """Compare all ranks of a plan with one device, at sizes shrunk as `verify.smaller_plan` says.
 
     Raises:
         ConfigError: this process has too few devices for the meshes of the plan.
@@ -158,7 +159,7 @@ def _check_devices(small: Shrunk) -> None:
 @contextmanager
 def _in_float64() -> Iterator[None]:
     """Let all threads compute in float64, which jax leaves off by default."""
-    before = jax.config.jax_enable_x64
+    before = jax.dtypes.canonicalize_dtype("float64") == np.dtype("float64")
     jax.config.update("jax_enable_x64", True)
     try:
         yield

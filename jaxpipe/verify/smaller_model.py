@@ -14,7 +14,7 @@ _TOKENS, _VOCABULARY, _HEAD_WIDTH, _WINDOW = 8, 16, 4, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class MeshParts:
     """Into how many parts the meshes of all ranks divide samples, sequences and layers."""
 
     data: int = 1
@@ -22,7 +22,7 @@ class Parts:
     tensor: int = 1
 
     @classmethod
-    def of(cls, meshes: Iterable[MeshConfig]) -> "Parts":
+    def of(cls, meshes: Iterable[MeshConfig]) -> "MeshParts":
         """Return the least numbers that all meshes divide."""
         meshes = tuple(meshes)
         in_sequence = [mesh.tensor for mesh in meshes if mesh.sequence_parallel]
@@ -38,11 +38,11 @@ class Parts:
         return math.lcm(self.data, self.tokens, self.tensor)
 
 
-def smaller_sequence(model: ModelConfig, trained: int | None, parts: Parts) -> int:
+def smaller_sequence(model: ModelConfig, trained: int | None, parts: MeshParts) -> int:
     """Return the tokens of a sample; a picture has 2 x 2 patches, and one token before them.
 
     >>> from jaxpipe.models import preset_config
-    >>> smaller_sequence(preset_config("gpt2"), None, Parts(tokens=3))
+    >>> smaller_sequence(preset_config("gpt2"), None, MeshParts(tokens=3))
     9
     """
     if model.picture is not None:
@@ -52,14 +52,19 @@ def smaller_sequence(model: ModelConfig, trained: int | None, parts: Parts) -> i
 
 
 def smaller_model(
-    model: ModelConfig, parts: Parts, *, num_layers: int, sequence: int, is_shorter: bool = False
+    model: ModelConfig,
+    parts: MeshParts,
+    *,
+    num_layers: int,
+    sequence: int,
+    is_shorter: bool = False,
 ) -> ModelConfig:
     """Return a model of fewer layers; of the families of this package, with smaller widths too.
 
     Samples have `sequence` tokens, the longest that the model takes unless that `is_shorter`.
 
     >>> from jaxpipe.models import preset_config
-    >>> small = smaller_model(preset_config("gpt2"), Parts(tensor=4), num_layers=2, sequence=8)
+    >>> small = smaller_model(preset_config("gpt2"), MeshParts(tensor=4), num_layers=2, sequence=8)
     >>> small.dim, small.num_heads, small.vocabulary
     (32, 8, 17)
     """
@@ -96,12 +101,12 @@ def smaller_model(
     return replace(model, **common, **small, logits_bytes=_logits_bytes(model, common))
 
 
-def _heads(heads: int, parts: Parts) -> int:
+def _heads(heads: int, parts: MeshParts) -> int:
     """Return two heads for each device, or one where there are no more."""
     return min(heads, 2 * parts.tensor) if heads % (2 * parts.tensor) == 0 else parts.tensor
 
 
-def _head_width(heads: int, dim: int, parts: Parts) -> int:
+def _head_width(heads: int, dim: int, parts: MeshParts) -> int:
     """Return the width of a head, an even number, with which meshes divide the width as before."""
     width = _HEAD_WIDTH
     while dim % parts.of_parameters == 0 and heads * width % parts.of_parameters:
@@ -123,7 +128,7 @@ def _alike(real: int, least: int, parts: int) -> int:
     return min(real, number)
 
 
-def _experts(model: GptConfig, parts: Parts) -> int:
+def _experts(model: GptConfig, parts: MeshParts) -> int:
     if not model.experts:
         return 0
     least = max(4, model.experts_per_token)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -12,12 +13,12 @@ from experiments.verify_bugs.planted import BUGS, UNLIKE, Bug, PartlyRecompiled,
 from experiments.verify_bugs.random_plans import random_plan
 from jaxpipe.runtime.stage.compile_once import CompileOnce
 from jaxpipe.verify.certificate import Certificate, Reference, compared, reference
-from jaxpipe.verify.compare import TOLERANCE, Subject
+from jaxpipe.verify.differences import TOLERANCE, Subject
 
 pytestmark = pytest.mark.slow
 
-QUICK = tuple(bug for bug in BUGS if bug.case == UNLIKE and not bug.compiled)[::2]
-"""Half of those that compile nothing: `experiments.verify_bugs` has the results of all."""
+QUICK = tuple(bug for bug in BUGS if bug.case == UNLIKE and not bug.compiled)[::4]
+"""A quarter of those that compile nothing: `experiments.verify_bugs` has the results of all."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def test_an_error_of_the_update_is_named_by_tensor(unlike: Case):
 
 
 def test_ranks_that_fail_are_a_verdict(unlike: Case):
-    def refuse(*_: object, **__: object) -> None:
+    def refuse(*_: object, **__: object) -> Any:
         raise MemoryError("no room")
 
     certificate = compared(unlike.expected, compiler=refuse)
@@ -94,9 +95,9 @@ def test_ranks_that_fail_are_a_verdict(unlike: Case):
     assert certificate.failure == "MemoryError: no room"
 
 
-@settings(max_examples=2, phases=[Phase.generate])
+@settings(max_examples=1, phases=[Phase.generate])
 @given(st.integers(0, 2**32))
-def test_random_plans_are_right(seed: int):
+def test_a_random_plan_is_right(seed: int):
     # Few ranks, which compile fast.
     plan = random_plan(Random(seed), most_ranks=2)
     certificate = compared(reference(*plan), compiler=CompileOnce())

@@ -168,9 +168,7 @@ def start(
 
     interpreter = Interpreter(
         plan=plan,
-        calls=_compiled_stages(
-            part, layout, train_program, hooks=hooks, compiler=compiler or compile_stage
-        ),
+        calls=_compiled_stages(part, layout, train_program, hooks=hooks, compiler=compiler),
         transport=counted,
         messages=CompressedTransport(counted, boundary_codecs(job.comm, plan, rank=rank)),
         reducer=AsyncAllReduce(counted, feeds_back=job.comm.feeds_back),
@@ -219,7 +217,7 @@ def _compiled_stages(
     program: Program,
     *,
     hooks: Hooks,
-    compiler: Callable[..., CompiledStage],
+    compiler: Callable[..., CompiledStage] | None,
 ) -> dict[int, StageCalls]:
     """Compile the stages of this rank for the instructions of its program."""
     plan, rank = part.job.plan, part.transport.rank
@@ -232,7 +230,7 @@ def _compiled_stages(
     numbers = count()
 
     def compiled(stage: int) -> StageCalls:
-        return compiler(
+        return (compiler or compile_stage)(
             functions[stage],
             ops=ops[stage],
             precision=part.job.run.matmul_precision,

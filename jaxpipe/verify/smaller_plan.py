@@ -41,7 +41,7 @@ from jaxpipe.plan import Plan
 from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.runtime.rank_mesh import rank_mesh
 from jaxpipe.schedule import ScheduleKind
-from jaxpipe.verify.smaller_model import Parts, smaller_model, smaller_sequence
+from jaxpipe.verify.smaller_model import MeshParts, smaller_model, smaller_sequence
 
 NUM_STEPS = 3
 """Steps that are computed: the second one reads moments that are not zero, and new samples; in the
@@ -76,7 +76,7 @@ class Shrunk:
 
 def shrunk(config: Config, plan: Plan) -> Shrunk:
     """Return a configuration and a plan of the same shape, as small as symmetry allows."""
-    parts = Parts.of(rank_mesh(plan, config.mesh, rank=rank) for rank in range(plan.num_ranks))
+    parts = MeshParts.of(rank_mesh(plan, config.mesh, rank=rank) for rank in range(plan.num_ranks))
     smaller, ranks_of_plan = _smaller_plan(config, plan, _kept_replicas(plan), parts)
     sequence = smaller_sequence(config.model, config.train.sequence, parts)
     changed = replace(
@@ -152,7 +152,7 @@ def _depth(tree: SyncTree) -> int:
 
 
 def _smaller_plan(
-    config: Config, plan: Plan, replicas: Sequence[int], parts: Parts
+    config: Config, plan: Plan, replicas: Sequence[int], parts: MeshParts
 ) -> tuple[Plan, tuple[int, ...]]:
     """Return the plan of some replicas, each with fewer layers and samples; and its ranks."""
     pipelines = [plan.pipelines[replica] for replica in replicas]
@@ -245,7 +245,7 @@ def _fewer_microbatches(pipelines: Sequence[Pipeline]) -> list[int]:
     return [counts[pipeline.num_microbatches] for pipeline in pipelines]
 
 
-def _fewer_samples(config: Config, pipelines: Sequence[Pipeline], parts: Parts) -> list[int]:
+def _fewer_samples(config: Config, pipelines: Sequence[Pipeline], parts: MeshParts) -> list[int]:
     """Return the samples of a microbatch of each replica: of each device of a mesh one, or two."""
     unit = math.lcm(parts.data, getattr(config.model, "routing_groups", 0) or 1)
     above = sorted({p.microbatch for p in pipelines if p.microbatch > unit})

@@ -7,6 +7,7 @@ wrong activation every later one, and all of them the gradients.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -118,7 +119,12 @@ def _of_boundaries(
             layers = plan.layers(stage, replica=replica)
             is_last = stage == plan.pipelines[replica].num_stages - 1
             for number in range(first, first + plan.pipelines[replica].num_microbatches):
-                common = {"step": step, "rank": rank, "stage": stage, "microbatch": number}
+                common: dict[str, Any] = {
+                    "step": step,
+                    "rank": rank,
+                    "stage": stage,
+                    "microbatch": number,
+                }
                 key = (stage, number)
                 if not is_last:
                     output = expected.hidden[number][layers.stop]

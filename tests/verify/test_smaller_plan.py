@@ -16,8 +16,8 @@ from jaxpipe.plan import Plan
 from jaxpipe.plan.check import check_plan
 from jaxpipe.propose.decided_plan import decided_plan
 from jaxpipe.runtime.rank_mesh import MeshConfig
-from jaxpipe.verify.shrink import Shrunk, shrunk
-from jaxpipe.verify.smaller_model import Parts, smaller_model, smaller_sequence
+from jaxpipe.verify.smaller_model import MeshParts, smaller_model, smaller_sequence
+from jaxpipe.verify.smaller_plan import Shrunk, shrunk
 
 CLUSTER = topo.load("case5-worldwide")
 
@@ -117,7 +117,7 @@ def test_what_a_mesh_divides_it_still_divides(preset: str, mesh: MeshConfig):
     config = config_from(
         {"run": {"folder": "run"}, "data": {"folder": "data"}, "model": {"preset": preset}}
     )
-    model, parts = config.model, Parts.of([mesh])
+    model, parts = config.model, MeshParts.of([mesh])
     if model.num_heads % mesh.tensor:
         return
     sequence = smaller_sequence(model, None, parts)
