@@ -64,11 +64,13 @@ def job_from(
 
     sequence = config.train.sequence or config.model.sequence
     cluster = cluster or (None if devices else cluster_from(config))
+    description = describe(config)
     if data is None:
         folders = datasets or tuple(map(dataset_folder, config.data.folders))
         # `check_run` has read it all, once.
         opened = [open_dataset(folder, verify=False) for folder in folders]
         data = mixture_of(opened, config.data.weights, sequence=sequence, pack=config.data.pack)
+        description[ORDER] = order_from(config, folders)
     names = devices if cluster is None else ResolvedPlan.of(plan, cluster).devices
     trained = tuned_model_from(config, model)
     if not can_place(trained):
@@ -101,7 +103,7 @@ def job_from(
             f"stage {plan.stage(rank)} of replica {plan.replica(rank)} on {name}"
             for rank, name in enumerate(names)
         ),
-        description={**describe(config), ORDER: order_from(config, folders)},
+        description=description,
         cluster=cluster,
     )
 
