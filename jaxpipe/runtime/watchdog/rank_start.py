@@ -18,10 +18,11 @@ from pathlib import Path
 
 import msgspec
 
+from jaxpipe.foreign_file import read_json
 from jaxpipe.runtime.watchdog.cause import Cause, CauseKind
 from jaxpipe.runtime.watchdog.process_state import ProcessState, process_state
 
-_INTERVAL_S = 1.0
+_INTERVAL_S, _MOST_BYTES = 1.0, 4096
 
 
 class StartPhase(StrEnum):
@@ -119,8 +120,8 @@ def _state(start: RankStart | None) -> str:
 
 def _read(folder: Path, rank: int) -> RankStart | None:
     try:
-        return msgspec.json.decode(_file(folder, rank).read_bytes(), type=RankStart)
-    except (OSError, msgspec.DecodeError):
+        return read_json(_file(folder, rank), RankStart, most_bytes=_MOST_BYTES)
+    except (OSError, ValueError):  # not there yet, or no rank's
         return None
 
 
