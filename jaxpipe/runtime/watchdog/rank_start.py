@@ -84,10 +84,18 @@ class StartDeadline:
         self._looked_s = now_s
         starts = {rank: _read(self._folder, rank) for rank in range(self._num_ranks)}
         states = {rank: _state(start) for rank, start in starts.items() if not _is_over(start)}
-        self._have_started = not states
+        if not states:
+            self._have_started = True
+            self._forget()
         if self._have_started or now_s - self._begin_s < self._timeout_s:
             return None
         return self._cause(states)
+
+    def _forget(self) -> None:
+        """Remove the files: from here on, heartbeats say how ranks are."""
+        for rank in range(self._num_ranks):
+            with suppress(OSError):
+                _file(self._folder, rank).unlink(missing_ok=True)
 
     def _cause(self, states: Mapping[int, str]) -> Cause:
         """Return the cause by the states of the ranks that have not started."""

@@ -99,6 +99,7 @@ def test_ranks_that_have_started_are_never_late(tmp_path: Path) -> None:
         write_start(tmp_path, rank, StartPhase.STARTED)
     now_s[0] = 2.0
     assert deadline.cause() is None
+    assert list((tmp_path / "watch").iterdir()) == []
     # One that dies now is for its `mpirun`, and the watchdogs, to notice.
     say(tmp_path, 1, process=os.getpid(), phase=StartPhase.STARTING_MPI)
     now_s[0] = 1e6
