@@ -12,7 +12,7 @@ from jaxpipe.ranges import Range, check_ranges
 _AT_LEAST_1 = Range(least=1)
 _POSITIVE = Range(above=0)
 _DECAYS = "times the learning rate, it is a part of a parameter"
-_RATE = Range(above=0, most=1000, why="a larger update leaves nothing of a parameter")
+_RATE = Range(above=0, most=1e38, why="updates are float32; those that are not finite end a run")
 _SCALE = Range(least=1, most=2.0**126, why="a scaled loss is a float32")
 _PART = Range(above=0, most=1)
 _FRACTION = Range(least=0, most=1)
