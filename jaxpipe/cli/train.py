@@ -89,7 +89,7 @@ def _verified(request: TrainRequest) -> int:
             "`mpirun`"
         )
     words = [str(request.config), *set_words(request.settings)]
-    command = [sys.executable, "-m", "jaxpipe", "verify", *words]
+    command = [sys.executable, "-P", "-m", "jaxpipe", "verify", *words]
     try:
         return subprocess.run(command, check=False, timeout=_MOST_VERIFY_S).returncode
     except subprocess.TimeoutExpired as error:

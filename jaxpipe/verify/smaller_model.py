@@ -66,7 +66,7 @@ def smaller_model(
     >>> from jaxpipe.models import preset_config
     >>> small = smaller_model(preset_config("gpt2"), MeshParts(tensor=4), num_layers=2, sequence=8)
     >>> small.dim, small.num_heads, small.vocabulary
-    (32, 8, 17)
+    (16, 4, 17)
     """
     common: dict[str, Any] = {
         "num_layers": num_layers,

@@ -208,7 +208,7 @@ def _smaller_cuts(pipelines: Sequence[Pipeline], *, keeps: bool) -> list[tuple[i
 
     >>> pair = [Pipeline(devices=(0, 1), cut=cut, num_microbatches=1) for cut in ((6, 6), (4, 8))]
     >>> _smaller_cuts(pair, keeps=False)
-    [(5, 3), (3, 5)]
+    [(5, 4), (3, 6)]
     """
     edges = sorted({edge for p in pipelines for edge in accumulate(p.cut, initial=0)})
     sizes = [end - start for start, end in pairwise(edges)]
@@ -232,7 +232,7 @@ def _fewer_microbatches(pipelines: Sequence[Pipeline]) -> list[int]:
     >>> shares = (64, 33, 7)
     >>> some = [Pipeline(devices=(0, 1), cut=(1, 1), num_microbatches=share) for share in shares]
     >>> _fewer_microbatches(some)
-    [8, 5, 7]
+    [8, 7, 5]
     """
     counts: dict[int, int] = {}
     for real in sorted({pipeline.num_microbatches for pipeline in pipelines}):
