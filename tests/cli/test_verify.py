@@ -60,7 +60,7 @@ def test_training_does_not_start_after_a_bad_verdict(
     monkeypatch.setattr(subprocess, "run", run)
     config = str(write_config())
     assert main(["train", config, "--verify", "--set", "train.steps=3"]) == 1
-    assert asked[0][1:] == ["-m", "jaxpipe", "verify", config, "--set", "train.steps=3"]
+    assert asked[0][1:] == ["-P", "-m", "jaxpipe", "verify", config, "--set", "train.steps=3"]
     assert not (tmp_path / "run").exists()
 
 
