@@ -9,7 +9,6 @@ import tyro
 from jaxpipe.errors import ConfigError
 from jaxpipe.run.terminal.console import console
 from jaxpipe.runtime.process.compile_cache import use_compile_cache
-from jaxpipe.runtime.process.jax_backend import check_platforms
 
 
 def evaluate(
@@ -30,6 +29,8 @@ def evaluate(
     """
     if windows is not None and windows < 1:
         raise ConfigError(f"`--windows` must be at least 1, not {windows}")
+    from jaxpipe.runtime.process.jax_backend import check_platforms  # it loads clusters
+
     check_platforms(os.environ)
     use_compile_cache(os.environ)
 

@@ -9,7 +9,6 @@ import tyro
 from jaxpipe.errors import ConfigError
 from jaxpipe.run.terminal.console import console
 from jaxpipe.runtime.process.compile_cache import use_compile_cache
-from jaxpipe.runtime.process.jax_backend import check_platforms
 
 
 def generate(  # noqa: PLR0913 - each is an option
@@ -42,6 +41,8 @@ def generate(  # noqa: PLR0913 - each is an option
         raise ConfigError(f"`--tokens` must not be negative, not {tokens}; give 0 or more")
     if not prompt:
         raise ConfigError("`--prompt` is missing; give one or more texts to continue")
+    from jaxpipe.runtime.process.jax_backend import check_platforms  # it loads clusters
+
     check_platforms(os.environ)
     use_compile_cache(os.environ)
 

@@ -11,12 +11,12 @@ import tyro
 from jaxpipe.cli.versions import version_line
 from jaxpipe.errors import ConfigError
 from jaxpipe.run.folder.folder_lock import locked
-from jaxpipe.run.train_request import ENTRY, TrainRequest
 from jaxpipe.runtime.process.mpirun import run_child
 from jaxpipe.runtime.run_config import AllowedChange
 
 if TYPE_CHECKING:  # it imports the configuration, which `--help` can do without
     from jaxpipe.run.supervise.ending import Attempt
+    from jaxpipe.run.train_request import TrainRequest
 
 
 def run(  # noqa: PLR0913  each is an option of the command line
@@ -55,6 +55,8 @@ def run(  # noqa: PLR0913  each is an option of the command line
     if restarts < 0:
         raise ConfigError(f"`--restarts` must not be negative, is {restarts}; use 0 to start once")
 
+    from jaxpipe.run.train_request import TrainRequest
+
     request = TrainRequest(
         config=config,
         settings=settings,
@@ -70,11 +72,12 @@ def run(  # noqa: PLR0913  each is an option of the command line
     return _here(request, restarts=restarts)
 
 
-def _here(request: TrainRequest, *, restarts: int) -> int:
+def _here(request: "TrainRequest", *, restarts: int) -> int:
     from jaxpipe.config import load_config
     from jaxpipe.run.supervise.planner import Planner
     from jaxpipe.run.supervise.site import ThisHost
     from jaxpipe.run.supervise.supervisor import Run, supervise
+    from jaxpipe.run.train_request import ENTRY
 
     def start(attempt: "Attempt") -> int:
         attempted = replace(
@@ -101,7 +104,7 @@ def _here(request: TrainRequest, *, restarts: int) -> int:
     return code
 
 
-def _over_hosts(request: TrainRequest, *, restarts: int, listen: str | None) -> int:
+def _over_hosts(request: "TrainRequest", *, restarts: int, listen: str | None) -> int:
     from jaxpipe.run.hosts.run_over_hosts import HostsRequest, run_over_hosts
 
     code = run_over_hosts(

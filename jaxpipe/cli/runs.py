@@ -2,16 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.markup import escape
 from rich.table import Table
 
-from jaxpipe.run.folder.list_runs import RunSummary, runs_in
 from jaxpipe.run.folder.output_files import check_picture
-from jaxpipe.run.folder.runs_picture import draw_runs
 from jaxpipe.run.terminal.console import console, next_line, print_table
+
+if TYPE_CHECKING:  # it imports traces, which `--help` can do without
+    from jaxpipe.run.folder.list_runs import RunSummary
 
 
 def runs(
@@ -35,6 +36,9 @@ def runs(
     """
     if newest is not None:
         return _print_newest(newest)
+    from jaxpipe.run.folder.list_runs import runs_in
+    from jaxpipe.run.folder.runs_picture import draw_runs
+
     check_picture("--png", png)
     summaries = [run for folder in folders for run in runs_in(folder)]
     if json_:
@@ -63,7 +67,7 @@ def _print_newest(text: str) -> int:
     return 0
 
 
-def _row(run: RunSummary) -> dict[str, str]:
+def _row(run: "RunSummary") -> dict[str, str]:
     return {
         "run": str(run.folder),
         "model": run.model,
@@ -74,7 +78,7 @@ def _row(run: RunSummary) -> dict[str, str]:
     }
 
 
-def _table(summaries: list[RunSummary]) -> Table:
+def _table(summaries: "list[RunSummary]") -> Table:
     rows = [_row(run) for run in summaries]
     table = Table(*rows[0], box=None, pad_edge=False)
     for row in rows:

@@ -9,16 +9,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from jaxpipe.cli.main import with_exit_code
 from jaxpipe.errors import ConfigError, RunError
 from jaxpipe.run.terminal.console import set_words
-from jaxpipe.run.train_request import TrainRequest
 from jaxpipe.runtime.process.mpirun import launched_rank
 from jaxpipe.runtime.run_config import AllowedChange, ComputeKind, TransportKind
+
+if TYPE_CHECKING:  # it imports plans, which `--help` can do without
+    from jaxpipe.run.train_request import TrainRequest
 
 _MOST_VERIFY_S = 1800.0
 
@@ -57,6 +59,7 @@ def train(  # noqa: PLR0913  each is an option of the command line
             and `rank`.
     """
     from jaxpipe.run.start import check_training, start_training
+    from jaxpipe.run.train_request import TrainRequest
 
     replaced = {"run.compute": compute, "run.transport": transport}
     # At the end, where they win over `--set`.
@@ -76,7 +79,7 @@ def train(  # noqa: PLR0913  each is an option of the command line
     return start_training(request)
 
 
-def _verified(request: TrainRequest) -> int:
+def _verified(request: "TrainRequest") -> int:
     """Run `jaxpipe verify` in a process of its own, whose flags of XLA no rank may have.
 
     Raises:
@@ -98,5 +101,6 @@ def _verified(request: TrainRequest) -> int:
 
 if __name__ == "__main__":
     from jaxpipe.run.start import start_training
+    from jaxpipe.run.train_request import TrainRequest
 
     sys.exit(with_exit_code(lambda: start_training(TrainRequest.of_words(sys.argv[1:]))))
