@@ -9,7 +9,8 @@ import pytest
 
 from tests.helpers import mpi_environment
 
-pytestmark = pytest.mark.mpi
+# `tests/cli/test_faults.py` kills a rank, `test_corrupt.py` runs a family by its command.
+pytestmark = [pytest.mark.mpi, pytest.mark.deep]
 
 SCALAR_SUM_OF_RANK_1 = "1"
 """The seed of this target."""

@@ -214,6 +214,7 @@ _EXECUTE = ("autoshard", "execute")
 _ROUTED = ("--model", "gpt-moe-tiny", "--layers", "1", "--dtype", "float32", "--batch", "8")
 
 
+@pytest.mark.deep  # its gradients: tests/baselines/autoshard/duplex_step/test_realize.py
 def test_what_the_duplex_search_found_runs(
     duplex_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

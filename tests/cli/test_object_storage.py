@@ -21,6 +21,7 @@ SECTIONS = {"plan": {"replicas": 1}, "train": {"steps": 60, "eval_every": 60}}
 
 @pytest.mark.mpi
 @pytest.mark.slow
+@pytest.mark.deep  # a run that resumes from a store: tests/runtime/test_train_stored.py
 def test_a_killed_rank_costs_no_bit(
     write_config: WriteConfig, tmp_path: Path, dataset: Path
 ) -> None:

@@ -22,7 +22,12 @@ EXPERTS = {"num_layers": 1, "experts": 4, "experts_per_token": 2, "capacity_fact
 
 
 @pytest.mark.parametrize(
-    ("model", "systems"), [({"num_layers": 1}, SYSTEMS), (EXPERTS, WITH_EXPERTS)]
+    ("model", "systems"),
+    [
+        ({"num_layers": 1}, SYSTEMS),
+        # Their gradients, in one process: tests/baselines/autoshard/duplex_step.
+        pytest.param(EXPERTS, WITH_EXPERTS, marks=pytest.mark.deep),
+    ],
 )
 def test_every_system_has_the_losses_of_one_device(
     tmp_path: Path, dataset: Path, model: dict[str, Any], systems: tuple[System, ...]

@@ -29,6 +29,7 @@ def test_each_device_has_its_part_of_every_microbatch(num_microbatches: int) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_losses_are_those_of_the_pipeline(tmp_path: Path) -> None:
     prepare(out=tmp_path / "data", kind=SampleKind.PICTURES, samples=200)
     case: dict[str, Any] = {"steps": 3, "batch": 16, "learning_rate": 1e-3}
