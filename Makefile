@@ -27,10 +27,11 @@ test: venv style
 	$(BIN)/pytest -o addopts= -q --nbmake --nbmake-timeout=280 --numprocesses 2 experiments/notebooks
 
 # What fails runs once more, one test after the other: on a machine that others share, tests of
-# deadlines may starve. At most five; the second failure counts.
+# deadlines may starve. The first that fails again ends it, and so does a run without a failed test.
 all-tests: venv
 	@rm -f .pytest_cache/v/cache/lastfailed
-	$(BIN)/pytest $(TWO) -m 'not deep' || $(BIN)/python -m tests.again
+	$(BIN)/pytest $(TWO) -m 'not deep' || \
+		$(BIN)/pytest -n0 --maxfail 1 --last-failed --last-failed-no-failures none
 
 deep: venv
 	$(BIN)/pytest $(TWO) -m deep

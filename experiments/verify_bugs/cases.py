@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from experiments.verify_bugs.planted import PACKED, SHARDED, UNLIKE
+from experiments.verify_bugs.planting import PACKED, SHARDED, UNLIKE
 from jaxpipe.config import config_from
 from jaxpipe.propose.resolve import plan_from
 from jaxpipe.verify.certificate import Reference, reference

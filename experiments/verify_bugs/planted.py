@@ -7,10 +7,8 @@ computes was computed before.
 # pyright: reportPrivateUsage=false
 # An error is planted where it would be made.
 
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -19,15 +17,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.verify_bugs.planting import Bug, Plant, RankMemory, around, packed, sharded, unlike
+from experiments.verify_bugs.wrong_updates import BUGS_OF_UPDATES
 from jaxpipe.comm.collective import async_all_reduce
-from jaxpipe.finetune.lora_config import LoraConfig
 from jaxpipe.runtime.data import Mixture
 from jaxpipe.runtime.data.order.samples import IGNORED
-from jaxpipe.runtime.stage import functions, optimizer, stage
-from jaxpipe.runtime.stage.compile_once import CompileOnce
+from jaxpipe.runtime.stage import functions, stage
 from jaxpipe.runtime.stage.functions import StageFunctions
-from jaxpipe.runtime.stage.stage import Stage
-from jaxpipe.runtime.step import batch, interpreter, mailbox, parameter_gather
+from jaxpipe.runtime.step import batch, interpreter, mailbox
 from jaxpipe.runtime.step.gradient_sync import GradientSync
 from jaxpipe.runtime.step.interpreter import _Run
 from jaxpipe.runtime.step.mailbox import Mailbox
@@ -36,86 +33,11 @@ from jaxpipe.runtime.step.step_totals import StepTotals
 from jaxpipe.runtime.step.worker import Worker
 from jaxpipe.schedule import Bucket
 
-Plant = Callable[[], list[Any]]
-"""Returns the patches that plant an error."""
-
-UNLIKE, SHARDED, PACKED = "unlike", "sharded", "packed"
-"""Two unlike replicas with dropout, masks and a tied embedding; three replicas that share the
-optimizer out, with split backwards, a scaled loss and frozen parameters; packed documents and
-adapters in interleaved stages."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bug:
-    """An error to plant into the ranks of a case; `compiled` are the functions that it changes."""
-
-    name: str
-    case: str
-    plant: Plant
-    compiled: tuple[str, ...] = ()
-
-
-class PartlyRecompiled:
-    """A compiler that takes what is compiled already, but for some functions of each stage."""
-
-    def __init__(self, known: CompileOnce, names: Collection[str]) -> None:
-        self._known = known
-        self._names = names
-        self._stages: dict[Any, Any] = {}
-        self._lock = threading.Lock()
-
-    def __call__(self, given: StageFunctions, **options: Any) -> Any:
-        """Return the calls of a stage."""
-        compiled = self._known(given, **options)
-        if not self._names:
-            return compiled
-        with self._lock:
-            if given not in self._stages:
-                again = {name: jax.jit(getattr(given, name)) for name in self._names}
-                self._stages[given] = _Overridden(compiled, again)
-        return self._stages[given]
-
-
-@dataclass(frozen=True)
-class _Overridden:
-    calls: Any
-    again: Mapping[str, Callable]
-
-    def __getattr__(self, name: str) -> Any:
-        return self.again[name] if name in self.again else getattr(self.calls, name)
-
-
-@contextmanager
-def planted(bug: Bug) -> Iterator[None]:
-    """Let the runtime have an error."""
-    with ExitStack() as stack:
-        for each_patch in bug.plant():
-            stack.enter_context(each_patch)
-        yield
-
-
-def _around(owner: Any, name: str, wrong: Callable) -> list[Any]:
-    """Return the patch of a function by `wrong(right, *arguments)`."""
-    right = getattr(owner, name)
-
-    def replaced(*arguments: Any, **options: Any) -> Any:
-        return wrong(right, *arguments, **options)
-
-    return [patch.object(owner, name, replaced)]
-
-
-class _Memory(threading.local):
-    """What a planted error remembers; each rank is a thread."""
-
-    def __init__(self) -> None:
-        self.of: dict[Any, Any] = {}
-
-
 # --- loss and norm -------------------------------------------------------------------------------
 
 
 def _mean_of_microbatch_means() -> list[Any]:
-    memory = _Memory()
+    memory = RankMemory()
 
     def backward(right: Callable, run: Any, instruction: Any) -> None:
         spec = run.stages[instruction.stage].calls.spec
@@ -145,7 +67,7 @@ def _replicas_weighted_alike() -> list[Any]:
         share = plan.pipeline(rank).num_samples * plan.num_replicas / plan.batch
         right(sync, instruction, array / share)
 
-    return _around(GradientSync, "start", start)
+    return around(GradientSync, "start", start)
 
 
 def _norm_of_own_stage() -> list[Any]:
@@ -167,7 +89,7 @@ def _norm_of_all_replicas() -> list[Any]:
         norm = sum(part.square_norm() for part in run.stages.values()) if run.trains else 0.0
         return replace(right(run), square_norm=norm)
 
-    return _around(_Run, "_own_totals", totals)
+    return around(_Run, "_own_totals", totals)
 
 
 def _tied_counted_twice() -> list[Any]:
@@ -182,7 +104,7 @@ def _masked_targets_counted() -> list[Any]:
 
 
 def _clip_by_square() -> list[Any]:
-    return _around(
+    return around(
         StageRun,
         "update",
         lambda right, run, norm, scale=None: right(run, norm**2, scale=scale),
@@ -201,11 +123,11 @@ def _not_stored(bucket: Bucket) -> Plant:
         if done.bucket is not bucket:
             right(run, done, total)
 
-    return lambda: _around(_Run, "_store", store)
+    return lambda: around(_Run, "_store", store)
 
 
 def _averaged() -> list[Any]:
-    return _around(
+    return around(
         _Run,
         "_store",
         lambda right, run, done, total: right(run, done, total / run.interpreter.plan.num_replicas),
@@ -217,7 +139,7 @@ def _tied_of_first_stage_alone() -> list[Any]:
         is_first = any(part.calls.spec.is_first for part in run.stages.values())
         return right(run) if is_first else right(run) * 0
 
-    return _around(_Run, "_tied_gradient", tied)
+    return around(_Run, "_tied_gradient", tied)
 
 
 def _changed_sum(change: Callable[[np.ndarray, np.ndarray], None]) -> Plant:
@@ -226,7 +148,7 @@ def _changed_sum(change: Callable[[np.ndarray, np.ndarray], None]) -> Plant:
         change(total, np.asarray(array))
         return total
 
-    return lambda: _around(async_all_reduce, "all_reduce", reduce)
+    return lambda: around(async_all_reduce, "all_reduce", reduce)
 
 
 def _last_element_kept(total: np.ndarray, own: np.ndarray) -> None:
@@ -249,7 +171,7 @@ def _rows(change: Callable[[range, int], range]) -> Plant:
     def rows(right: Callable, job: Any, rank: int) -> range:
         return change(right(job, rank), job.train.batch)
 
-    return lambda: _around(batch, "_rows", rows)
+    return lambda: around(batch, "_rows", rows)
 
 
 def _off_by_one(rows: range, size: int) -> range:
@@ -261,20 +183,20 @@ def _first_rows(rows: range, _: int) -> range:
 
 
 def _drawn(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Plant:
-    return lambda: _around(
+    return lambda: around(
         Mixture, "train_samples", lambda right, data, **drawn: right(data, **change(drawn))
     )
 
 
 def _targets(change: Callable[[np.ndarray], np.ndarray]) -> Plant:
-    return lambda: _around(_Run, "_targets", lambda right, *given: change(right(*given)))
+    return lambda: around(_Run, "_targets", lambda right, *given: change(right(*given)))
 
 
 def _held_out_of_training() -> list[Any]:
     def samples(_: Callable, data: Mixture, *, index: int, batch: int, rows: Any = None) -> Any:
         return data.train_samples(seed=0, step=index, batch=batch, rows=rows)
 
-    return _around(Mixture, "eval_samples", samples)
+    return around(Mixture, "eval_samples", samples)
 
 
 def _first_held_out_batch_alone() -> list[Any]:
@@ -282,7 +204,7 @@ def _first_held_out_batch_alone() -> list[Any]:
         loss, targets = right(rank, state)
         return loss, targets / rank.job.train.eval_batches
 
-    return _around(Worker, "eval_sums", sums)
+    return around(Worker, "eval_sums", sums)
 
 
 def _segments_lost() -> list[Any]:
@@ -290,7 +212,7 @@ def _segments_lost() -> list[Any]:
         packed = right(run, targets, microbatch)
         return replace(packed, segments=np.zeros_like(packed.segments))
 
-    return _around(_Run, "_with_segments", with_segments)
+    return around(_Run, "_with_segments", with_segments)
 
 
 def _positions_of_rows() -> list[Any]:
@@ -304,7 +226,7 @@ def _positions_of_rows() -> list[Any]:
 
 
 def _dropout_alike_in_replicas() -> list[Any]:
-    return _around(
+    return around(
         batch, "_step_batch", lambda right, *given: replace(right(*given), first_microbatch=0)
     )
 
@@ -313,7 +235,7 @@ def _position(change: Callable[[np.ndarray], np.ndarray]) -> Plant:
     def forward(right: Callable, run: Any, number: int, x: Any, y: Any, position: Any) -> Any:
         return right(run, number, x, y, change(position))
 
-    return lambda: _around(StageRun, "forward", forward)
+    return lambda: around(StageRun, "forward", forward)
 
 
 def _recomputed_with_other_dropout() -> list[Any]:
@@ -337,14 +259,14 @@ def _recomputed_with_other_dropout() -> list[Any]:
 
 
 def _stale_activation() -> list[Any]:
-    memory = _Memory()
+    memory = RankMemory()
 
     def forward(right: Callable, run: Any, number: int, x: Any, y: Any, position: Any) -> Any:
         stale = x if run.calls.spec.is_first or run.gradients is None else memory.of.get("x", x)
         memory.of["x"] = x
         return right(run, number, stale, y, position)
 
-    return _around(StageRun, "forward", forward)
+    return around(StageRun, "forward", forward)
 
 
 def _swapped_messages() -> list[Any]:
@@ -368,7 +290,7 @@ def _residuals_swapped() -> list[Any]:
             run.residuals[microbatch], run.residuals[others[0]] = other, mine
         return right(run, microbatch, of_output)
 
-    return _around(StageRun, "backward", backward)
+    return around(StageRun, "backward", backward)
 
 
 def _gradient_dropped_between_stages() -> list[Any]:
@@ -376,7 +298,7 @@ def _gradient_dropped_between_stages() -> list[Any]:
         of_input = right(run, microbatch, of_output)
         return of_input if of_input is None or microbatch else of_input * 0
 
-    return _around(StageRun, "backward", backward)
+    return around(StageRun, "backward", backward)
 
 
 def _microbatch_left_out() -> list[Any]:
@@ -387,7 +309,7 @@ def _microbatch_left_out() -> list[Any]:
             run.gradients = before
         return of_input
 
-    return _around(StageRun, "backward", backward)
+    return around(StageRun, "backward", backward)
 
 
 def _weight_half_left_out() -> list[Any]:
@@ -397,11 +319,11 @@ def _weight_half_left_out() -> list[Any]:
         else:
             run.carried.pop(microbatch)
 
-    return _around(StageRun, "backward_weight", backward)
+    return around(StageRun, "backward_weight", backward)
 
 
 def _gradients_not_reset() -> list[Any]:
-    memory = _Memory()
+    memory = RankMemory()
 
     def pack(right: Callable, run: StageRun) -> Any:
         if not run.buckets:
@@ -413,184 +335,45 @@ def _gradients_not_reset() -> list[Any]:
                 run.buckets = jax.tree.map(jnp.add, run.buckets, more)
         return run.buckets
 
-    return _around(StageRun, "pack", pack)
-
-
-# --- updates -------------------------------------------------------------------------------------
-
-
-def _after_update(change: Callable[[StageRun], None]) -> Plant:
-    def update(right: Callable, run: StageRun, norm: float, *, scale: Any = None) -> None:
-        right(run, norm, scale=scale)
-        change(run)
-
-    return lambda: _around(StageRun, "update", update)
-
-
-def _frozen_moved(run: StageRun) -> None:
-    params = dict(run.state.params)
-    if "positions" in params.get("embed", {}):
-        params["embed"] = {**params["embed"], "positions": params["embed"]["positions"] * 1.001}
-        run.state = replace(run.state, params=params)
-
-
-def _count_not_advanced(run: StageRun) -> None:
-    def reset(leaf: Any) -> Any:
-        return leaf * 0 if jnp.issubdtype(leaf.dtype, jnp.integer) else leaf
-
-    run.state = replace(run.state, moments=jax.tree.map(reset, run.state.moments))
-
-
-def _moments_reset(run: StageRun) -> None:
-    zeros = jax.tree.map(jnp.zeros_like, run.state.moments)
-    run.state = replace(run.state, moments=zeros)
-
-
-def _updated_twice() -> list[Any]:
-    def update(right: Callable, run: StageRun, norm: float, *, scale: Any = None) -> None:
-        right(run, norm, scale=scale)
-        right(run, norm, scale=scale)
-
-    return _around(StageRun, "update", update)
-
-
-def _last_stage_not_updated() -> list[Any]:
-    def update(right: Callable, run: StageRun, norm: float, *, scale: Any = None) -> None:
-        if not run.calls.spec.is_last:
-            right(run, norm, scale=scale)
-
-    return _around(StageRun, "update", update)
-
-
-def _still_scaled() -> list[Any]:
-    def update(right: Callable, run: StageRun, norm: float, *, scale: Any = None) -> None:
-        right(run, norm, scale=None if scale is None else 1.0)
-
-    return _around(StageRun, "update", update)
-
-
-def _norm_still_scaled() -> list[Any]:
-    return _around(StepTotals, "unscaled", lambda _, totals, scale: totals)  # noqa: ARG005
-
-
-def _decays_all() -> list[Any]:
-    everything = lambda params: jax.tree.map(lambda _: True, params)  # noqa: E731
-    return [patch.object(optimizer, "decay_mask", lambda _: everything)]
-
-
-def _built_optimizer(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Plant:
-    return lambda: _around(
-        functions,
-        "stage_optimizer",
-        lambda right, config, **options: right(config, **change(options)),
-    )
-
-
-def _shards_in_other_order() -> list[Any]:
-    def gather(right: Callable, transport: Any, piece: Any, members: Any, **options: Any) -> Any:
-        return right(transport, piece, tuple(reversed(members)), **options)
-
-    return _around(parameter_gather, "all_gather", gather)
-
-
-def _gathered_and_not_joined() -> list[Any]:
-    return _around(StageRun, "join", lambda *_: None)
-
-
-def _initial(change: Callable[..., Any]) -> Plant:
-    return lambda: _around(Stage, "init", change)
-
-
-def _other_seed(right: Callable, part: Stage, *, seed: int) -> Any:
-    return right(part, seed=seed + part.index)
-
-
-def _shifted_layers(right: Callable, part: Stage, *, seed: int) -> Any:
-    first = 0 if part.layers.start else 1
-    return right(replace(part, layers=range(first, first + len(part.layers))), seed=seed)
-
-
-def _adapters_at_half_scale() -> list[Any]:
-    return [patch.object(LoraConfig, "scale", property(lambda lora: lora.alpha / lora.rank / 2))]
-
-
-def _adapters_too_large() -> list[Any]:
-    return _after_update(_kernels_moved)()
-
-
-def _kernels_moved(run: StageRun) -> None:
-    blocks = jax.tree.map(lambda leaf: leaf * 1.0001, run.state.params["blocks"])
-    run.state = replace(run.state, params={**run.state.params, "blocks": blocks})
-
-
-def _unlike(name: str, plant: Plant, *compiled: str) -> Bug:
-    return Bug(name=name, case=UNLIKE, plant=plant, compiled=compiled)
-
-
-def _sharded(name: str, plant: Plant, *compiled: str) -> Bug:
-    return Bug(name=name, case=SHARDED, plant=plant, compiled=compiled)
-
-
-def _packed(name: str, plant: Plant, *compiled: str) -> Bug:
-    return Bug(name=name, case=PACKED, plant=plant, compiled=compiled)
+    return around(StageRun, "pack", pack)
 
 
 BUGS: tuple[Bug, ...] = (
-    _unlike("mean of the means of microbatches", _mean_of_microbatch_means),
-    _unlike("replicas of unequal shares weighted alike", _replicas_weighted_alike),
-    _unlike("norm of a stage's own gradients", _norm_of_own_stage),
-    _unlike("norm counted in every replica", _norm_of_all_replicas),
-    _unlike("tied embedding counted twice in the norm", _tied_counted_twice, "square_norm"),
-    _unlike("masked targets count", _masked_targets_counted),
-    _unlike("clipped by the square of the norm", _clip_by_square),
-    _unlike("not clipped", _not_clipped, "update"),
-    _unlike("stages not reduced over replicas", _not_stored(Bucket.STAGE)),
-    _unlike("copies of the tied embedding not summed", _not_stored(Bucket.TIED)),
-    _unlike("tied gradient of the first stage alone", _tied_of_first_stage_alone),
-    _unlike("averaged over replicas instead of summed", _averaged),
-    _unlike("own part added twice in an all-reduce", _changed_sum(_bucket_reduced_twice)),
-    _unlike("share shifted by one sample", _rows(_off_by_one)),
-    _unlike("all replicas read the same samples", _rows(_first_rows)),
-    _unlike("same samples in every step", _drawn(lambda drawn: {**drawn, "step": 0})),
-    _unlike("samples in the order of another seed", _drawn(lambda d: {**d, "seed": 99})),
-    _unlike("targets shifted by one token", _targets(lambda t: np.roll(t, 1, axis=-1))),
-    _unlike("mask of the targets lost", _targets(lambda t: np.where(t == IGNORED, 0, t))),
-    _unlike("held-out loss of training samples", _held_out_of_training),
-    _unlike("held-out loss over the targets of one batch", _first_held_out_batch_alone),
-    _unlike("replicas drop the same units", _dropout_alike_in_replicas),
-    _unlike("same dropout in every step", _position(lambda p: p * np.array([0, 1], p.dtype))),
-    _unlike("same dropout in every microbatch", _position(lambda p: p * np.array([1, 0], p.dtype))),
-    _unlike("recomputed with other dropout", _recomputed_with_other_dropout, "forward", "backward"),
-    _unlike("activation of the microbatch before", _stale_activation),
-    _unlike("messages of two microbatches swapped", _swapped_messages),
-    _unlike("residuals of another microbatch", _residuals_swapped),
-    _unlike("gradient lost between stages", _gradient_dropped_between_stages),
-    _unlike("microbatch left out of the gradient", _microbatch_left_out),
-    _unlike("gradients of the step before not cleared", _gradients_not_reset),
-    _unlike("step of the optimizer not counted", _after_update(_count_not_advanced)),
-    _unlike("moments cleared after each step", _after_update(_moments_reset)),
-    _unlike("updated twice", _updated_twice),
-    _unlike("last stage not updated", _last_stage_not_updated),
-    _unlike("norms and biases decay", _decays_all, "update"),
-    _unlike(
-        "learning rate of another length",
-        _built_optimizer(lambda o: {**o, "num_steps": 9}),
-        "update",
-    ),
-    _unlike("stages drawn from other seeds", _initial(_other_seed), "init"),
-    _unlike("layers of another stage", _initial(_shifted_layers), "init"),
-    _sharded("last element of an all-reduce not summed", _changed_sum(_last_element_kept)),
-    _sharded("summed in 32 bits", _changed_sum(_rounded)),
-    _sharded("loss scale left in the update", _still_scaled),
-    _sharded("loss scale left in the norm", _norm_still_scaled),
-    _sharded("frozen parameter moves", _after_update(_frozen_moved)),
-    _sharded("weight half of a microbatch left out", _weight_half_left_out),
-    _sharded("shards gathered in another order", _shards_in_other_order),
-    _sharded("gathered parameters not used", _gathered_and_not_joined),
-    _packed("documents see each other", _segments_lost),
-    _packed(
-        "positions counted from the row", _positions_of_rows, "forward", "backward", "evaluate"
-    ),
-    _packed("adapters at half their scale", _adapters_at_half_scale, "cast"),
-    _packed("kernels below adapters move", _adapters_too_large),
+    unlike("mean of the means of microbatches", _mean_of_microbatch_means),
+    unlike("replicas of unequal shares weighted alike", _replicas_weighted_alike),
+    unlike("norm of a stage's own gradients", _norm_of_own_stage),
+    unlike("norm counted in every replica", _norm_of_all_replicas),
+    unlike("tied embedding counted twice in the norm", _tied_counted_twice, "square_norm"),
+    unlike("masked targets count", _masked_targets_counted),
+    unlike("clipped by the square of the norm", _clip_by_square),
+    unlike("not clipped", _not_clipped, "update"),
+    unlike("stages not reduced over replicas", _not_stored(Bucket.STAGE)),
+    unlike("copies of the tied embedding not summed", _not_stored(Bucket.TIED)),
+    unlike("tied gradient of the first stage alone", _tied_of_first_stage_alone),
+    unlike("averaged over replicas instead of summed", _averaged),
+    unlike("own part added twice in an all-reduce", _changed_sum(_bucket_reduced_twice)),
+    unlike("share shifted by one sample", _rows(_off_by_one)),
+    unlike("all replicas read the same samples", _rows(_first_rows)),
+    unlike("same samples in every step", _drawn(lambda drawn: {**drawn, "step": 0})),
+    unlike("samples in the order of another seed", _drawn(lambda d: {**d, "seed": 99})),
+    unlike("targets shifted by one token", _targets(lambda t: np.roll(t, 1, axis=-1))),
+    unlike("mask of the targets lost", _targets(lambda t: np.where(t == IGNORED, 0, t))),
+    unlike("held-out loss of training samples", _held_out_of_training),
+    unlike("held-out loss over the targets of one batch", _first_held_out_batch_alone),
+    unlike("replicas drop the same units", _dropout_alike_in_replicas),
+    unlike("same dropout in every step", _position(lambda p: p * np.array([0, 1], p.dtype))),
+    unlike("same dropout in every microbatch", _position(lambda p: p * np.array([1, 0], p.dtype))),
+    unlike("recomputed with other dropout", _recomputed_with_other_dropout, "forward", "backward"),
+    unlike("activation of the microbatch before", _stale_activation),
+    unlike("messages of two microbatches swapped", _swapped_messages),
+    unlike("residuals of another microbatch", _residuals_swapped),
+    unlike("gradient lost between stages", _gradient_dropped_between_stages),
+    unlike("microbatch left out of the gradient", _microbatch_left_out),
+    unlike("gradients of the step before not cleared", _gradients_not_reset),
+    sharded("last element of an all-reduce not summed", _changed_sum(_last_element_kept)),
+    sharded("summed in 32 bits", _changed_sum(_rounded)),
+    sharded("weight half of a microbatch left out", _weight_half_left_out),
+    packed("documents see each other", _segments_lost),
+    packed("positions counted from the row", _positions_of_rows, "forward", "backward", "evaluate"),
+    *BUGS_OF_UPDATES,
 )

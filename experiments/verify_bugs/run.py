@@ -17,7 +17,7 @@ _RESULTS = Path(__file__).parent / "results"
 def main() -> None:
     """Run all cases, or those whose names are given."""
     os.environ["XLA_FLAGS"] = quick_flags(os.environ.get("XLA_FLAGS", ""))
-    from experiments.verify_bugs.planted import PACKED, SHARDED, UNLIKE
+    from experiments.verify_bugs.planting import PACKED, SHARDED, UNLIKE
 
     rows = [row for case in sys.argv[1:] or (UNLIKE, SHARDED, PACKED) for row in _rows(case)]
     _RESULTS.mkdir(exist_ok=True)
@@ -27,7 +27,8 @@ def main() -> None:
 
 def _rows(case: str) -> list[Row]:
     from experiments.verify_bugs.cases import case_reference
-    from experiments.verify_bugs.planted import BUGS, PartlyRecompiled, planted
+    from experiments.verify_bugs.planted import BUGS
+    from experiments.verify_bugs.planting import PartlyRecompiled, planted
     from jaxpipe.runtime.stage.compile_once import CompileOnce
     from jaxpipe.verify.certificate import Certificate, compared
 

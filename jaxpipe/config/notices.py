@@ -14,7 +14,7 @@ _MOVE_BY_RATE = (OptimizerName.ADAMW, OptimizerName.LION, OptimizerName.MUON)
 
 
 def notices_of(config: Config) -> Iterator[str]:
-    """Yield the lines about a configuration, one for each surprise.
+    """Yield a line for everything that a configuration does unexpectedly.
 
     >>> from jaxpipe.config.read import config_of_settings
     >>> few = config_of_settings(["model.preset=tiny", "train.steps=5"])

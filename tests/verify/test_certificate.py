@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from experiments.verify_bugs.cases import case_reference
-from experiments.verify_bugs.planted import BUGS, UNLIKE, Bug, PartlyRecompiled, planted
+from experiments.verify_bugs.planted import BUGS
+from experiments.verify_bugs.planting import UNLIKE, Bug, PartlyRecompiled, planted
 from jaxpipe.runtime.stage.compile_once import CompileOnce
 from jaxpipe.verify.certificate import Certificate, Reference, compared
 from jaxpipe.verify.differences import TOLERANCE, Subject

@@ -61,9 +61,9 @@ def replan(
         of_search = replace(conditions, codecs=replace(conditions.codecs, boundary=hardest))
     effort = Effort(seconds=budget_s, num_changes=10**6)
     objective = step_objective(of_search)
-    found = search(task, executable(config, objective), effort=effort, clock=time.process_time)
+    result = search(task, executable(config, objective), effort=effort, clock=time.process_time)
     home = measured.devices[present.device(0)].host
-    new = replace(begins_on(home, found.plan, task), remat=present.remat)
+    new = replace(begins_on(home, result.plan, task), remat=present.remat)
     if limit is not CodecLimit.NONE:
         new = with_boundary_codecs(new, conditions, limit)
     check_plan_fits(config, new, source="the new plan")

@@ -169,7 +169,7 @@ def memory_lines(memory: Sequence[RankMemory], *, shared_room: int | None = None
             f"{_size(each.needs.total):>9}{of_room}"
         )
     if shared_room is not None:
-        needed = sum(len(each.ranks) * each.needs.total for each in memory)
+        needed = sum(len(part.ranks) * part.needs.total for part in memory)
         yield f"all ranks need {_size(needed)} of the {_size(shared_room)} that cores share"
     unknown = sum(device.memory_bytes is None for each in memory for device in each.devices)
     if unknown:

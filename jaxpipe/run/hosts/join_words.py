@@ -89,7 +89,7 @@ def read_join_file(path: Path) -> JoinAddress:
     file = path / JOIN_FILE if path.is_dir() else path
     rule = f"a run that hosts can join has a file `{JOIN_FILE}` in its folder"
     try:
-        found = read_json(file, JoinAddress, most_bytes=MOST_BYTES)
+        return read_json(file, JoinAddress, most_bytes=MOST_BYTES)
     except OSError as error:
         raise ConfigError(
             f"{rule}: `RUN` is {str(path)!r:.80}: {reason_of(error)}; copy the file from the host "
@@ -97,7 +97,6 @@ def read_join_file(path: Path) -> JoinAddress:
         ) from error
     except ValueError as error:
         raise ConfigError(f"{rule}: {str(file)!r:.80} is another file: {error}") from error
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ from jaxpipe.plan import Plan
 from jaxpipe.run.terminal.progress import WORK, Progress, showing_progress
 from jaxpipe.runtime.hooks import Hooks, MeasuredPairs, SavePhase
 from jaxpipe.runtime.process.tee import Output
+from jaxpipe.runtime.storage.atomic_write import write_at_once
 from jaxpipe.schedule import Instruction, Op, Program
 
 
@@ -66,12 +67,8 @@ def progress_file(folder: Path) -> Path:
 
 def write_progress(folder: Path, progress: Progress) -> None:
     """Say how far a rank is; a disk that is full costs no more than that."""
-    file = progress_file(folder)
     with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        beside = file.with_suffix(".new")
-        beside.write_bytes(msgspec.json.encode(progress))
-        beside.replace(file)
+        write_at_once(progress_file(folder), msgspec.json.encode(progress))
 
 
 def clear_progress(folder: Path) -> None:

@@ -43,6 +43,20 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def write_at_once(path: Path, data: bytes) -> None:
+    """Write a file that others read meanwhile: they see its old content or the new, never a part.
+
+    Nothing is flushed: a crash of the host may lose it.
+
+    Raises:
+        OSError: the disk is full or the folder cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.new")
+    beside.write_bytes(data)
+    beside.replace(path)
+
+
 def write_durably(path: Path, data: bytes) -> None:
     """Write a file such that a crash leaves all of it under its name, or nothing.
 

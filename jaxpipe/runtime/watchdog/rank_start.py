@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from jaxpipe.foreign_file import read_json
+from jaxpipe.runtime.storage.atomic_write import write_at_once
 from jaxpipe.runtime.watchdog.cause import Cause, CauseKind
 from jaxpipe.runtime.watchdog.process_state import ProcessState, process_state
 
@@ -45,12 +46,8 @@ class RankStart:
 def write_start(folder: Path, rank: int, phase: StartPhase) -> None:
     """Say how far the start of this process, a rank, is; a disk that is full costs no more."""
     start = RankStart(rank=rank, phase=phase, process=os.getpid(), host=socket.gethostname())
-    file = _file(folder, rank)
     with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        beside = file.with_suffix(".new")
-        beside.write_bytes(msgspec.json.encode(start))
-        beside.replace(file)
+        write_at_once(_file(folder, rank), msgspec.json.encode(start))
 
 
 class StartDeadline:

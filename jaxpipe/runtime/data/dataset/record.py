@@ -125,8 +125,8 @@ def read_record(folder: Folder) -> Record:
             if isinstance(folder, ObjectFolder)
             else read_regular(folder / RECORD, most_bytes=_MOST_BYTES)
         )
-        found = parse_json(data, _Format).format
-        known = found if found in (_LABELLED, _COUNTED) else _VERSION
+        version = parse_json(data, _Format).format
+        known = version if version in (_LABELLED, _COUNTED) else _VERSION
         record = msgspec.convert(unseal(data, version=known), Record)
         if record.version != known:
             raise ValueError(f"`format` is {known}, its files are those of {record.version}")
