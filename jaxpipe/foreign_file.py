@@ -115,7 +115,7 @@ def open_text(path: Path) -> TextIO:
 
 
 def read_lines(path: Path, *, most_bytes: int, inside: bool = False) -> Iterator[bytes]:
-    """Yield the lines of a regular file, without their ends, as they are read.
+    """Yield the lines of a regular file, with their ends, as they are read.
 
     Raises:
         OSError: as `open_regular`, or a line has more than `MOST_LINE_BYTES`.
@@ -124,7 +124,7 @@ def read_lines(path: Path, *, most_bytes: int, inside: bool = False) -> Iterator
         while line := file.readline(MOST_LINE_BYTES + 1):
             if len(line) > MOST_LINE_BYTES and not line.endswith(b"\n"):
                 raise _too_large(path, MOST_LINE_BYTES, part="a line of ")
-            yield line.rstrip(b"\r\n")
+            yield line
 
 
 def decode_text(content: bytes) -> str:

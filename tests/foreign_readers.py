@@ -33,7 +33,8 @@ from jaxpipe.runtime.data.preparation.arrow_rows import saved_files
 from jaxpipe.runtime.data.preparation.document import Fields
 from jaxpipe.runtime.data.preparation.labelled import labelled_lines
 from jaxpipe.runtime.data.preparation.source import Source
-from jaxpipe.runtime.metrics.records import MetricsFile, last_step, read_metrics
+from jaxpipe.runtime.metrics.metrics_file import MetricsFile
+from jaxpipe.runtime.metrics.records import last_step, read_metrics
 from jaxpipe.runtime.watchdog import Cause, CauseKind, read_cause, write_cause
 from jaxpipe.runtime.watchdog.heartbeat import (
     Heartbeat,

@@ -233,7 +233,7 @@ def test_lines_are_read_as_a_stream_and_bounded(
 ) -> None:
     monkeypatch.setattr("jaxpipe.foreign_file.MOST_LINE_BYTES", 3)
     (tmp_path / "a").write_bytes(b"abc\nab\r\n\nabc")
-    assert list(read_lines(tmp_path / "a", most_bytes=99)) == [b"abc", b"ab", b"", b"abc"]
+    assert list(read_lines(tmp_path / "a", most_bytes=99)) == [b"abc\n", b"ab\r\n", b"\n", b"abc"]
 
 
 def test_a_device_is_not_even_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ ELSEWHERE = {
     "jaxpipe/runtime/data/preparation/pictures.py": (1, CONTENT),
     "jaxpipe/runtime/data/preparation/source.py": (2, CONTENT),
     "jaxpipe/runtime/data/preparation/token_stream.py": (3, WRITTEN),
-    "jaxpipe/runtime/metrics/records.py": (1, WRITTEN),
+    "jaxpipe/runtime/metrics/metrics_file.py": (2, WRITTEN),
     "jaxpipe/runtime/metrics/trace_file.py": (1, RANKS),
     "jaxpipe/runtime/process/core_claims.py": (4, KERNEL),
     "jaxpipe/runtime/process/mpirun.py": (1, WRITTEN),

@@ -29,7 +29,7 @@ from jaxpipe.chaos.harness.tiny_run import Started, started
 from jaxpipe.chaos.harness.trial import Case, Family, Setup, expect, one_by_one
 from jaxpipe.plan import read_resolved_plan
 from jaxpipe.run.folder.prepare_run import PLAN_FILE
-from jaxpipe.runtime.metrics.records import read_description
+from jaxpipe.runtime.metrics.records import read_summary
 
 _STEPS_EACH = 5
 _CHECKPOINT_EVERY = 4
@@ -110,7 +110,7 @@ def _wait_for_steps_of(run: Started, num_ranks: int, *, steps: int) -> None:
     path = run.folder / "metrics.jsonl"
 
     def are_done() -> bool:
-        described = read_description(path) if path.exists() else None
+        described = read_summary(path).description if path.exists() else None
         if described is None:
             return False
         lines = path.read_text().splitlines()

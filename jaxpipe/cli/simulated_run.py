@@ -1,11 +1,12 @@
 """The step of a run beside its trace: the plan simulated with the measured compute times."""
 
+import logging
 from pathlib import Path
 
 from jaxpipe.config import Config, cluster_from, config_in
 from jaxpipe.errors import UserError
 from jaxpipe.run.forecast.simulate_step import simulate_step
-from jaxpipe.runtime.metrics.records import read_description
+from jaxpipe.runtime.metrics.records import read_summary
 from jaxpipe.topo import with_slower_links, without_network
 from jaxpipe.trace import Trace
 
@@ -32,7 +33,7 @@ def simulated_run(run: Path, measured: Trace, *, free_links: bool) -> tuple[Trac
 
 def _config(run: Path) -> Config:
     metrics = run / "metrics.jsonl"
-    config = (read_description(metrics) or {}).get("config")
+    config = (read_summary(metrics, level=logging.DEBUG).description or {}).get("config")
     if not isinstance(config, dict):
         raise UserError(
             f"{metrics} must hold the configuration of the run, and has none; give the folder of "

@@ -1,6 +1,7 @@
 """`jaxpipe trace`: breaks down the time of a run's steps, next to the simulated plan."""
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
@@ -12,7 +13,7 @@ import tyro
 from jaxpipe.errors import UserError
 from jaxpipe.run.folder.output_files import check_output, check_picture
 from jaxpipe.run.terminal.console import console
-from jaxpipe.runtime.metrics.records import METRICS_FILE, read_metrics, read_truth
+from jaxpipe.runtime.metrics.records import METRICS_FILE, read_summary, stream_metrics
 from jaxpipe.trace import (
     LinkReport,
     RankAccount,
@@ -113,13 +114,13 @@ def _chosen(path: Path, step: int | None) -> Trace:
 def _reports(run: Path, step: int | None) -> list[LinkReport]:
     """Return the reports of links of a run, or the one of a step."""
     # A paced run reports no links: its messages cross emulated ones, which are as planned.
-    if not run.is_dir() or "paced" in read_truth(run / METRICS_FILE):
+    if not run.is_dir() or "paced" in read_summary(run / METRICS_FILE, level=logging.DEBUG).truth:
         return []
-    reported = [(metrics.step, metrics.links) for metrics in read_metrics(run / METRICS_FILE)]
     return [
-        links
-        for last_step, links in reported
-        if links is not None and (step is None or links.first_step <= step <= last_step)
+        metrics.links
+        for metrics in stream_metrics(run / METRICS_FILE)
+        if metrics.links is not None
+        and (step is None or metrics.links.first_step <= step <= metrics.step)
     ]
 
 

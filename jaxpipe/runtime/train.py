@@ -31,11 +31,11 @@ from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.kept_metrics import restore_metrics, with_metrics
 from jaxpipe.runtime.metrics.link_reporter import LinkReporter, link_report
+from jaxpipe.runtime.metrics.metrics_file import MetricsFile
 from jaxpipe.runtime.metrics.records import (
     METRICS_FILE,
     PICTURE_FILE,
     TRACE_FILE,
-    MetricsFile,
     StepMetrics,
 )
 from jaxpipe.runtime.metrics.step_result import StepEnd
@@ -342,7 +342,7 @@ def outcome_in(folder: Path, checkpoints: Folder) -> Outcome:
 class _Reporter:
     """Writes the metrics on rank 0, and does nothing on other ranks.
 
-    `bubbles` keeps the reported bubbles by step, for the trace.
+    `bubbles` keeps the bubbles of the last steps, those of the trace, by step.
     """
 
     def __init__(
@@ -373,7 +373,8 @@ class _Reporter:
         if self._file is None:
             return
         metrics = ended.metrics(self._job, self._rate, eval_loss=eval_loss, links=links)
-        self.bubbles[metrics.step] = metrics.bubble
+        if metrics.step >= self._job.train.steps - self._job.trace.steps:
+            self.bubbles[metrics.step] = metrics.bubble
         self._file.write(metrics)
         self._trackers.log(metrics)
         self._observe(metrics)

@@ -6,7 +6,7 @@ import pytest
 
 from jaxpipe.plan import read_resolved_plan
 from jaxpipe.runtime.checkpoint import newest_valid
-from jaxpipe.runtime.metrics.records import read_description, read_metrics
+from jaxpipe.runtime.metrics.records import read_metrics, read_summary
 from jaxpipe.runtime.watchdog import read_cause
 from tests.cli.conftest import WriteConfig
 from tests.cli.test_faults import ranks, training, wait_for_steps
@@ -43,7 +43,7 @@ def test_the_others_go_on_with_what_they_hold(
     file = tmp_path / "run" / "metrics.jsonl"
     metrics = read_metrics(file)
     assert [m.step for m in metrics] == list(range(1, STEPS + 1))
-    described = read_description(file)
+    described = read_summary(file).description
     assert described is not None
     # The whole replica is the first one now: rank 2 has become rank 0.
     assert described["config"]["plan"]["file"] == str(tmp_path / "run" / "plan.toml")

@@ -6,20 +6,16 @@ from typing import Any
 
 from jaxpipe.errors import UserError
 from jaxpipe.run.folder.folder_lock import holder_of
-from jaxpipe.runtime.metrics.records import (
-    METRICS_FILE,
-    read_description,
-    read_losses,
-    read_truth,
-)
+from jaxpipe.runtime.metrics.records import METRICS_FILE, read_summary
 from jaxpipe.runtime.watchdog import read_cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """One run; `losses` has the loss of each step, and `state` says how the run is, in words.
+    """One run; `state` says how it is, in words.
 
-    `held_out` has the losses that were measured on held-out tokens.
+    `losses` are those of steps, `held_out` those on held-out tokens: of a long run some thousands
+    of them, and the last.
     """
 
     folder: Path
@@ -57,22 +53,22 @@ def summary_of(folder: Path) -> RunSummary:
         UserError: it has no metrics, or they cannot be read.
     """
     path = folder / METRICS_FILE
-    description = read_description(path)
+    metrics = read_summary(path)
+    description, losses = metrics.description, metrics.losses
     if description is None:
         raise UserError(f"a run has metrics with its configuration, {path} has none; name another")
     config = _section(description, "config")
     num_steps = _section(config, "train").get("steps", 0)
     if not isinstance(num_steps, int):
         raise UserError(f"`train.steps` must be a whole number, not {num_steps!r:.80}, in {path}")
-    losses = tuple(read_losses(path, "loss"))
     return RunSummary(
         folder=folder,
         model=_model(_section(config, "model")),
         plan=_plan(_section(config, "plan")),
         num_steps=num_steps,
         losses=losses,
-        held_out=tuple(read_losses(path, "eval_loss")),
-        truth=read_truth(path) or "not recorded",
+        held_out=metrics.held_out,
+        truth=metrics.truth or "not recorded",
         state=_state(folder, done=bool(losses) and losses[-1][0] >= num_steps),
     )
 

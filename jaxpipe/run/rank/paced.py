@@ -14,11 +14,11 @@ from jaxpipe.propose.conditions import conditions_of
 from jaxpipe.run.terminal.console import console
 from jaxpipe.run.terminal.progress import Progress
 from jaxpipe.run.terminal.report import theory_of
+from jaxpipe.runtime.metrics.metrics_file import MetricsFile
 from jaxpipe.runtime.metrics.records import (
     METRICS_FILE,
     PICTURE_FILE,
     TRACE_FILE,
-    MetricsFile,
     PacedMetrics,
 )
 from jaxpipe.runtime.metrics.trace_file import write_trace

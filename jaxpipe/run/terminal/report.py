@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from math import isfinite
 from pathlib import Path
 from statistics import median
@@ -19,7 +20,12 @@ from jaxpipe.run.folder.prepare_run import PLAN_FILE
 from jaxpipe.run.terminal.console import next_line
 from jaxpipe.run.terminal.progress import Pace, Progress, duration
 from jaxpipe.runtime.config import SampleConfig, TrainConfig
-from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics, read_truth
+from jaxpipe.runtime.metrics.records import (
+    MetricsSummary,
+    StepMetrics,
+    read_summary,
+    stream_metrics,
+)
 from jaxpipe.runtime.storage.object_folder import Folder
 from jaxpipe.runtime.train import Outcome
 
@@ -78,24 +84,15 @@ def _scaling(metrics: StepMetrics) -> str:
 
 def report_end(console: Console, config: Config, plan: Plan, outcome: Outcome) -> None:
     """Print a summary of the run, sampled text, the files, and the next command."""
-    metrics = read_metrics(outcome.metrics)
-    evals = [m.eval_loss for m in metrics if m.eval_loss is not None]
-    speed = median(m.tokens_per_s for m in metrics)
-    bubble = median(m.bubble for m in metrics)
-    truth = read_truth(outcome.metrics)
-    target = "sample" if config.model.classes else "token"
-    lines = (
-        f"training loss {metrics[0].loss:.3f} -> {metrics[-1].loss:.3f}",
-        f"held-out loss {evals[0]:.3f} -> {evals[-1]:.3f}, in nats per {target}",
-        f"{speed:,.0f} tokens/s, median of {len(metrics)} steps ({truth})",
-        f"bubble {bubble:.1%}, median ({truth}); {theory_of(config, plan):.1%} in theory",
-    )
+    metrics = read_summary(outcome.metrics)
+    lines = _figures(config, plan, metrics, outcome.metrics)
     console.print("\n" + "\n".join(lines) + "\n", markup=False)
-    if not isfinite(metrics[-1].loss):  # a run of a few steps ends before the third in a row
+    _, last_loss = metrics.losses[-1] if metrics.losses else (0, 0.0)
+    if not isfinite(last_loss):  # a run of a few steps ends before the third in a row
         logger.warning(
             "the last loss is %s, so the model is of no use: lower `optimizer.learning_rate` or "
             "check the data",
-            metrics[-1].loss,
+            last_loss,
         )
     if config.sample.tokens:
         with optional_output("the sample"):
@@ -107,11 +104,34 @@ def report_end(console: Console, config: Config, plan: Plan, outcome: Outcome) -
         "metrics": outcome.metrics,
         "trace": outcome.trace,
         "picture": outcome.picture,
-        "losses": _drawn(metrics, curve, truth=truth) if config.run.pictures else None,
+        "losses": _drawn(metrics, curve) if config.run.pictures else None,
     }
     for name, path in files.items():
         console.print(f"{name:<12}{path or 'none'}", markup=False)
     console.print(f"\n{_following(config)}", markup=False)
+
+
+def _figures(config: Config, plan: Plan, metrics: MetricsSummary, file: Path) -> Iterator[str]:
+    """Yield the lines with the figures of a run; damaged lines of its file are left out."""
+    # Of all steps, as numbers alone: a run may have millions.
+    speeds, bubbles = array("d"), array("d")
+    for step in stream_metrics(file, level=logging.DEBUG):
+        speeds.append(step.tokens_per_s)
+        bubbles.append(step.bubble)
+    if metrics.losses:
+        yield f"training loss {_change(metrics.losses)}"
+    if metrics.held_out:
+        target = "sample" if config.model.classes else "token"
+        yield f"held-out loss {_change(metrics.held_out)}, in nats per {target}"
+    if speeds:
+        truth = metrics.truth
+        yield f"{median(speeds):,.0f} tokens/s, median of {len(speeds)} steps ({truth})"
+        theory = f"{theory_of(config, plan):.1%} in theory"
+        yield f"bubble {median(bubbles):.1%}, median ({truth}); {theory}"
+
+
+def _change(losses: Sequence[tuple[int, float]]) -> str:
+    return f"{losses[0][1]:.3f} -> {losses[-1][1]:.3f}"
 
 
 def _print_sample(console: Console, sample: SampleConfig, checkpoint: Folder) -> None:
@@ -134,14 +154,10 @@ def _following(config: Config) -> str:
     return next_line("generate", folder, "--prompt", config.sample.prompt)
 
 
-def _drawn(metrics: Sequence[StepMetrics], path: Path, *, truth: str) -> Path | None:
+def _drawn(metrics: MetricsSummary, path: Path) -> Path | None:
     """Draw the losses of a run, and return the picture if that worked."""
-    curve = LossCurve(
-        name="training",
-        losses=[(each.step, each.loss) for each in metrics],
-        held_out=[(each.step, each.eval_loss) for each in metrics if each.eval_loss is not None],
-    )
+    curve = LossCurve(name="training", losses=metrics.losses, held_out=metrics.held_out)
     with optional_output("the picture of the losses", path):
-        draw_losses([curve], path, title=f"loss of {path.parent.name} · {truth}")
+        draw_losses([curve], path, title=f"loss of {path.parent.name} · {metrics.truth}")
         return path
     return None

@@ -1,18 +1,30 @@
-"""The metrics of a step, and the file of JSON lines that they are written to."""
+"""The metrics of a step, and what is read of the file of JSON lines that has them.
 
-import json
+::
+
+    {"run": {...}, "truth": ..., "checksum": "9f.."}     an attempt
+    {"step": 1, "loss": 5.2, ..., "checksum": "1c.."}    a step of it: some 500 bytes
+
+Files are read line by line, and never as a whole: those of long runs have a million lines.
+"""
+
 import logging
-import os
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from jaxpipe.errors import DataError
-from jaxpipe.foreign_file import parse_number_json, read_lines, reason_of
+from jaxpipe.foreign_file import (
+    check_depth,
+    parse_json,
+    parse_number_json,
+    read_lines,
+    reason_of,
+)
+from jaxpipe.runtime.storage.checksum import check_line
 from jaxpipe.trace import LinkReport
 
 logger = logging.getLogger(__name__)
@@ -23,9 +35,8 @@ METRICS_FILE, TRACE_FILE, PICTURE_FILE = "metrics.jsonl", "trace.json", "timelin
 _MOST_BYTES = 2**33
 """Of the file, which is read line by line."""
 
-MAX_WAITING_LINES = 100_000
-"""Lines that a full disk keeps in memory, some 50 MB."""
-
+_STEP = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_T = TypeVar("_T")
 
 METRICS_TENSOR = "metrics"
 """The shard of a checkpoint with the bytes of this file, and the name of its one tensor."""
@@ -89,82 +100,105 @@ class PacedMetrics:
     network_late_s: float
 
 
-class MetricsFile:
-    """A file of JSON lines: first the description of the run, then one line per step.
+class MetricsRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What is read one by one of a line: the `run` of an attempt, or a step; unset is absent."""
 
-    A resumed run continues the same file; lines of steps that it repeats are dropped. `key`
-    identifies the run, and is read from the file of a resumed run. `truth` says whether the figures
-    are measured or emulated. `logged_step` is the last step
-    that any attempt of the run has written, dropped lines included.
+    run: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    truth: str = ""
+    key: str = ""
+    step: _STEP = 0
+    told_step: _STEP = 0
+    loss: float | None = None
+    eval_loss: float | None = None
+    real_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSummary:
+    """A file of metrics in short, of constant size.
+
+    `description` and `truth` are those of the last attempt that wrote to the file. `losses` and
+    `held_out` are steps with their losses, thinned (`ThinnedLosses`); both have their first and
+    their last.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        description: Mapping[str, Any],
-        *,
-        first_step: int,
-        truth: str = "",
-        key: str = "",
-    ) -> None:
-        rows = list(_rows(path))
-        earlier = [row for _, row in rows] if first_step > 0 else []
-        self.key = next((row["key"] for row in earlier if row.get("key")), key)
-        # Files call it "told_step", also those of earlier versions: the name in them stays.
-        logged = (max(row.get("step", 0), row.get("told_step", 0)) for row in earlier)
-        self.logged_step = max(logged, default=0)
-        lines_before = [line.decode() for line, row in rows if row.get("step", 0) <= first_step]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Replaced as a whole: a crash in between must not lose the lines of earlier steps.
-        draft = path.with_suffix(".tmp")
-        header = {
-            "run": description,
-            "truth": truth,
-            "key": self.key,
-            "told_step": self.logged_step,
-        }
-        draft.write_text("".join(f"{line}\n" for line in (*lines_before, json.dumps(header))))
-        draft.replace(path)
-        self._path = path
-        self._waiting = deque[str](maxlen=MAX_WAITING_LINES)
-
-    def write(self, metrics: StepMetrics | PacedMetrics) -> None:
-        """Append a line, readable at once.
-
-        On a full disk it waits in memory, with a warning, and is written with that of a later step;
-        of more than `MAX_WAITING_LINES`, the oldest are lost.
-        """
-        first_failure = not self._waiting
-        self._waiting.append(json.dumps(asdict(metrics)) + "\n")
-        size = self._path.stat().st_size
-        try:
-            with self._path.open("a") as file:
-                file.writelines(self._waiting)
-        except OSError as error:
-            # Part of the lines may be on the disk; the next ones would be appended to it.
-            os.truncate(self._path, size)
-            if first_failure:
-                logger.warning(
-                    "the metrics of step %d wait until they can be written, training continues: %s",
-                    metrics.step,
-                    error,
-                )
-            return
-        if not first_failure:
-            logger.warning(
-                "the metrics of %d steps that had to wait are written", len(self._waiting) - 1
-            )
-        self._waiting.clear()
+    description: dict[str, Any] | None
+    truth: str
+    losses: tuple[tuple[int, float], ...]
+    held_out: tuple[tuple[int, float], ...]
 
 
-def read_metrics(path: Path) -> list[StepMetrics]:
-    """Return the steps of training in order; damaged ones are passed over with a warning.
+class ThinnedLosses:
+    """The losses of a run, of any number of steps in bounded memory: every n-th, and the last.
+
+    >>> losses = ThinnedLosses(most=4)
+    >>> for step in range(1, 12):
+    ...     losses.append(step, 0.5)
+    >>> [step for step, _ in losses.points()]
+    [1, 5, 9, 11]
+    """
+
+    def __init__(self, *, most: int = 4_000) -> None:
+        self._most = most
+        self._stride = 1
+        self._count = 0
+        self._points: list[tuple[int, float]] = []
+        self._last: tuple[int, float] | None = None
+
+    def append(self, step: int, loss: float) -> None:
+        """Add the loss of a step."""
+        self._last = (step, loss)
+        if self._count % self._stride == 0:
+            self._points.append(self._last)
+        self._count += 1
+        if len(self._points) >= self._most:
+            self._points, self._stride = self._points[::2], 2 * self._stride
+
+    def points(self) -> tuple[tuple[int, float], ...]:
+        """Return steps with their losses, fewer than `most` and the last."""
+        is_in = self._last is None or self._points[-1:] == [self._last]
+        return (*self._points, *(() if is_in or self._last is None else (self._last,)))
+
+
+def stream_metrics(path: Path, *, level: int = logging.WARNING) -> Iterator[StepMetrics]:
+    """Yield the steps of training in order; damaged lines are passed over, logged at a `level`.
 
     Raises:
         DataError: it cannot be read.
     """
-    rows = [row for _, row in _rows(path, check=_check_step)]
-    return [msgspec.convert(row, StepMetrics) for row in rows if not {"run", "real_s"} & row.keys()]
+    for metrics in read_rows(path, _step_of, level=level):
+        if isinstance(metrics, StepMetrics):
+            yield metrics
+
+
+def read_metrics(path: Path) -> list[StepMetrics]:
+    """Return all steps of training, some 2 KB of memory each; `stream_metrics` yields them.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    return list(stream_metrics(path))
+
+
+def read_summary(path: Path, *, level: int = logging.WARNING) -> MetricsSummary:
+    """Return a file of metrics in short; damaged lines are passed over, and logged at a `level`.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    description, truth = None, ""
+    losses, held_out = ThinnedLosses(), ThinnedLosses()
+    for row in read_rows(path, _row_of, level=level):
+        if row.run is not msgspec.UNSET:
+            description = row.run
+        truth = row.truth or truth
+        if row.step and row.loss is not None:
+            losses.append(row.step, row.loss)
+        if row.step and row.eval_loss is not None:
+            held_out.append(row.step, row.eval_loss)
+    return MetricsSummary(
+        description=description, truth=truth, losses=losses.points(), held_out=held_out.points()
+    )
 
 
 def last_step(path: Path) -> int:
@@ -173,100 +207,34 @@ def last_step(path: Path) -> int:
     Raises:
         DataError: it cannot be read.
     """
-    return max((row.get("step", 0) for _, row in _rows(path, level=logging.DEBUG)), default=0)
+    return max((row.step for row in read_rows(path, _row_of, level=logging.DEBUG)), default=0)
 
 
-def read_description(path: Path) -> dict[str, Any] | None:
-    """Return the description by the last attempt that wrote to the file, None if there is none.
+def read_rows(
+    path: Path, parse: Callable[[bytes, MetricsRow], _T], *, level: int = logging.WARNING
+) -> Iterator[_T]:
+    """Yield what `parse` makes of each line and its row; of a missing file there are none.
 
-    Raises:
-        DataError: it cannot be read.
-    """
-    described = [row["run"] for _, row in _rows(path) if "run" in row]
-    return described[-1] if described else None
-
-
-def read_truth(path: Path) -> str:
-    """Return whether the figures are measured or emulated, as the last attempt wrote it.
-
-    Raises:
-        DataError: it cannot be read.
-    """
-    rows = _rows(path, level=logging.DEBUG)
-    truths = [row["truth"] for _, row in rows if row.get("truth")]
-    return truths[-1] if truths else ""
-
-
-def read_losses(path: Path, kind: str) -> list[tuple[int, float]]:
-    """Return step and loss of a kind, where it was measured; steps of paced runs have none.
-
-    Raises:
-        DataError: it cannot be read.
-    """
-    return [
-        (row["step"], float(row[kind]))
-        for _, row in _rows(path, level=logging.DEBUG)
-        if "step" in row and row.get(kind) is not None
-    ]
-
-
-_STEP = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-
-
-class _Known(TypedDict, total=False):
-    """The fields of a line that are read one by one."""
-
-    run: dict[str, Any]
-    truth: str
-    key: str
-    step: _STEP
-    told_step: _STEP
-    loss: float | None
-    eval_loss: float | None
-
-
-def _check_row(row: Any) -> None:
-    """Check that the fields of a line that are read one by one have their types.
-
-    Raises:
-        ValueError: one has not; msgspec's error is one.
-    """
-    msgspec.convert(row, _Known)
-
-
-def _check_step(row: Any) -> None:
-    """Check that a line describes an attempt, or has all fields of a step, of training or paced.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    _check_row(row)
-    if "run" not in row:
-        msgspec.convert(row, PacedMetrics if "real_s" in row else StepMetrics)
-
-
-def _rows(
-    path: Path, *, level: int = logging.WARNING, check: Callable[[Any], None] = _check_row
-) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yield the lines and what they say; of a missing file there are none.
-
-    Damaged lines, which do not pass the `check`, are passed over and logged at a `level`; the last
-    may be half of one, which a killed rank has left.
+    Damaged lines, whose checksum or fields are wrong or which `parse` refuses with a `ValueError`,
+    are passed over and logged at a `level`, once; the last may be half of one, which a killed rank
+    has left. Attempts of versions before checksums have none.
 
     Raises:
         DataError: the file cannot be read.
     """
-    damaged: dict[int, str] = {}
-    number, line = 0, b""
+    num_damaged, first, is_sealed = 0, "", False
     try:
         for number, line in enumerate(read_lines(path, most_bytes=_MOST_BYTES, inside=True), 1):
+            content = line.rstrip(b"\r\n")
             try:
-                row = parse_number_json(line)
-                check(row)
+                row, is_sealed = _checked_row(content, is_sealed=is_sealed)
+                parsed = parse(content, row)
             except ValueError as error:
-                damaged[number] = str(error)
+                if not _is_half(line):
+                    num_damaged += 1
+                    first = first or f"line {number}: {error}"
             else:
-                yield line, row
+                yield parsed
     except FileNotFoundError:
         return
     except OSError as error:
@@ -274,14 +242,60 @@ def _rows(
             f"`{path.name}` must be the metrics of a run: {path} cannot be read "
             f"({reason_of(error)}); name another run"
         ) from error
-    if not line.endswith(b"}"):
-        damaged.pop(number, None)
-    for first, why in tuple(damaged.items())[:1]:
+    if num_damaged:
         logger.log(
             level,
-            "%s has damaged lines, which are passed over: %d, the first in line %d: %s",
+            "%s has damaged lines, which are passed over: %d, the first in %s",
             path,
-            len(damaged),
+            num_damaged,
             first,
-            why,
         )
+
+
+def _row_of(_: bytes, row: MetricsRow) -> MetricsRow:
+    return row
+
+
+def _step_of(line: bytes, row: MetricsRow) -> StepMetrics | PacedMetrics | None:
+    """Return the metrics of a line, which has all fields of a step; None if it is an attempt's.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if row.run is not msgspec.UNSET:
+        return None
+    return _parsed(line, StepMetrics if row.real_s is None else PacedMetrics)
+
+
+def _checked_row(line: bytes, *, is_sealed: bool) -> tuple[MetricsRow, bool]:
+    """Return the row of a line, and whether the lines that follow have checksums.
+
+    Raises:
+        ValueError: the line is damaged.
+    """
+    has_checksum = check_line(line)
+    row = _parsed(line, MetricsRow)
+    if row.run is not msgspec.UNSET:
+        check_depth(row.run)
+    elif is_sealed and not has_checksum:
+        raise ValueError("`checksum` is missing")
+    return row, has_checksum
+
+
+def _parsed(line: bytes, kind: type[_T]) -> _T:
+    """Return a line as a value of this type; a loss may be `NaN` or `Infinity`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return parse_json(line, kind)
+    except ValueError:
+        if b"NaN" not in line and b"Infinity" not in line:
+            raise
+    return msgspec.convert(parse_number_json(line), kind)
+
+
+def _is_half(line: bytes) -> bool:
+    """Return whether a damaged line, the last, only lacks its end."""
+    return not line.endswith(b"\n") and b"}" not in line[-2:]

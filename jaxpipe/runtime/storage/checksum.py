@@ -92,6 +92,48 @@ def unseal(data: bytes, *, version: int) -> dict[str, Any]:
     return body
 
 
+def sealed_line(content: Mapping[str, Any]) -> str:
+    r"""Return a line of JSON that ends with the checksum of what is before it.
+
+    >>> sealed_line({"step": 3})
+    '{"step": 3, "checksum": "9dd875c7545a5bc0"}\n'
+    """
+    text = json.dumps(content)[:-1]
+    return f"{text}{_MARK.decode()}{_short_checksum(text.encode())}{_MARK_END.decode()}\n"
+
+
+def check_line(line: bytes) -> bool:
+    """Check a line, without its end, and return whether it has a checksum of its own.
+
+    >>> line = sealed_line({"step": 3}).encode().rstrip()
+    >>> check_line(line), check_line(b'{"step": 3}')
+    (True, False)
+    >>> check_line(line.replace(b"3,", b"7,"))
+    Traceback (most recent call last):
+    ValueError: `checksum` does not match the content
+
+    Raises:
+        ValueError: the line has been changed.
+    """
+    # At its position alone: a value within the line may have a field of the same name.
+    content, mark, digits = line[:-_TAIL], line[-_TAIL:-_DIGITS], line[-_DIGITS:]
+    if mark != _MARK:
+        return False
+    if digits != _short_checksum(content).encode() + _MARK_END:
+        raise ValueError("`checksum` does not match the content")
+    return True
+
+
+_MARK, _MARK_END = b', "checksum": "', b'"}'
+_DIGITS = 16 + len(_MARK_END)
+_TAIL = len(_MARK) + _DIGITS
+
+
+def _short_checksum(content: bytes) -> str:
+    """Return 16 hexadecimal digits: enough for a line of some hundred bytes."""
+    return xxhash.xxh3_64_hexdigest(content)
+
+
 def _text(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body, indent=1).encode()
 

@@ -1,9 +1,13 @@
 """The metrics of a run survive a disk without room, and a file with a damaged line."""
 
+import json
 import logging
 import resource
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,15 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.runtime.metrics import records
+from jaxpipe.runtime.metrics import metrics_file, records
+from jaxpipe.runtime.metrics.metrics_file import MetricsFile
 from jaxpipe.runtime.metrics.records import (
-    MetricsFile,
     StepMetrics,
+    ThinnedLosses,
     last_step,
-    read_description,
     read_metrics,
-    read_truth,
+    read_summary,
+    stream_metrics,
 )
+from jaxpipe.runtime.storage.checksum import sealed_line
 
 
 def test_metrics_wait_for_room_on_the_disk(
@@ -42,7 +48,7 @@ def test_metrics_wait_for_room_on_the_disk(
 
 def test_only_so_many_lines_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is never emptied does not fill the memory: the oldest lines are lost."""
-    monkeypatch.setattr(records, "MAX_WAITING_LINES", 2)
+    monkeypatch.setattr(metrics_file, "MAX_WAITING_LINES", 2)
     path = tmp_path / "metrics.jsonl"
     file = MetricsFile(path, {}, first_step=0)
     with _no_room(path):
@@ -85,24 +91,102 @@ def written(path: Path, *, steps: int) -> MetricsFile:
     return file
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.data())
-def test_a_flipped_bit_costs_one_line_and_no_run(data: st.DataObject) -> None:
+STEPS = 3
+
+
+@settings(deadline=None, max_examples=200)
+@given(position=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_a_flipped_bit_costs_its_line_alone_and_is_named(position: float, bit: int) -> None:
+    """Whatever is read is what was written: a digit that has changed is never one of the run's."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "metrics.jsonl"
-        written(path, steps=3)
+        written(path, steps=STEPS)
         content = bytearray(path.read_bytes())
-        position = data.draw(st.integers(0, len(content) - 1))
-        content[position] ^= 1 << data.draw(st.integers(0, 7))
+        index = int(position * len(content))
+        line = content.count(b"\n", 0, index) + 1
+        content[index] ^= 1 << bit
         path.write_bytes(content)
-        steps = read_metrics(path)
-        # A line break that is damaged, or comes about, joins or splits two lines.
-        assert len(steps) >= 1
-        read_description(path)
-        read_truth(path)
+        with _warnings() as messages:
+            steps = read_metrics(path)
+        assert all(step == _step(step.step) for step in steps)
+        # Without its line break, a line is joined to the next one.
+        num_lost = STEPS - len(steps)
+        assert num_lost <= 2
+        if num_lost:
+            (message,) = messages
+            assert message.startswith(str(path))
+            assert f"the first in line {line}: " in message
+        summary = read_summary(path, level=logging.DEBUG)
+        assert [step for step, _ in summary.losses] == [step.step for step in steps]
         last_step(path)
+        # Lines of steps that are repeated are dropped, and the damaged one with them.
         MetricsFile(path, {"config": {}}, first_step=2).write(_step(3))
-        assert read_metrics(path)[-1].step == 3
+        assert [step for step in read_metrics(path) if step.step == 3] == [_step(3)]
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """Collect the messages of warnings; a fixture would keep those of all examples."""
+    messages: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: messages.append(record.getMessage())
+    records.logger.addHandler(handler)
+    try:
+        yield messages
+    finally:
+        records.logger.removeHandler(handler)
+
+
+def test_lines_before_checksums_are_read_and_those_after_need_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Old attempts have none; in an attempt that has them, a line without one is damaged."""
+    path = tmp_path / "metrics.jsonl"
+    old = [{"run": {"checksum": "0123456789abcdef"}}, *(asdict(_step(step)) for step in (1, 2))]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in old))
+    MetricsFile(path, {}, first_step=2).write(_step(3))
+    assert [step.step for step in read_metrics(path)] == [1, 2, 3]
+    assert not caplog.messages
+    with path.open("a") as file:
+        file.write(json.dumps(asdict(_step(4))) + "\n")
+    assert [step.step for step in read_metrics(path)] == [1, 2, 3]
+    assert "the first in line 6: `checksum` is missing" in caplog.text
+
+
+@given(most=st.integers(2, 20), count=st.integers(0, 200))
+def test_thinned_losses_are_bounded_and_have_both_ends(most: int, count: int) -> None:
+    losses = ThinnedLosses(most=most)
+    for step in range(1, count + 1):
+        losses.append(step, step / 2)
+    steps = [step for step, _ in losses.points()]
+    assert len(steps) <= most
+    assert losses.points() == tuple((step, step / 2) for step in steps)
+    assert steps[:1] + steps[1:][-1:] == [1, count][: min(count, 2)]
+    gaps = {after - before for before, after in pairwise(steps[:-1])}
+    assert len(gaps) <= 1
+
+
+def test_a_long_file_is_read_in_constant_memory(tmp_path: Path) -> None:
+    """Eight thousand steps, over 2 MB, are never in memory together."""
+    path = tmp_path / "metrics.jsonl"
+    file = MetricsFile(path, {"config": {}}, first_step=0)
+    # Opened for each step, the file would take most of the test.
+    with path.open("a") as opened:
+        opened.writelines(sealed_line(asdict(_step(step))) for step in range(1, 8_000))
+    file.write(_step(8_000))
+    assert path.stat().st_size > 2e6
+    readers: dict[str, Callable[[], object]] = {
+        "summary": lambda: read_summary(path),
+        "last step": lambda: last_step(path),
+        "metrics": lambda: sum(1 for _ in stream_metrics(path)),
+        "resumed": lambda: MetricsFile(path, {}, first_step=4_000),
+    }
+    for name, read in readers.items():
+        tracemalloc.start()
+        read()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 1e6, f"{name} takes {peak / 1e6:.1f} MB"
 
 
 @pytest.mark.parametrize(

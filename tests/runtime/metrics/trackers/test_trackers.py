@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.metrics.records import MetricsFile, StepMetrics
+from jaxpipe.runtime.metrics.metrics_file import MetricsFile
+from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.runtime.metrics.trackers import (
     BackgroundTracker,
     TrackedRun,
