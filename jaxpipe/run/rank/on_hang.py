@@ -36,8 +36,8 @@ class Killed(Enum):
 class OnHang:
     """Callback for the causes that a watchdog finds, for jobs that survive lost ranks.
 
-    Ranks on the same host kill the culprit. If the job still hangs five seconds later, or if a link
-    is cut, which is no rank's fault, the job ends.
+    Ranks on the same host kill the culprit; for a link that is cut there is none. If the job still
+    hangs five seconds later, it ends.
     """
 
     def __init__(
@@ -60,9 +60,10 @@ class OnHang:
         if found != self._found:  # a new culprit, or the last one has moved on: wait again
             self._found, self._since_s = found, now_s
         is_late = now_s - self._since_s > _PATIENCE_S
-        if is_late or cause.rank is None:
+        if is_late:
             self._end(cause)
-        elif kill_rank(self._folder, cause.rank) is Killed.NOW:
+        # A host that is gone looks like a cut link: its ranks may be found lost meanwhile.
+        elif cause.rank is not None and kill_rank(self._folder, cause.rank) is Killed.NOW:
             _write_line(f"{cause}; killed so that the others continue")
 
 

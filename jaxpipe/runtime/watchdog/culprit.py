@@ -61,6 +61,22 @@ def find_culprit(
     return Verdict(rank=rank, kind=CauseKind.LINK, chain=(*chain, rank))
 
 
+def cut_off(verdict: Verdict, rank: int) -> Verdict:
+    """Return the verdict of a `rank` whose messages to other hosts stay without acknowledgement.
+
+    The kernel of another host acknowledges what it receives, also for a process that is stopped: so
+    the link is cut, or the host is gone.
+
+    >>> stopped = Verdict(rank=2, kind=CauseKind.STOPPED, chain=(0, 1, 2))
+    >>> print(cut_off(stopped, 0).kind, cut_off(stopped, 0).chain)
+    link (0, 2, 0)
+    """
+    if verdict.kind is not CauseKind.STOPPED:
+        return verdict
+    chain = (rank, verdict.rank, rank)
+    return Verdict(rank=rank, kind=CauseKind.LINK, chain=chain)
+
+
 def explain(verdict: Verdict, heartbeats: Mapping[int, Heartbeat], *, stale: Set[int]) -> str:
     """Return what is wrong with the rank, the host or the link of a verdict, and who waits for it.
 

@@ -61,6 +61,7 @@ class HeartbeatExchange:
         self._lock = Lock()
         self._num_ticks = 0
         self._num_bytes = _NUM_BYTES + _BYTES_OF_RANK * transport.num_ranks
+        self._num_received = 0
         self._sendings: dict[int, Sending | None] = dict.fromkeys(others)
         self._receivings = {rank: self._post(rank) for rank in self._sendings}
 
@@ -69,6 +70,11 @@ class HeartbeatExchange:
         """The latest heartbeats of the others, except those that have ended in order."""
         with self._lock:
             return dict(self._heartbeats)
+
+    @property
+    def received_bytes(self) -> int:
+        """The bytes of all heartbeats and causes that have arrived."""
+        return self._num_received * self._num_bytes
 
     def tick(self, mine: Heartbeat, *, waits: bool) -> None:
         """Take what has arrived, and send the heartbeat: each time if the rank waits."""
@@ -117,6 +123,7 @@ class HeartbeatExchange:
             TransportError: none will.
         """
         content = np.asarray(self._receivings[rank].wait(timeout_s=timeout_s)).tobytes()
+        self._num_received += 1
         note = msgspec.json.decode(content, type=_Note)
         if note.cause is None and note.heartbeat is None:
             del self._receivings[rank]

@@ -4,6 +4,9 @@ Ranks on one disk read each other's files; others exchange messages (`heartbeat_
 
 A thread ticks five times a second. Time is counted in ticks, none longer than two intervals: on an
 overloaded host, where all threads starve, a rank appears to wait no longer than its watchdog runs.
+
+A rank is not overdue while messages arrive for it (`connections`): its link is slow, and a line
+says so.
 """
 
 import logging
@@ -18,7 +21,8 @@ from threading import Event, Thread
 from typing import Protocol, runtime_checkable
 
 from jaxpipe.runtime.watchdog.cause import Cause, CauseKind, write_cause
-from jaxpipe.runtime.watchdog.culprit import Verdict, explain, find_culprit
+from jaxpipe.runtime.watchdog.connections import Arrivals
+from jaxpipe.runtime.watchdog.culprit import Verdict, cut_off, explain, find_culprit
 from jaxpipe.runtime.watchdog.heartbeat import (
     Heartbeat,
     heartbeat_file,
@@ -37,6 +41,11 @@ _STALE_S = 1.6
 stopped rank is found after 2.4 s. Of the 3 s that are promised, 0.6 s remain for a busy host."""
 _STARVED_S = 30.0
 """For a process that its own host sees running: a rank without a core is slow, and not stopped."""
+
+_MARGIN_BYTES = 2048
+"""For each rank: its heartbeat that is on its way, the headers of others, bytes that keep warm."""
+_SAYS_AGAIN_S = 60.0
+"""Between two lines about a slow link, in seconds of waits."""
 
 _LEARNED_FROM = 10
 _WINDOW = 512
@@ -118,6 +127,11 @@ class Exchange(Protocol):
         """The latest heartbeats of those ranks."""
         ...
 
+    @property
+    def received_bytes(self) -> int:
+        """The bytes of all heartbeats and causes that have arrived."""
+        ...
+
     def tick(self, mine: Heartbeat, *, waits: bool) -> None:
         """Take what has arrived, and send the heartbeat of this rank when it is due."""
         ...
@@ -136,7 +150,7 @@ class Watchdog:
 
     The callback `end` receives the cause, in the watchdog's thread, when a culprit is found. Set
     `stop_requested` to stop the run after the current step. `meet` begins the exchange with ranks
-    that do not see the folder; by default all do.
+    that do not see the folder; by default all do. `arrivals` are those of this process.
     """
 
     def __init__(
@@ -146,6 +160,7 @@ class Watchdog:
         *,
         end: Callable[[Cause], object] | None = None,
         meet: Callable[[], Exchange] | None = None,
+        arrivals: Arrivals | None = None,
     ) -> None:
         self.stop_requested = self.is_finished = False
         self._meet = meet
@@ -160,6 +175,9 @@ class Watchdog:
         self._thread = Thread(target=self._run, name=f"watchdog of rank {seen.rank}", daemon=True)
         self._last = self._doing
         self._waited_s = 0.0
+        self._slow_s = _SAYS_AGAIN_S
+        margin_bytes = _MARGIN_BYTES * seen.num_ranks
+        self._arrivals = arrivals or Arrivals(window_s=_STALE_S, margin_bytes=margin_bytes)
         self._beat = 0
         self._beats: dict[int, tuple[int, float]] = {}
         self._suspect: Verdict | None = None
@@ -268,6 +286,7 @@ class Watchdog:
         self._waited_s = self._waited_s + elapsed_s if doing is self._last else 0.0
         self._last = doing
         self._beat += 1  # also while the rank waits: it shows that the process runs
+        self._count_arrivals()
         mine = self._heartbeat(doing)
         if self._exchange is not None:
             self._exchange.tick(mine, waits=self._waited_s >= _LOOKS_AFTER_S)
@@ -290,10 +309,40 @@ class Watchdog:
             step=doing.step + 1,
             doing=_describe(doing),
             waits_for=doing.waits_for if isinstance(what, str) else seen.waits_for(what),
-            overdue=self._waited_s > self._deadlines.limit_s(doing.kind),
+            overdue=self._is_late(doing) and not self._arrivals.num_bytes,
             beat=self._beat,
             process=os.getpid(),
             host=self._host,
+        )
+
+    def _is_late(self, doing: _Doing) -> bool:
+        return self._waited_s > self._deadlines.limit_s(doing.kind)
+
+    def _count_arrivals(self) -> None:
+        if self._waited_s < _LOOKS_AFTER_S:
+            self._arrivals.clear()
+            return
+        heartbeat_bytes = 0 if self._exchange is None else self._exchange.received_bytes
+        self._arrivals.update(self._waited_s, heartbeat_bytes=heartbeat_bytes)
+
+    def _name_slow_link(
+        self, mine: Heartbeat, heartbeats: dict[int, Heartbeat], elapsed_s: float
+    ) -> None:
+        """Say that messages arrive, but later than ever: once, and again after a minute of it."""
+        self._slow_s += elapsed_s
+        if not mine.waits_for or self._slow_s < _SAYS_AGAIN_S:
+            return
+        self._slow_s = 0.0
+        hosts = {heartbeats[rank].host for rank in mine.waits_for if rank in heartbeats}
+        logger.warning(
+            "rank %d has waited %.1f s for rank %s, and its messages still arrive, at %.3g MB/s: "
+            "the link from %s to %s is slow, training continues",
+            mine.rank,
+            self._waited_s,
+            ", ".join(map(str, mine.waits_for)),
+            self._arrivals.bytes_per_s / 1e6,
+            ", ".join(sorted(hosts - {mine.host})) or "its host",
+            mine.host,
         )
 
     def _look(self, mine: Heartbeat, elapsed_s: float) -> None:
@@ -311,6 +360,8 @@ class Watchdog:
                 heartbeat.beat,
                 silent_s + elapsed_s if beat == heartbeat.beat else 0.0,
             )
+        if self._arrivals.num_bytes and self._is_late(self._doing):
+            self._name_slow_link(mine, heartbeats, elapsed_s)
         if not mine.overdue:
             return
         # Only of ranks with a heartbeat: a rank that ends in order removes its own.
@@ -322,6 +373,8 @@ class Watchdog:
         }
         heartbeats[mine.rank] = mine
         verdict = find_culprit(heartbeats, start=mine.rank, stale=stale - {mine.rank})
+        if verdict is not None and verdict.rank in far and not self._arrivals.is_answered:
+            verdict = cut_off(verdict, mine.rank)
         if verdict is not None and verdict == self._suspect and self._end is not None:
             message = explain(verdict, heartbeats, stale=stale - {mine.rank})
             self._end(self._judge(verdict, heartbeats[verdict.rank], message))
