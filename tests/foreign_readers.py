@@ -128,6 +128,7 @@ def _heartbeat(folder: Path) -> None:
             process=1,
             host="a",
         ),
+        num_ranks=3,
     )
 
 

@@ -12,8 +12,9 @@ from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.propose.trained_part import TrainedPart
 from jaxpipe.schedule import Remat
 from jaxpipe.simulate import Conditions
-from jaxpipe.topo import THIS_MACHINE, Cluster
+from jaxpipe.topo import Cluster
 from jaxpipe.topo.gpu import Precision
+from jaxpipe.topo.this_machine import is_this_machine
 
 
 def conditions_of(
@@ -67,7 +68,7 @@ def costs_of(
         overheads=known.overheads(
             chunk_bytes=config.comm.chunk_bytes if chunk_bytes is None else chunk_bytes,
             # What was fitted to messages between regions does not hold inside a machine.
-            ideal=paced.ideal or known.cluster.name == THIS_MACHINE,
+            ideal=paced.ideal or is_this_machine(known.cluster.name),
             keep_warm=config.run.keep_warm,
         ),
         recomputes=remat is Remat.FULL,

@@ -22,7 +22,8 @@ from jaxpipe.profile.profile_task import ProfileTask
 from jaxpipe.propose.conditions import trained_model
 from jaxpipe.runtime.process.user_cache import user_cache
 from jaxpipe.schedule import Remat
-from jaxpipe.topo import THIS_MACHINE, Cluster
+from jaxpipe.topo import Cluster
+from jaxpipe.topo.this_machine import is_this_machine
 
 _MICROBATCHES = (1, 2, 4)
 _MOST_SECONDS = 20.0
@@ -56,7 +57,7 @@ def machine_costs(
     how = "kept" if speed is not None else "measured now, and kept"
     say = observe or (lambda _: None)
     speed = speed or measured_speed(environment=environment, observe=say)
-    if cluster.name == THIS_MACHINE:
+    if is_this_machine(cluster.name):
         profile, source = _profile(config, speed, environment, observe)
         if profile is not None and (path := _written(profile, environment)) is not None:
             line = f"layers take the seconds measured on this machine ({source})"

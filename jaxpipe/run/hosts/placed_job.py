@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
+from jaxpipe.run.hosts.mpi_ways import EXPORTED
 from jaxpipe.run.train_request import ENTRY, TrainRequest
 from jaxpipe.runtime.process.job_folder import job_folder
 from jaxpipe.runtime.process.mpirun import (
@@ -36,9 +38,6 @@ _SIGN = ("sleep", "0.5")
 """Not `true`: `mpirun` (Open MPI 5.0) misses the end of a process that ends at once in 8 to 28 % of
 the starts on another host (measured, 25 each), and waits for ever; of this one in none of 50."""
 _SECONDS_TO_DIE = 10.0
-_INTERFACE_SETTINGS = ("OMPI_MCA_btl_tcp_if_include", "PRTE_MCA_prte_if_include")
-"""Of the messages between ranks, and of those that start them. Left to itself, Open MPI connects
-hosts by any two interfaces, such as two `docker0` with the same address, each on its own host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,10 @@ class Starter:
         number, name = tempfile.mkstemp(dir=self.folder, prefix="hosts-")
         with os.fdopen(number, "w") as file:
             file.writelines(f"{host}\n" for host in hosts)
-        return launch_command(find_mpirun(), num_ranks=len(hosts), hosts=Path(name))
+        exported = tuple(name for name in EXPORTED if name in self.environment)
+        return launch_command(
+            find_mpirun(), num_ranks=len(hosts), hosts=Path(name), exported=exported
+        )
 
     def run_ranks(
         self,
@@ -80,14 +82,13 @@ class Starter:
 
 
 @contextmanager
-def starter(*, interface: str | None = None) -> Iterator[Starter]:
+def starter(settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[Starter]:
     """Yield what starts processes; its files are removed after the block.
 
-    MPI uses the interfaces with these names or networks, by default all that it finds.
+    MPI has these settings (`mpi_ways`) in addition to those of the environment.
     """
     with tempfile.TemporaryDirectory(prefix="jaxpipe-hosts-") as name, job_folder() as environment:
-        interfaces = {} if interface is None else dict.fromkeys(_INTERFACE_SETTINGS, interface)
-        yield Starter(folder=Path(name), environment={**environment, **interfaces})
+        yield Starter(folder=Path(name), environment={**environment, **settings})
 
 
 class SignOfLife:

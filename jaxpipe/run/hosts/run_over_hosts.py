@@ -20,13 +20,14 @@ from jaxpipe.run.hosts.join_words import (
     write_join_file,
 )
 from jaxpipe.run.hosts.joining import Joining
+from jaxpipe.run.hosts.mpi_ways import mpi_ways
 from jaxpipe.run.hosts.placed_job import starter
 from jaxpipe.run.supervise.planner import Planner
 from jaxpipe.run.supervise.supervisor import Run, supervise
 from jaxpipe.run.train_request import TrainRequest
 from jaxpipe.runtime.run_config import ComputeKind, Survival
 from jaxpipe.topo import Cluster
-from jaxpipe.topo.route import Route, networks_of, routes_to
+from jaxpipe.topo.route import Route, routes_to
 
 _MOST_PORT = 65535
 
@@ -54,14 +55,13 @@ def run_over_hosts(request: HostsRequest, *, show: Callable[[str], object]) -> i
     plan, folder = planner.configured(), Path(config.run.folder)
     routes = ways_from_here(plan.cluster)
     addresses, port = listen_addresses(request.listen, routes)
-    interface = config.run.interface or ",".join(networks_of(routes)) or None
-    with locked(folder, beats=False) as lock, starter(interface=interface) as start:
+    ways = mpi_ways(config.run.interface, routes)
+    with locked(folder, beats=False) as lock, starter(dict(ways.settings)) as start:
         start.command(plan.hosts)  # or says what lacks
         key = new_key()
         with closing(_desk(key, addresses=addresses, port=port)) as desk:
             lines = _invite(folder, key, addresses, port=desk.port)
-            uses = interface or "any interface: no way to the other hosts is known"
-            show(f"{plan}\n{lines}; MPI uses {uses}")
+            show(f"{plan}\n{lines}; MPI uses {ways.text}")
             joining = Joining(
                 answer_s=config.run.answer_s,
                 desk=desk,

@@ -313,12 +313,18 @@ def _begin_child(deadly: int) -> None:
 
 
 def launch_command(
-    mpirun: str, *, num_ranks: int, survives: bool = False, hosts: Path | None = None
+    mpirun: str,
+    *,
+    num_ranks: int,
+    survives: bool = False,
+    hosts: Path | None = None,
+    exported: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Return the command that starts `num_ranks` ranks, without their program.
 
-    They start on this host, or each on the host in its line of the file `hosts`, over ssh. Ranks
-    pin themselves (`affinity.pin`), in the same way with Open MPI and MPICH.
+    They start on this host, or each on the host in its line of the file `hosts`, over ssh, with the
+    `exported` variables of the environment. Ranks pin themselves (`affinity.pin`), in the same way
+    with Open MPI and MPICH.
 
     Raises:
         ConfigError: ranks should survive the loss of others, or start on other hosts, and this is
@@ -340,8 +346,8 @@ def launch_command(
     placed = ("--oversubscribe",)
     if hosts is not None:
         # Other hosts get the settings of memory, as this one does.
-        exported = (word for name in MEMORY_SETTINGS for word in ("-x", name))
-        placed = ("--hostfile", str(hosts), "--map-by", "seq:oversubscribe", *exported)
+        words = (word for name in (*MEMORY_SETTINGS, *exported) for word in ("-x", name))
+        placed = ("--hostfile", str(hosts), "--map-by", "seq:oversubscribe", *words)
     return (mpirun, *as_root, *with_ft, "-n", str(num_ranks), *placed, "--bind-to", "none")
 
 

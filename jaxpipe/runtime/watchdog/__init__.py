@@ -6,7 +6,8 @@
                        │
                        └ overdue: read all heartbeats ──► find_culprit ──► cause.json, end the job
 
-- `watchdog`: the thread of one rank, and the deadlines that it learns
+- `watchdog`: the thread of one rank; `deadlines`: how long its instructions may take
+- `connections`: whether messages arrive while a rank waits, by the counts of the kernel
 - `heartbeat`: the file of one rank, `culprit`: the rank at the end of the chain of waits
 - `cause`: why the run has ended, for the terminal and for `jaxpipe run`
 - `heartbeat_exchange`: both as messages, between ranks that share no folder
@@ -26,13 +27,14 @@ from jaxpipe.runtime.watchdog.cause import (
     write_cause,
 )
 from jaxpipe.runtime.watchdog.culprit import Verdict, explain, find_culprit
+from jaxpipe.runtime.watchdog.deadlines import Deadlines
 from jaxpipe.runtime.watchdog.heartbeat import (
     Heartbeat,
     clear_heartbeats,
     have_begun,
     read_heartbeats,
 )
-from jaxpipe.runtime.watchdog.watchdog import Deadlines, Seen, Watchdog
+from jaxpipe.runtime.watchdog.watchdog import Seen, Watchdog
 
 __all__ = [
     "Cause",

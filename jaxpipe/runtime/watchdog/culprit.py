@@ -107,6 +107,26 @@ def explain(verdict: Verdict, heartbeats: Mapping[int, Heartbeat], *, stale: Set
     return f"{problem}; {' waits for '.join(f'rank {rank}' for rank in verdict.chain)}"
 
 
+def explain_late(mine: Heartbeat, heartbeats: Mapping[int, Heartbeat], *, waited_s: float) -> str:
+    """Return for whom a rank has waited whose messages still arrive, and between which hosts.
+
+    >>> mine, other = (
+    ...     Heartbeat(rank=rank, stage=0, step=1, doing="receive", waits_for=(1 - rank,),
+    ...               overdue=False, beat=0, process=1, host=f"node-{rank}")
+    ...     for rank in (0, 1)
+    ... )
+    >>> explain_late(mine, {1: other}, waited_s=2.5)
+    'rank 0 has waited 2.5 s for rank 1, whose messages still arrive from node-1 on node-0'
+    """
+    ranks = ", ".join(map(str, mine.waits_for))
+    hosts = {heartbeats[rank].host for rank in mine.waits_for if rank in heartbeats}
+    origin = ", ".join(sorted(hosts - {mine.host})) or mine.host
+    return (
+        f"rank {mine.rank} has waited {waited_s:.1f} s for rank {ranks}, whose messages still "
+        f"arrive from {origin} on {mine.host}"
+    )
+
+
 def _ends(verdict: Verdict, heartbeats: Mapping[int, Heartbeat]) -> tuple[int, ...]:
     """Return the ranks whose messages are lost: of a pipeline two, of an all-reduce all of it."""
     cycle = set(verdict.chain[verdict.chain.index(verdict.rank) :])

@@ -12,9 +12,9 @@ import msgspec
 
 from jaxpipe.foreign_file import read_json
 
-_NUM_BYTES = 512
-"""Longer than any heartbeat; JSON allows blanks at its end."""
-_MOST_BYTES = 4096
+_NUM_BYTES, _BYTES_OF_RANK = 512, 7
+"""Of its fields, and of a rank and a comma: it may name all ranks as those that it waits for."""
+_MOST_BYTES = 2**20
 """Of a file that may be another version's."""
 
 
@@ -46,15 +46,24 @@ def heartbeat_file(folder: Path, rank: int) -> Path:
     return folder / "watch" / f"rank-{rank}.json"
 
 
-def write_heartbeat(path: Path, heartbeat: Heartbeat) -> None:
-    """Overwrite the heartbeat, or create it.
+def most_bytes(num_ranks: int) -> int:
+    """Return the length of the longest heartbeat of a run.
+
+    >>> most_bytes(2)
+    526
+    """
+    return _NUM_BYTES + _BYTES_OF_RANK * num_ranks
+
+
+def write_heartbeat(path: Path, heartbeat: Heartbeat, *, num_ranks: int) -> None:
+    """Overwrite the heartbeat, or create it; JSON allows blanks at its end.
 
     Raises:
         OSError: it cannot be written.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
-        os.pwrite(descriptor, msgspec.json.encode(heartbeat)[:_NUM_BYTES].ljust(_NUM_BYTES), 0)
+        os.pwrite(descriptor, msgspec.json.encode(heartbeat).ljust(most_bytes(num_ranks)), 0)
     finally:
         os.close(descriptor)
 

@@ -24,11 +24,10 @@ import numpy as np
 from jaxpipe.comm import CONTROL_TAG, Receiving, Sending, Transport
 from jaxpipe.errors import DeadlineError, RunError
 from jaxpipe.runtime.watchdog.cause import Cause
-from jaxpipe.runtime.watchdog.heartbeat import Heartbeat
+from jaxpipe.runtime.watchdog.heartbeat import Heartbeat, most_bytes
 
-_NUM_BYTES = 1024
-_BYTES_OF_RANK = 7
-"""Of its number and a comma in JSON: a heartbeat may name all ranks as those it waits for."""
+_NUM_BYTES = 512
+"""Of a message, beside a heartbeat: for the words of a cause."""
 _CALM_TICKS = 3
 _SECONDS_TO_TELL = 0.3
 _SECONDS_TO_END = 10.0
@@ -60,7 +59,7 @@ class HeartbeatExchange:
         self._heartbeats: dict[int, Heartbeat] = {}
         self._lock = Lock()
         self._num_ticks = 0
-        self._num_bytes = _NUM_BYTES + _BYTES_OF_RANK * transport.num_ranks
+        self._num_bytes = _NUM_BYTES + most_bytes(transport.num_ranks)
         self._num_received = 0
         self._sendings: dict[int, Sending | None] = dict.fromkeys(others)
         self._receivings = {rank: self._post(rank) for rank in self._sendings}

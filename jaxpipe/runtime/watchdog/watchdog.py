@@ -13,7 +13,6 @@ import logging
 import os
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,8 @@ from typing import Protocol, runtime_checkable
 
 from jaxpipe.runtime.watchdog.cause import Cause, CauseKind, write_cause
 from jaxpipe.runtime.watchdog.connections import Arrivals
-from jaxpipe.runtime.watchdog.culprit import Verdict, cut_off, explain, find_culprit
+from jaxpipe.runtime.watchdog.culprit import Verdict, cut_off, explain, explain_late, find_culprit
+from jaxpipe.runtime.watchdog.deadlines import Deadlines
 from jaxpipe.runtime.watchdog.heartbeat import (
     Heartbeat,
     heartbeat_file,
@@ -46,51 +46,6 @@ _MARGIN_BYTES = 2048
 """For each rank: its heartbeat that is on its way, the headers of others, bytes that keep warm."""
 _SAYS_AGAIN_S = 60.0
 """Between two lines about a slow link, in seconds of waits."""
-
-_LEARNED_FROM = 10
-_WINDOW = 512
-_DEADLINE_FACTOR = 5.0
-
-
-class Deadlines:
-    """Deadlines by kind of instruction, learned: five times the 99th percentile of its durations.
-
-    At least `least_s`, and `unlearned_s` until a kind has been seen ten times. The latest 512
-    durations of a kind count. What is outside of the program, of no kind, has `phase_s`, by default
-    as long as `unlearned_s`.
-
-    >>> deadlines = Deadlines(least_s=2.5, unlearned_s=120.0)
-    >>> deadlines.limit_s("receive")
-    120.0
-    >>> for _ in range(99):
-    ...     deadlines.add("receive", 0.01)
-    >>> deadlines.limit_s("receive")
-    2.5
-    >>> deadlines.add("receive", 4.0)
-    >>> deadlines.limit_s("receive")
-    20.0
-    """
-
-    def __init__(self, *, least_s: float, unlearned_s: float, phase_s: float | None = None) -> None:
-        self._least_s = least_s
-        self._phase_s = unlearned_s if phase_s is None else phase_s
-        self._unlearned_s = unlearned_s
-        self._durations: dict[Hashable, deque[float]] = {}
-
-    def add(self, kind: Hashable, duration_s: float) -> None:
-        """Learn from the duration of an instruction that has ended."""
-        self._durations.setdefault(kind, deque(maxlen=_WINDOW)).append(duration_s)
-
-    def limit_s(self, kind: Hashable) -> float:
-        """Return the deadline of a kind; any thread may call this."""
-        if kind is None:
-            return self._phase_s
-        # A copy: the thread that trains may append meanwhile.
-        durations = sorted(self._durations.get(kind, deque()).copy())
-        if len(durations) < _LEARNED_FROM:
-            return self._unlearned_s
-        percentile = durations[int(0.99 * len(durations))]
-        return max(self._least_s, min(_DEADLINE_FACTOR * percentile, self._unlearned_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +189,7 @@ class Watchdog:
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)
         first = self._heartbeat(self._doing)
-        write_heartbeat(self._file, first)
+        write_heartbeat(self._file, first, num_ranks=self._seen.num_ranks)
         if self._meet is not None:
             self._exchange = self._meet()
             self._exchange.tick(first, waits=True)
@@ -291,7 +246,7 @@ class Watchdog:
         if self._exchange is not None:
             self._exchange.tick(mine, waits=self._waited_s >= _LOOKS_AFTER_S)
         try:
-            write_heartbeat(self._file, mine)
+            write_heartbeat(self._file, mine, num_ranks=self._seen.num_ranks)
         except OSError:
             return  # without the folder, no rank can be judged
         # Reading the files of all ranks at every tick would load a shared file system.
@@ -333,17 +288,9 @@ class Watchdog:
         if not mine.waits_for or self._slow_s < _SAYS_AGAIN_S:
             return
         self._slow_s = 0.0
-        hosts = {heartbeats[rank].host for rank in mine.waits_for if rank in heartbeats}
-        logger.warning(
-            "rank %d has waited %.1f s for rank %s, and its messages still arrive, at %.3g MB/s: "
-            "the link from %s to %s is slow, training continues",
-            mine.rank,
-            self._waited_s,
-            ", ".join(map(str, mine.waits_for)),
-            self._arrivals.bytes_per_s / 1e6,
-            ", ".join(sorted(hosts - {mine.host})) or "its host",
-            mine.host,
-        )
+        late = explain_late(mine, heartbeats, waited_s=self._waited_s)
+        rate = f"{self._arrivals.bytes_per_s / 1e6:.3g} MB/s"
+        logger.warning("%s at %s: the link is slow, training continues", late, rate)
 
     def _look(self, mine: Heartbeat, elapsed_s: float) -> None:
         """Look for the rank that the others wait for.

@@ -45,6 +45,7 @@ def tell(folder: Path, process: int, *, host: str) -> None:
             process=process,
             host=host,
         ),
+        num_ranks=3,
     )
 
 

@@ -101,6 +101,23 @@ def test_a_link_that_is_cut_is_no_fault_of_a_rank(tmp_path: Path) -> None:
     assert cause.message.startswith("messages do not arrive between rank 0 on ")
 
 
+@pytest.mark.parametrize("num_ranks", [2, 60, 600, 20_000])
+def test_a_heartbeat_that_names_all_ranks_is_read(tmp_path: Path, num_ranks: int) -> None:
+    """A rank in the last all-reduce of a step waits for all others, of a large run too."""
+    others = tuple(range(1, num_ranks))
+    seen = Seen(rank=0, stage=0, num_ranks=num_ranks, folder=tmp_path, waits_for=always(others))
+    watch = Watchdog(seen, Deadlines(least_s=9.0, unlearned_s=9.0), end=lambda _: None)
+    watch.at(receive(1, 0, 3))
+    file = heartbeat_file(tmp_path, 0)
+    file.parent.mkdir()
+    sizes: set[int] = set()
+    for _ in range(3):
+        watch._tick(0.2)  # pyright: ignore[reportPrivateUsage]
+        sizes.add(file.stat().st_size)
+        assert read_heartbeats(tmp_path, range(1))[0].waits_for == others
+    assert len(sizes) == 1, "always the same length"
+
+
 def test_a_heartbeat_may_disappear_between_two_ticks(tmp_path: Path) -> None:
     causes: Queue[Cause] = Queue()
     seen = Seen(rank=1, stage=1, num_ranks=2, folder=tmp_path, waits_for=always((0,)))
@@ -110,7 +127,7 @@ def test_a_heartbeat_may_disappear_between_two_ticks(tmp_path: Path) -> None:
     beat = theirs._heartbeat(theirs._doing)  # pyright: ignore[reportPrivateUsage]
     file = heartbeat_file(tmp_path, 0)
     file.parent.mkdir()
-    write_heartbeat(file, beat)
+    write_heartbeat(file, beat, num_ranks=2)
 
     def tick() -> None:
         watch._tick(0.4)  # pyright: ignore[reportPrivateUsage]
@@ -120,7 +137,7 @@ def test_a_heartbeat_may_disappear_between_two_ticks(tmp_path: Path) -> None:
     file.unlink()
     tick()
     assert causes.empty()
-    write_heartbeat(file, beat)
+    write_heartbeat(file, beat, num_ranks=2)
     tick()
     tick()
     assert causes.get_nowait().kind is CauseKind.STOPPED
