@@ -26,7 +26,7 @@ from jaxpipe.chaos.harness.trial import Case, Family, Setup, expect, one_by_one
 from jaxpipe.plan import Pipeline, Plan, read_resolved_plan, write_plan
 from jaxpipe.plan.sync import with_island_trees
 from jaxpipe.run.folder.prepare_run import PLAN_FILE
-from jaxpipe.runtime.process.mpirun import launched_rank
+from jaxpipe.runtime.process.launched_rank import launched_rank
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.topo import load
 

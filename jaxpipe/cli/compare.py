@@ -74,10 +74,10 @@ def _be_rank(name: str, config: "Config", out: Path, executor: "Executor") -> in
     from jaxpipe.runtime.process.affinity import pin
     from jaxpipe.runtime.process.compile_cache import use_compile_cache
     from jaxpipe.runtime.process.gpu_assignment import take_devices
-    from jaxpipe.runtime.process.mpirun import check_launched_rank, launched_rank
+    from jaxpipe.runtime.process.launched_rank import check_launched_rank, rank_here
     from jaxpipe.runtime.process.process_signals import die_with_parent
 
-    here = launched_rank(os.environ)
+    here = rank_here(os.environ)
     if here is None:
         raise ConfigError(
             "`--rank-of` is for ranks that an MPI has started; leave it out, or use mpirun"
@@ -156,9 +156,10 @@ def _compare(
     from jaxpipe.run.terminal.console import console
     from jaxpipe.run.terminal.rank_progress import shown_ranks
     from jaxpipe.runtime.metrics.run_truth import truth_of
-    from jaxpipe.runtime.process.mpirun import launch, launched_rank
+    from jaxpipe.runtime.process.launched_rank import rank_here
+    from jaxpipe.runtime.process.mpirun import launch
 
-    if launched_rank(os.environ) is not None:
+    if rank_here(os.environ) is not None:
         raise ConfigError(
             "`jaxpipe compare` starts its own ranks, one system after the other: leave out mpirun"
         )

@@ -10,7 +10,7 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.run.terminal.console import console
 from jaxpipe.runtime.process.affinity import pin
 from jaxpipe.runtime.process.gpu_assignment import take_devices
-from jaxpipe.runtime.process.mpirun import LaunchedRank, launched_rank
+from jaxpipe.runtime.process.launched_rank import LaunchedRank, rank_here
 from jaxpipe.runtime.process.process_signals import die_with_parent
 from jaxpipe.topo.host_tcp import read_tcp_settings
 
@@ -33,7 +33,7 @@ def doctor(*, folder: Path = Path("."), seconds: float = 60.0, cluster: str | No
     from jaxpipe.doctor import Health, judge_disk, judge_links_of, judge_ways_to, say_hello
 
     described = None if cluster is None else _cluster(cluster)
-    here = launched_rank(os.environ)
+    here = rank_here(os.environ)
     if here is None:
         findings = say_hello(timeout_s=seconds)
     else:

@@ -22,7 +22,7 @@ from jaxpipe.cli.command_table import COMMANDS, TOPICS, Command, CommandGroup
 from jaxpipe.cli.parse import parse
 from jaxpipe.cli.versions import version_line
 from jaxpipe.errors import ConfigError, RunError, UserError, printable
-from jaxpipe.runtime.process.mpirun import launched_rank
+from jaxpipe.runtime.process.launched_rank import launched_rank
 
 _DESCRIPTION = "Train large models in JAX on the GPUs you can get: pipelines of MPI ranks, placed."
 _SECONDS_TO_BE_ENDED = 10.0  # more than rank 0 needs to print, and the launcher to end the others

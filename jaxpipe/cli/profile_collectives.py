@@ -15,14 +15,14 @@ from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.errors import ConfigError
 from jaxpipe.run.folder.output_files import check_output
 from jaxpipe.run.terminal.console import console
-from jaxpipe.runtime.process.mpirun import launched_rank
+from jaxpipe.runtime.process.launched_rank import rank_here
 
 _LEAST_MIB, _MOST_MIB = 4, 256
 
 
 def profile_collectives(out: Path | None, *, largest_mib: int, repeats: int) -> int:
     """Measure, and let rank 0 write the profile and print it."""
-    here = launched_rank(os.environ)
+    here = rank_here(os.environ)
     if here is None or here.num_ranks < 2:
         raise ConfigError(
             "`--collectives` are measured between ranks, at least two: mpirun -n 4 jaxpipe profile "

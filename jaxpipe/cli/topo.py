@@ -16,7 +16,7 @@ from jaxpipe.pictures.cluster_map import draw_map
 from jaxpipe.pictures.cluster_picture import draw_picture
 from jaxpipe.run.folder.output_files import check_output, check_output_folder, check_picture
 from jaxpipe.run.terminal.console import console
-from jaxpipe.runtime.process.mpirun import launched_rank
+from jaxpipe.runtime.process.launched_rank import rank_here
 from jaxpipe.topo.draw_cluster import draw_cluster
 from jaxpipe.topo.hostfile import mpich_hostfile, openmpi_hostfile, openmpi_rankfile
 from jaxpipe.topo.probe.measurements import ProbeSettings, advice_of, cluster_of, spread_of
@@ -215,7 +215,7 @@ def probe(
     """
     from jaxpipe.topo.probe.measure import measure  # it imports mpi4py
 
-    here = launched_rank(os.environ)
+    here = rank_here(os.environ)
     if here is None or here.rank == 0:  # only rank 0 writes
         check_output("--out", out)
     with _users_mistakes():

@@ -16,7 +16,7 @@ import tyro
 from jaxpipe.cli.main import with_exit_code
 from jaxpipe.errors import ConfigError, RunError
 from jaxpipe.run.terminal.console import set_words
-from jaxpipe.runtime.process.mpirun import launched_rank
+from jaxpipe.runtime.process.launched_rank import launched_rank
 from jaxpipe.runtime.run_config import AllowedChange, ComputeKind, TransportKind
 
 if TYPE_CHECKING:  # it imports plans, which `--help` can do without

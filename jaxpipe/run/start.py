@@ -36,14 +36,9 @@ from jaxpipe.run.terminal.console import console, errors, next_line
 from jaxpipe.run.terminal.rank_progress import shown_ranks
 from jaxpipe.run.train_request import ENTRY, TrainRequest
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
-from jaxpipe.runtime.process.exit_cause import find_exit_cause
-from jaxpipe.runtime.process.mpirun import (
-    STOP_EXIT_CODES,
-    find_mpirun,
-    launch,
-    launch_command,
-    launched_rank,
-)
+from jaxpipe.runtime.process.exit_cause import find_exit_cause, lack_of_shared_memory
+from jaxpipe.runtime.process.launched_rank import rank_here
+from jaxpipe.runtime.process.mpirun import STOP_EXIT_CODES, find_mpirun, launch, launch_command
 from jaxpipe.runtime.process.process_signals import not_suspended
 from jaxpipe.runtime.process.tee import Output
 from jaxpipe.runtime.run_config import ComputeKind, Survival
@@ -65,7 +60,7 @@ def start_training(request: TrainRequest) -> int:
         UserError: the input is wrong.
         RunError: the run has failed.
     """
-    here = launched_rank(os.environ)
+    here = rank_here(os.environ)
     # Once for a run: neither by ranks that a launcher of ours has started, nor by all others.
     is_first = request.plan is None and (here is None or here.rank == 0)
     is_first &= not request.is_supervised  # its supervisor has said so
@@ -258,6 +253,8 @@ def _write_cause_if_killed(folder: Path, plan: Plan, *, code: int, output: str) 
         message, rank = f"{death}", death.rank
         if rank is not None and rank < plan.num_ranks:
             stage = plan.stages(rank)[0]
+    if (death is None or death.may_lack_memory) and (lack := lack_of_shared_memory()):
+        message += f"; {lack}"
     cause = Cause(kind=CauseKind.KILLED, message=message, rank=rank, stage=stage)
     if write_cause(folder, cause):
         errors.print(f"jaxpipe: {cause}", markup=False)

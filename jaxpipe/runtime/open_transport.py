@@ -1,6 +1,7 @@
 """Open the transport that the configuration selects."""
 
 import logging
+import os
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -8,6 +9,7 @@ from jaxpipe.comm import LocalWorld, ShapedTransport, Transport, first_text
 from jaxpipe.comm.nccl import NcclBinding, NcclTransport, local_binding
 from jaxpipe.comm.tags import GATHER_TAG
 from jaxpipe.plan import Plan
+from jaxpipe.runtime.process.launched_rank import check_number_of_ranks, launched_rank
 from jaxpipe.runtime.run_config import RunConfig, Survival, TransportKind
 from jaxpipe.topo import Cluster
 
@@ -96,6 +98,9 @@ def open_base(run: RunConfig, *, is_launched: bool) -> Transport:
     """Return the MPI transport of this rank, or that of the only rank if no MPI has started it.
 
     With `run.survive = "shrink"`, the transport can shrink when a rank is lost.
+
+    Raises:
+        ConfigError: MPI has found other ranks than the launcher has started.
     """
     # Imported below, and only if needed: without a launcher there may be no MPI to load.
     if not is_launched:
@@ -103,7 +108,9 @@ def open_base(run: RunConfig, *, is_launched: bool) -> Transport:
     from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 
     survives = run.survive is Survival.SHRINK
-    return MpiTransport(survives=survives, keep_warm=run.keep_warm)
+    transport = MpiTransport(survives=survives, keep_warm=run.keep_warm)
+    check_number_of_ranks(launched_rank(os.environ), num_found=transport.num_ranks)
+    return transport
 
 
 def _with_nccl(

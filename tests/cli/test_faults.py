@@ -13,7 +13,7 @@ import pytest
 
 from jaxpipe.runtime.checkpoint import newest_valid
 from jaxpipe.runtime.metrics.records import read_metrics
-from jaxpipe.runtime.process.mpirun import launched_rank
+from jaxpipe.runtime.process.launched_rank import launched_rank
 from jaxpipe.runtime.watchdog import CauseKind, read_cause
 from tests.cli.conftest import WriteConfig
 from tests.helpers import mpi_command, mpi_environment

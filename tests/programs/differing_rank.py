@@ -5,7 +5,7 @@ import sys
 from importlib import metadata
 
 from jaxpipe.cli.main import main
-from jaxpipe.runtime.process.mpirun import launched_rank
+from jaxpipe.runtime.process.launched_rank import launched_rank
 
 _version = metadata.version
 

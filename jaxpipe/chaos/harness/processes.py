@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from jaxpipe.errors import ConfigError, RunError
-from jaxpipe.runtime.process.mpirun import launched_rank
+from jaxpipe.runtime.process.launched_rank import launched_rank
 
 try:
     import psutil

@@ -37,7 +37,7 @@ from jaxpipe.runtime.checkpoint.own_disks.available import (
 from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
 from jaxpipe.runtime.checkpoint.own_disks.find_disks import find_disks
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
-from jaxpipe.runtime.process.mpirun import LaunchedRank, check_launched_rank
+from jaxpipe.runtime.process.launched_rank import LaunchedRank, check_launched_rank
 from jaxpipe.runtime.run_config import ComputeKind, TransportKind
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.catalogue import parse_cluster

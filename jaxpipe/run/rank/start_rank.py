@@ -17,7 +17,7 @@ from jaxpipe.run.train_request import TrainRequest, load_hooks
 from jaxpipe.runtime.process.affinity import pin
 from jaxpipe.runtime.process.compile_cache import use_compile_cache
 from jaxpipe.runtime.process.gpu_assignment import number_on_host, take_devices
-from jaxpipe.runtime.process.mpirun import LaunchedRank, check_launched_rank
+from jaxpipe.runtime.process.launched_rank import LaunchedRank, check_launched_rank
 from jaxpipe.runtime.process.process_signals import die_with_parent
 from jaxpipe.runtime.process.ulfm_support import check_survival
 from jaxpipe.runtime.rank_mesh import rank_mesh

@@ -1,6 +1,7 @@
 """The processes of a run: how `mpirun` starts them, and what each does before jax and MPI start.
 
 - `mpirun`: start the ranks, forward signals to them; `tee`: pass on their output
+- `launched_rank`: the rank of this process, as the launcher states it
 - `process_signals`: end a rank with its launcher, answer Ctrl-Z, and intercept a SIGTERM that Open
   MPI's `mpirun` would turn into a kill
 - `exit_cause`: the rank and the signal that a launcher reports; `ulfm`: the options for survival

@@ -12,9 +12,11 @@ The process that MPICH names is unreliable: it kills the other ranks with the sa
 six jobs whose rank 3 was killed, it named each of the four ranks in some.
 """
 
+import os
 import re
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 
 _OPEN_MPI = re.compile(
     r"noticed that process rank (?P<rank>\d+) with PID \d+ on node \S+ "
@@ -41,6 +43,35 @@ class ExitCause:
         name = names.get(self.signal, "unknown")
         subject = "a rank" if self.rank is None else "it"
         return f"{subject} was ended by signal {self.signal} ({name})"
+
+    @property
+    def may_lack_memory(self) -> bool:
+        """Whether the signal is that of memory that a file system could not give."""
+        return self.signal == signal.SIGBUS
+
+
+_SHARED_MEMORY = Path("/dev/shm")
+_LEAST_BYTES = 2**20
+"""Open MPI starts with 256 KiB, and not with 4 KiB (measured); its ranks take more as they talk."""
+
+
+def lack_of_shared_memory(folder: Path = _SHARED_MEMORY) -> str:
+    """Return a line on the room for memory that processes share, if it is too small; else "".
+
+    MPI and its launcher keep such memory there, and say nothing of it when they end.
+    """
+    try:
+        room = os.statvfs(folder)
+    except OSError:  # not Linux
+        return ""
+    size, free = room.f_frsize * room.f_blocks, room.f_frsize * room.f_bavail
+    if size <= 0 or free >= _LEAST_BYTES:
+        return ""
+    return (
+        f"{folder} has {free / 1024:,.0f} KiB free of {size / 1024:,.0f}, and MPI shares memory "
+        f"there: remove old files, or enlarge it (mount -o remount,size=1g {folder}; docker run "
+        "--shm-size=1g)"
+    )
 
 
 def find_exit_cause(output: str) -> ExitCause | None:

@@ -27,34 +27,6 @@ from jaxpipe.runtime.process.process_signals import (
 from jaxpipe.runtime.process.tee import Output, Tee
 from jaxpipe.runtime.process.ulfm_support import SURVIVAL_OPTIONS, cannot_survive
 
-_RANK_AND_SIZE = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchedRank:
-    """The rank of this process and the number of ranks, from the environment of the launcher."""
-
-    rank: int
-    num_ranks: int
-
-
-def launched_rank(environment: Mapping[str, str]) -> LaunchedRank | None:
-    """Return the rank of this process, before MPI starts; None if no launcher has started it.
-
-    >>> launched_rank({"PMI_RANK": "1", "PMI_SIZE": "4"})
-    LaunchedRank(rank=1, num_ranks=4)
-    >>> launched_rank({})
-    """
-    for rank, size in _RANK_AND_SIZE:
-        if rank in environment and size in environment:
-            return LaunchedRank(rank=int(environment[rank]), num_ranks=int(environment[size]))
-    return None
-
-
 MEMORY_SETTINGS = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296"
     ":glibc.malloc.trim_threshold=1099511627776"
@@ -68,19 +40,6 @@ returns 160 MiB in four arrays took 22 ms with the default and 11 ms without; th
 of a GPipe step went from 10.7 to 9.9 in one pair of runs. The price: the memory of a rank never
 shrinks below its peak.
 """
-
-
-def check_launched_rank(here: LaunchedRank | None, *, num_ranks: int) -> None:
-    """Check that the launcher has started the number of ranks that the plan has.
-
-    Raises:
-        ConfigError: it has not.
-    """
-    if here is not None and here.num_ranks != num_ranks:
-        raise ConfigError(
-            f"`plan` has {num_ranks} ranks, but {here.num_ranks} were started; use mpirun -n "
-            f"{num_ranks}"
-        )
 
 
 class Wish(Enum):

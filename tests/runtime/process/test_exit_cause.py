@@ -1,8 +1,11 @@
 """What both MPIs were recorded to say when a rank is killed, and what is made of it."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
-from jaxpipe.runtime.process.exit_cause import ExitCause, find_exit_cause
+from jaxpipe.runtime.process.exit_cause import ExitCause, find_exit_cause, lack_of_shared_memory
 
 OPEN_MPI = """compiling the stages ...
 --------------------------------------------------------------------------
@@ -50,6 +53,25 @@ MPICH_ERROR = """
 )
 def test_launchers_report_the_signal(output: str, death: ExitCause | None) -> None:
     assert find_exit_cause(output) == death
+
+
+@pytest.mark.parametrize(
+    ("free", "size", "is_named"),
+    [(0, 4096, True), (2**19, 2**30, True), (2**20, 2**26, False), (0, 0, False)],
+)
+def test_a_lack_of_shared_memory_is_named(
+    monkeypatch: pytest.MonkeyPatch, free: int, size: int, is_named: bool
+) -> None:
+    room = SimpleNamespace(f_frsize=1, f_blocks=size, f_bavail=free)
+    monkeypatch.setattr("os.statvfs", lambda _: room)
+    line = lack_of_shared_memory()
+    assert ("--shm-size=1g" in line) == is_named
+    assert (f"has {free / 1024:,.0f} KiB free of {size / 1024:,.0f}, " in line) == is_named
+
+
+def test_memory_that_cannot_be_given_is_a_signal_of_its_own() -> None:
+    assert [ExitCause(rank=0, signal=number).may_lack_memory for number in (7, 9)] == [True, False]
+    assert lack_of_shared_memory(Path("/no/such/folder")) == ""
 
 
 @pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (11, "SIGSEGV"), (127, "unknown")])

@@ -9,12 +9,14 @@ import psutil
 import pytest
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.runtime.process.mpirun import (
+from jaxpipe.runtime.process.launched_rank import (
     LaunchedRank,
     check_launched_rank,
-    launch_command,
+    check_number_of_ranks,
     launched_rank,
+    rank_here,
 )
+from jaxpipe.runtime.process.mpirun import launch_command
 from tests.helpers import mpi_command
 
 
@@ -41,12 +43,41 @@ def test_a_seat_must_fit_the_plan():
         check_launched_rank(LaunchedRank(rank=0, num_ranks=5), num_ranks=4)
 
 
+@pytest.mark.parametrize(
+    ("environment", "is_refused"),
+    [
+        ({}, False),
+        ({"SLURM_NTASKS": "4"}, False),  # inside of sbatch, where mpirun follows
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1"}, False),
+        ({"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4"}, True),
+        ({"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4", "PMIX_RANK": "2"}, False),
+        (
+            {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "PMI_RANK": "0", "PMI_SIZE": "2"},
+            False,
+        ),
+    ],
+)
+def test_tasks_of_srun_without_pmix_are_refused(environment: dict[str, str], is_refused: bool):
+    if not is_refused:
+        assert rank_here(environment) == launched_rank(environment)
+        return
+    with pytest.raises(ConfigError, match=r"`srun` has started 4 tasks without PMIx.*--mpi=pmix"):
+        rank_here(environment)
+
+
+def test_mpi_must_find_the_ranks_that_were_started():
+    check_number_of_ranks(None, num_found=1)
+    check_number_of_ranks(LaunchedRank(rank=0, num_ranks=4), num_found=4)
+    with pytest.raises(ConfigError, match=r"has started 4 ranks, MPI has found 1: "):
+        check_number_of_ranks(LaunchedRank(rank=0, num_ranks=4), num_found=1)
+
+
 @pytest.mark.mpi
 def test_the_command_that_starts_ranks_does_so():
     mpirun = mpi_command(1)[0]
     command = [*launch_command(mpirun, num_ranks=3), sys.executable, "-c"]
     code = (
-        "import os; from jaxpipe.runtime.process.mpirun import launched_rank; "
+        "import os; from jaxpipe.runtime.process.launched_rank import launched_rank; "
         "print(launched_rank(os.environ))"
     )
     output = subprocess.run([*command, code], capture_output=True, text=True, check=True).stdout
