@@ -105,7 +105,7 @@ class RunConfig:
     """Timeout of every wait within a step [s]."""
     startup_timeout_s: Annotated[float, _WAIT] = 900.0
     """Timeout of the wait for the slowest rank to start MPI, and then to compile its stages [s];
-    with `--hosts`, and a minute more, also of the time until a rank begins to train."""
+    with `--hosts`, and a minute more, of the start of MPI on all hosts."""
     answer_s: Annotated[float, _WAIT] = 15.0
     """Timeout of the answer of a host, on which `mpirun` starts a process over ssh [s]; with
     `--hosts` only."""

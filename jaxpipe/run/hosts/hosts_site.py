@@ -29,6 +29,7 @@ from jaxpipe.runtime.watchdog import (
     read_cause,
     write_cause,
 )
+from jaxpipe.runtime.watchdog.rank_start import has_started
 from jaxpipe.topo.route import routes_to
 
 _SECONDS_TO_JOIN_MPI = 60.0
@@ -185,10 +186,10 @@ class _Watch:
     def _is_overdue(self) -> bool:
         elapsed_s = time.monotonic() - self._since_s
         is_late = elapsed_s > self._begin_within_s and self._cause_s is None
-        return is_late and not have_begun(self._folder)
+        return is_late and not have_begun(self._folder) and not has_started(self._folder)
 
     def _write_not_begun(self) -> None:
-        """Write that no rank has begun: `mpirun` waits for them without end."""
+        """Write that MPI has not started: `mpirun` waits for its ranks without end."""
         here = self._site.here
         routes = routes_to(host for host in self._planned.used if host != here)
         ways = "; ".join(str(route) if route else f"{host}: none" for host, route in routes.items())

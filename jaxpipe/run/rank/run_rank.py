@@ -29,7 +29,7 @@ def run_rank(start: Start) -> int:
     transport = open_base(start.config.run, is_launched=start.is_launched)
     # Only a launcher of ours has resolved the plan before it starts ranks.
     has_launcher = start.is_launched and start.resolved is not None
-    if has_launcher:
+    if has_launcher or (start.is_launched and start.request.is_supervised):
         write_start(Path(start.config.run.folder), transport.rank, StartPhase.STARTED)
     with ExitStack() as held:
         received = start if start.resolved is not None else receive_plan(transport, start, held)

@@ -50,6 +50,15 @@ def write_start(folder: Path, rank: int, phase: StartPhase) -> None:
         write_at_once(_file(folder, rank), msgspec.json.encode(start))
 
 
+def has_started(folder: Path) -> bool:
+    """Return whether MPI has started, by a rank of the run in a folder: for all, or for none.
+
+    A barrier of all ranks ends its start. What follows has timeouts of its own.
+    """
+    files = _file(folder, 0).parent.glob("start-*.json")
+    return any(_is_over(_read(file)) for file in files)
+
+
 class StartDeadline:
     """Judges, in a launcher, whether all its ranks have started MPI in time.
 
@@ -79,7 +88,7 @@ class StartDeadline:
         if self._have_started or now_s - self._looked_s < _INTERVAL_S:
             return None
         self._looked_s = now_s
-        starts = {rank: _read(self._folder, rank) for rank in range(self._num_ranks)}
+        starts = {rank: _read(_file(self._folder, rank)) for rank in range(self._num_ranks)}
         states = {rank: _state(start) for rank, start in starts.items() if not _is_over(start)}
         if not states:
             self._have_started = True
@@ -123,9 +132,9 @@ def _state(start: RankStart | None) -> str:
     return _WAITS
 
 
-def _read(folder: Path, rank: int) -> RankStart | None:
+def _read(file: Path) -> RankStart | None:
     try:
-        return read_json(_file(folder, rank), RankStart, most_bytes=_MOST_BYTES)
+        return read_json(file, RankStart, most_bytes=_MOST_BYTES)
     except (OSError, ValueError):  # not there yet, or no rank's
         return None
 

@@ -22,7 +22,8 @@ from jaxpipe.run.supervise.supervisor import Run, supervise
 from jaxpipe.run.train_request import TrainRequest
 from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
 from jaxpipe.runtime.process.mpirun import Wish
-from jaxpipe.runtime.watchdog import Cause, CauseKind, mark_ended, write_cause
+from jaxpipe.runtime.watchdog import Cause, CauseKind, mark_ended, read_cause, write_cause
+from jaxpipe.runtime.watchdog.rank_start import StartPhase, write_start
 from jaxpipe.topo import subcluster
 from jaxpipe.topo.toml_text import toml_text
 from jaxpipe.topo.write import cluster_toml
@@ -63,6 +64,7 @@ class Theatre:
     absent: Sequence[str] = ()
     has_asked: bool = False
     begins: bool = True
+    starts_mpi: bool = False
 
     def run_ranks(
         self,
@@ -82,6 +84,8 @@ class Theatre:
         watch.mkdir(parents=True, exist_ok=True)
         if self.begins:
             (watch / "rank-0.json").touch()
+        if self.starts_mpi:
+            write_start(self.folder, 1, StartPhase.STARTED)
         self.requests += [JoinRequest(host=host, versions="1", nonce="n") for host in act.asks]
         self.wishes.append([poll(), poll()])
         if act.step is not None:
@@ -216,6 +220,19 @@ def test_ranks_that_never_begin_are_ended_with_the_ways_to_their_hosts(
         supervise(replace(run, max_restarts=0), resume=False)
     assert "no rank has begun within 0 s" in theatre.shown[0]
     assert "the ways from here-0 are here-1: none; if MPI takes others" in theatre.shown[0]
+
+
+def test_a_restore_may_take_longer_than_the_start_of_mpi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once MPI has started, what ranks wait for has timeouts of its own, in the ranks."""
+    monkeypatch.setattr(hosts_site, "_SECONDS_TO_JOIN_MPI", -900.0)
+    acts = [Act(step=STEPS, ends=True)]
+    answers = [("here-0", "here-1")]
+    theatre = Theatre(tmp_path / "run", acts, answers_by=answers, begins=False, starts_mpi=True)
+    assert play(tmp_path, theatre) == 0
+    assert theatre.wishes == [[None, None]]
+    assert read_cause(tmp_path / "run") is None
 
 
 def test_a_host_that_joined_and_is_lost_may_join_again(tmp_path: Path) -> None:

@@ -14,7 +14,13 @@ import pytest
 
 from jaxpipe.runtime.watchdog.cause import CauseKind
 from jaxpipe.runtime.watchdog.process_state import ProcessState, process_state
-from jaxpipe.runtime.watchdog.rank_start import RankStart, StartDeadline, StartPhase, write_start
+from jaxpipe.runtime.watchdog.rank_start import (
+    RankStart,
+    StartDeadline,
+    StartPhase,
+    has_started,
+    write_start,
+)
 
 TIMEOUT_S = 30.0
 
@@ -41,6 +47,25 @@ def comes_to(process: int, state: ProcessState) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+@pytest.mark.parametrize(
+    ("files", "is_over"),
+    [
+        ({}, False),
+        ({"start-0.json": StartPhase.STARTING_MPI}, False),
+        ({"start-0.json": StartPhase.STARTING_MPI, "start-12.json": StartPhase.STARTED}, True),
+        ({"rank-0.json": StartPhase.STARTED}, False),
+    ],
+)
+def test_mpi_has_started_for_all_ranks_once_it_has_for_one(
+    tmp_path: Path, files: dict[str, StartPhase], is_over: bool
+) -> None:
+    for name, phase in files.items():
+        write_start(tmp_path, 0, phase)
+        (tmp_path / "watch" / "start-0.json").rename(tmp_path / "watch" / "new")
+        (tmp_path / "watch" / "new").rename(tmp_path / "watch" / name)
+    assert has_started(tmp_path) == is_over
 
 
 def test_the_state_of_a_process_is_known(process: "subprocess.Popen[bytes]") -> None:
