@@ -1,0 +1,41 @@
+"""The costs that were measured on this machine count for it, with parameters too."""
+
+from pathlib import Path
+
+import pytest
+
+from jaxpipe.config import cluster_from, config_from
+from jaxpipe.plan.cost import Part, Profile
+from jaxpipe.profile.machine_speed import Speed
+from jaxpipe.propose import machine_costs as module
+from jaxpipe.propose.machine_costs import machine_costs
+from tests.runtime.training import tiny_tree
+
+PROFILE = Profile(
+    device="this machine",
+    flops_per_s=1e9,
+    microbatch=1,
+    activation_bytes=64,
+    embed=Part(),
+    layers=(Part(forward_s=1.0, backward_s=2.0),) * 3,
+    head=Part(),
+)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "is_here"),
+    [("this-machine", True), ("this-machine:devices=2", True), ("laptop", False)],
+)
+def test_a_kept_profile_counts_for_this_machine_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: str, is_here: bool
+) -> None:
+    monkeypatch.setattr(
+        module, "kept_speed", lambda _: Speed(flops_per_s=1e9, copy_bytes_per_s=1e9)
+    )
+    monkeypatch.setattr(module, "kept_profile", lambda *_: PROFILE)
+    plan = {"cluster": cluster, "stages": 1, "replicas": 1}
+    config = config_from(tiny_tree(tmp_path, tmp_path, plan=plan))
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    costs = list(machine_costs(config, cluster_from(config), environment=environment))
+    profiles = [costed.paced.profile is not None for costed, _ in costs]
+    assert profiles == ([True, False] if is_here else [False])
