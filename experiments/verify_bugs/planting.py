@@ -11,6 +11,7 @@ import jax
 
 from jaxpipe.runtime.stage.compile_once import CompileOnce
 from jaxpipe.runtime.stage.functions import StageFunctions
+from jaxpipe.runtime.stage.stage import traced_once
 
 Plant = Callable[[], list[Any]]
 """Returns the patches that plant an error."""
@@ -65,8 +66,10 @@ class _Overridden:
 def planted(bug: Bug) -> Iterator[None]:
     """Let the runtime have an error."""
     with ExitStack() as stack:
+        stack.callback(traced_once.cache_clear)
         for each_patch in bug.plant():
             stack.enter_context(each_patch)
+        traced_once.cache_clear()  # the layers that right stages have traced
         yield
 
 

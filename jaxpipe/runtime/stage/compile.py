@@ -4,10 +4,10 @@ Compiling ahead keeps it out of every deadline and every measurement, and no sha
 again: an executable refuses arguments that it was not compiled for.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,8 @@ from jaxpipe.runtime.stage.placed import PackedTargets
 from jaxpipe.runtime.stage.split_backward import Carried, SplitBackward
 from jaxpipe.runtime.stage.vjp import Residuals
 from jaxpipe.schedule import Op
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,12 +128,21 @@ class CompiledStage:
         return self.executables[name](*arguments)
 
 
+class Once(Protocol):
+    """Makes what belongs to a key, or takes what was made for an equal one."""
+
+    def __call__(self, key: Hashable, make: Callable[[], _Result], /) -> _Result:
+        """Return what was made for the key."""
+        ...
+
+
 class _Compiler:
     """Compiles functions for one layout, and keeps their executables by name."""
 
-    def __init__(self, layout: StageLayout, before_each: Callable[[], object]) -> None:
+    def __init__(self, layout: StageLayout, before_each: Callable[[], object], once: Once) -> None:
         self._layout = layout
         self._before_each = before_each
+        self.once = once
         self.executables: dict[str, Compiled] = {}
 
     def add(
@@ -139,22 +150,34 @@ class _Compiler:
         name: str,
         function: Callable,
         *arguments: Any,
+        reads: Hashable,
         donate: tuple[int, ...] = (),
         out: Any = None,
     ) -> Any:
         """Compile a function for these shapes, and return the shapes of its results.
 
-        Results are sharded as `out` says; where that is None, XLA chooses.
+        Results are sharded as `out` says; where that is None, XLA chooses. A function of the same
+        name that `reads` the same is compiled once.
         """
+
+        def make() -> tuple[Compiled, Any]:
+            # Donation is decided at compilation: XLA writes results over the donated arguments.
+            jitted = jax.jit(function, donate_argnums=donate, out_shardings=out)
+            lowered = jitted.lower(*arguments)
+            compiled = lowered.compile()
+            return compiled, self._layout.shapes(lowered.out_info, compiled.output_shardings)
+
         self._before_each()
-        # Donation is decided here, at compilation: XLA writes results over the donated arguments.
-        lowered = jax.jit(function, donate_argnums=donate, out_shardings=out).lower(*arguments)
-        compiled = self.executables[name] = lowered.compile()
-        return self._layout.shapes(lowered.out_info, compiled.output_shardings)
+        self.executables[name], shapes = self.once((name, reads), make)
+        return shapes
 
 
 def _nothing() -> None:
     """Do nothing before a compilation."""
+
+
+def _each_time(key: Hashable, make: Callable[[], _Result]) -> _Result:  # noqa: ARG001
+    return make()
 
 
 def num_executables(functions: StageFunctions, *, ops: Collection[Op]) -> int:
@@ -171,15 +194,17 @@ def compile_stage(
     ops: Collection[Op],
     precision: MatmulPrecision = MatmulPrecision.TF32,
     before_each: Callable[[], object] = _nothing,
+    once: Once = _each_time,
 ) -> CompiledStage:
     """Compile the functions of a stage that `ops` need: one compilation each, and none later.
 
     `precision` is that of the products of float32 matrices. The callback `before_each` is called
-    before each of the `num_executables` compilations.
+    before each of the `num_executables` compilations; `once` may return what it has kept of an
+    equal function, of this precision.
     """
     # JAX reads it while it traces; of this thread alone, since ranks may be threads.
     with jax.default_matmul_precision(precision.jax_name):
-        compiler = _Compiler(functions.stage.layout, before_each)
+        compiler = _Compiler(functions.stage.layout, before_each, once)
         return _compile_stage(functions, ops=ops, compiler=compiler)
 
 
@@ -190,24 +215,27 @@ def _compile_stage(
     # returns: so no call of a step has to move an array.
     spec, layout = functions.spec, functions.stage.layout
     sharding = layout.whole
-    add, of_result = compiler.add, layout.of_result
+    # All but the update and what it starts from: alike for whatever optimizer and batch.
+    computes = functions.computes
+    of_result, add = layout.of_result, partial(compiler.add, reads=computes)
     data, position, scalar = _inputs(functions, spec)
 
-    params, moments = add("init", functions.init, out=of_result(functions.init))
-    compute = add("cast", functions.cast, params, out=of_result(functions.cast, params))
+    out = of_result(functions.init)
+    params, moments = compiler.add("init", functions.init, reads=functions, out=out)
+    compute = add("cast", computes.cast, params, out=of_result(computes.cast, params))
     is_copy = compute == params and not functions.merges
     if is_copy:  # the executable would copy all parameters, once a step
         del compiler.executables["cast"]
-    gradients = add("zeros", functions.zeros, out=of_result(functions.zeros))
-    forward = layout.entering(functions.forward, 1, 2)
+    gradients = add("zeros", computes.zeros, out=of_result(computes.zeros))
+    forward = layout.entering(computes.forward, 1, 2)
     output, residuals = add("forward", forward, compute, *data, position, out=(sharding, None))
-    evaluate = layout.entering(functions.evaluate, 1, 2)
+    evaluate = layout.entering(computes.evaluate, 1, 2)
     add("evaluate", evaluate, compute, *data, out=sharding)
     split = _compile_backwards(
-        compiler, functions, (compute, residuals, output), gradients, ops=ops, layout=layout
+        compiler, computes, (compute, residuals, output), gradients, ops=ops, layout=layout
     )
-    buckets = add("pack", functions.pack, gradients, out=sharding)
-    add("square_norm", functions.square_norm, buckets, out=sharding)
+    buckets = add("pack", computes.pack, gradients, out=sharding)
+    add("square_norm", computes.square_norm, buckets, out=sharding)
     scalars = (scalar, scalar) if functions.scales_loss or functions.masked else (scalar,)
     _compile_update(compiler, functions, (params, moments, buckets, *scalars), layout=layout)
     return CompiledStage(spec=spec, executables=compiler.executables, split=split)
@@ -242,18 +270,20 @@ def _compile_backwards(
     are not, since no output has their shapes.
     """
     sharding, of_gradients = layout.whole, layout.of(gradients)
+    add = partial(compiler.add, reads=functions)
     if Op.BACKWARD in ops:
         backward, out = layout.entering(functions.backward, 2), (sharding, of_gradients)
-        compiler.add("backward", backward, *given, gradients, donate=(3,), out=out)
+        add("backward", backward, *given, gradients, donate=(3,), out=out)
     if Op.BACKWARD_INPUT not in ops:
         return None
     compute, residuals, cotangent = given
-    split = functions.split_backward(*given)
+    # Its halves carry it: they are those of one split.
+    split = compiler.once(("split", functions), lambda: functions.split_backward(*given))
     input_half = layout.entering(partial(functions.input_half, split), 2)
-    _, crossing = compiler.add("backward_input", input_half, *given, out=(sharding, None))
+    _, crossing = add("backward_input", input_half, *given, out=(sharding, None))
     carried = split.carry(residuals, cotangent, crossing)
     weight_half = (functions.backward_weight, compute, carried, gradients)
-    compiler.add("backward_weight", *weight_half, donate=(2,), out=of_gradients)
+    add("backward_weight", *weight_half, donate=(2,), out=of_gradients)
     return split
 
 
@@ -262,14 +292,14 @@ def _compile_update(
 ) -> None:
     """Compile the update, and with a sharded optimizer what makes whole parameters of pieces."""
     params, moments, *_ = given
-    sharded = functions.sharded
+    sharded, add = functions.sharded, partial(compiler.add, reads=functions)
     if sharded is None:
         out = layout.of((params, moments))
-        compiler.add("update", functions.update, *given, donate=(0, 1), out=out)
+        add("update", functions.update, *given, donate=(0, 1), out=out)
         return
     assert layout.mesh is None, "a sharded optimizer and a mesh are not combined"
     # Parameters are not donated: the update returns pieces, which have other shapes.
-    updated, _ = compiler.add("update", functions.update, *given, donate=(1,))
+    updated, _ = add("update", functions.update, *given, donate=(1,))
     dtype = jax.tree.leaves(params)[0].dtype
     vectors = tuple(layout.shape((size,), dtype) for size in sharded.sizes)
-    compiler.add("join", functions.join, vectors, updated)
+    add("join", functions.join, vectors, updated)

@@ -1,7 +1,7 @@
 """The computations of a stage in a training step, as pure functions that can be jitted."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,9 @@ Cotangent = (
 """Of the output: a pair where the output is one, the second that of the loss."""
 Position = Int[Array | np.ndarray, "2"]
 """The step, and the microbatch counted over all replicas: the dropout key depends on both."""
+
+
+_ANY_OPTIMIZER = OptimizerConfig()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +114,16 @@ class StageFunctions:
             tied=self.stage.has_tied_bucket,
         )
         return parameters if any(parameters.sizes) else None
+
+    @property
+    def computes(self) -> "StageFunctions":
+        """The functions with nothing but what forwards, backwards and the sums of gradients read.
+
+        Its optimizer, batch and number of steps are any: its `init`, `update` and `join` are not
+        to be called.
+        """
+        work = replace(self.work, batch=self.work.microbatch, num_steps=1)
+        return StageFunctions(stage=self.stage, work=work, optimizer=_ANY_OPTIMIZER)
 
     @property
     def merges(self) -> bool:

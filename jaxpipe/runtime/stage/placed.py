@@ -87,6 +87,13 @@ def model_at(model: Model, places: Places) -> Model:
     return _At(model, places)
 
 
+def has_places(model: Model) -> bool:
+    """Return whether a model is one of `model_at`."""
+    if isinstance(model, _At):
+        return True
+    return isinstance(model, WrappedModel) and has_places(model.model)
+
+
 def can_place(model: Model) -> bool:
     """Return whether a model takes tokens that do not lie in a row."""
     return can_place(model.model) if isinstance(model, WrappedModel) else isinstance(model, Placed)

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,13 @@ from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.stage.context import Tokens, in_parts
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE, StageLayout
 from jaxpipe.runtime.stage.model import Model, Parameters, WithLoss
-from jaxpipe.runtime.stage.placed import PackedTargets, Places, model_at, segment_positions
+from jaxpipe.runtime.stage.placed import (
+    PackedTargets,
+    Places,
+    has_places,
+    model_at,
+    segment_positions,
+)
 from jaxpipe.schedule import Remat
 
 Input = (
@@ -176,11 +184,17 @@ class Stage:
         hidden = hidden if tokens.offset is None else hidden + tokens.offset
         return self._blocks(params["blocks"], hidden, key)
 
+    def _block(self, *, scanned: bool) -> Callable:
+        # The places of tokens are arrays of the function that is being traced: for it alone.
+        if scanned or has_places(self.model):
+            return rematerialise(self.model.block, self.remat, scanned=scanned)
+        return traced_once(self.model, self.remat)
+
     def _blocks(
         self, blocks: Parameters | tuple, x: Array, key: Array | None
     ) -> tuple[Array, Array | None]:
         scanned = isinstance(blocks, dict)
-        block = rematerialise(self.model.block, self.remat, scanned=scanned)
+        block = self._block(scanned=scanned)
 
         def step(x: Array, layer: tuple[Parameters, Array | int]) -> tuple[Array, Array | None]:
             params, number = layer
@@ -199,6 +213,22 @@ class Stage:
             x, added = step(x, layer)
             total = added if total is None or added is None else total + added
         return self.layout.between_layers(x), total
+
+
+@lru_cache(maxsize=256)
+def traced_once(model: Model, remat: Remat) -> Callable:
+    """Return the layer of a model, which JAX traces once for all equal layers of a process.
+
+    XLA inlines its calls before it optimizes: they share no executable. A test that replaces code
+    of layers calls `traced_once.cache_clear()`.
+    """
+    block = rematerialise(model.block, remat, scanned=False)
+
+    # A function of its own: JAX keeps what it has traced by function, and equal methods are one.
+    def layer(params: Parameters, x: Array, key: Array | None) -> Any:
+        return block(params, x, key)
+
+    return jax.jit(layer)
 
 
 def microbatch_key(
