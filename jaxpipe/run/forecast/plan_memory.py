@@ -221,9 +221,9 @@ def check_memory(memory: Sequence[RankMemory], *, shared_room: int | None = None
             sizes = [device.memory_bytes for device in row.devices]
             number = sizes.index(int(row.room_bytes))
             raise PlanError(
-                f"a rank fits into the memory of its device: rank {row.ranks[number]} needs "
-                f"{_size(row.needs.total)} on a device (estimated), "
-                f"{row.devices[number].name!r} has {_size(row.room_bytes)}; {fix}"
+                f"`memory_gib` of device {row.devices[number].name!r} ({_size(row.room_bytes)}) must "
+                f"be at least what rank {row.ranks[number]} needs on it, {_size(row.needs.total)} "
+                f"(estimated); {fix}"
             )
 
 
