@@ -38,8 +38,8 @@ def check_settings(config: Config) -> None:
         )
     if config.model.picture is not None and sequence != config.model.sequence:
         raise ConfigError(
-            f"`train.sequence` ({sequence}) must be `model.sequence` ({config.model.sequence}), the "
-            "patches of a picture, where `model.patch` is given; leave it out"
+            f"`train.sequence` ({sequence}) must be `model.sequence` ({config.model.sequence}) "
+            "where inputs are pictures (`model.patch`); leave it out"
         )
     check_compatible(config)
 

@@ -157,8 +157,9 @@ class RunConfig:
             )
         if self.link_scale != 1 and self.transport is not TransportKind.SHAPED:
             raise ValueError(
-                f"`link_scale` ({self.link_scale}) must be 1 where `transport` is {self.transport}: "
-                f"only {TransportKind.SHAPED} links are scaled; set that, or leave out `link_scale`"
+                f"`link_scale` ({self.link_scale}) must be 1 where `transport` is "
+                f"{self.transport}: only {TransportKind.SHAPED} links are scaled; set that, or "
+                "leave out `link_scale`"
             )
 
 

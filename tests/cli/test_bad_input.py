@@ -83,7 +83,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
             {"top_k_fraction": 1.5},
             "`comm.top_k_fraction` must be above 0 and at",
         ),
-        ("comm", {"chunk_bytes": 0}, "`comm.chunk_bytes` must be at least 1, not 0"),
+        ("comm", {"chunk_bytes": 0}, "`comm.chunk_bytes` must be at least 512, not 0"),
         ("outer", {"islands": 2}, "`train.steps` (4) must be a multiple of `outer.every` (30)"),
         (
             "outer",

@@ -58,7 +58,12 @@ def plan_memory(config: Config, plan: Plan, cluster: Cluster) -> tuple[RankMemor
     sequence = config.train.sequence or config.model.sequence
     model = replace(config.model, sequence=sequence)
     optimizer = config.optimizer
-    each = bytes_each(model, shards_optimizer=optimizer.sharded, optimizer=optimizer.name)
+    each = bytes_each(
+        model,
+        shards_optimizer=optimizer.sharded,
+        optimizer=optimizer.name,
+        master_weights=optimizer.master_weights,
+    )
     # The speed has no part in it.
     profile = gpt_profile(model, remat=plan.remat or Remat.NONE, flops_per_s=1.0)
     tuned = _tuned(config)
@@ -221,8 +226,8 @@ def check_memory(memory: Sequence[RankMemory], *, shared_room: int | None = None
             sizes = [device.memory_bytes for device in row.devices]
             number = sizes.index(int(row.room_bytes))
             raise PlanError(
-                f"`memory_gib` of device {row.devices[number].name!r} ({_size(row.room_bytes)}) must "
-                f"be at least what rank {row.ranks[number]} needs on it, {_size(row.needs.total)} "
+                f"`memory_gib` of {row.devices[number].name!r} ({_size(row.room_bytes)}) must be "
+                f"at least what rank {row.ranks[number]} needs, {_size(row.needs.total)} "
                 f"(estimated); {fix}"
             )
 
