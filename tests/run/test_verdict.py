@@ -56,7 +56,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def field_names() -> set[str]:
     """Return all fields of the configuration, with their sections."""
-    sections = {
+    sections: dict[str, tuple[Any, ...]] = {
         section.name: KINDS if section.name == "model" else (section.type,)
         for section in fields(Config)
     }

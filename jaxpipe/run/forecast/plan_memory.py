@@ -227,8 +227,8 @@ def check_memory(memory: Sequence[RankMemory], *, shared_room: int | None = None
             number = sizes.index(int(row.room_bytes))
             raise PlanError(
                 f"`memory_gib` of {row.devices[number].name!r} ({_size(row.room_bytes)}) must be "
-                f"at least what rank {row.ranks[number]} needs, {_size(row.needs.total)} "
-                f"(estimated); {fix}"
+                f"at least what rank {row.ranks[number]} needs on a device, "
+                f"{_size(row.needs.total)} (estimated); {fix}"
             )
 
 

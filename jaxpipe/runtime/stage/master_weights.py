@@ -41,16 +41,16 @@ def with_master_weights(inner: optax.GradientTransformation) -> optax.GradientTr
         master = _in_float32(params)
         return MasterState(master=master, inner=inner.init(master))
 
-    def update(gradients: Any, state: Any, params: Any = None) -> tuple[Any, MasterState]:
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, MasterState]:
         del params  # they are the rounded master
-        changes, moments = inner.update(_in_float32(gradients), state.inner, state.master)
+        changes, moments = inner.update(_in_float32(updates), state.inner, state.master)
         master = jax.tree.map(jnp.add, state.master, changes)
         return changes, MasterState(master=master, inner=moments)
 
     return optax.GradientTransformation(init, update)
 
 
-def updated(params: Parameters, changes: Parameters, state: optax.OptState) -> Parameters:
+def updated(params: Parameters, changes: optax.Updates, state: optax.OptState) -> Parameters:
     """Return the parameters after an update, given its changes and the state that it returned."""
     if isinstance(state, MasterState):
         return jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), state.master, params)
