@@ -107,6 +107,7 @@ def test_a_verdict_is_a_refusal_of_the_user_or_none(
 
 
 @pytest.mark.deep
+@pytest.mark.timeout(3000)
 @settings(max_examples=2000)
 @given(drawn=random_settings())
 def test_many_verdicts_are_refusals_of_the_user_or_none(
