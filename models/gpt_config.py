@@ -175,4 +175,4 @@ class GptConfig:
 
 
 _SIZES = ("num_layers", "dim", "num_heads", "sequence", "vocabulary", "logits_bytes", "channels")
-_COUNTS = ("classes", "patch", "experts")
+_COUNTS = ("classes", "patch", "experts", "routing_groups")

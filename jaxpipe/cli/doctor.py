@@ -5,17 +5,12 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxpipe import topo
 from jaxpipe.errors import ConfigError
-from jaxpipe.run.terminal.console import console
-from jaxpipe.runtime.process.affinity import pin
-from jaxpipe.runtime.process.gpu_assignment import take_devices
 from jaxpipe.runtime.process.launched_rank import LaunchedRank, rank_here
-from jaxpipe.runtime.process.process_signals import die_with_parent
-from jaxpipe.topo.host_tcp import read_tcp_settings
 
-if TYPE_CHECKING:  # it imports jax
+if TYPE_CHECKING:  # `--help` need not wait for these
     from jaxpipe.doctor import Finding
+    from jaxpipe.topo import Cluster
 
 
 def doctor(*, folder: Path = Path("."), seconds: float = 60.0, cluster: str | None = None) -> int:
@@ -31,6 +26,8 @@ def doctor(*, folder: Path = Path("."), seconds: float = 60.0, cluster: str | No
             links, and show the ways to its hosts.
     """
     from jaxpipe.doctor import Health, judge_disk, judge_links_of, judge_ways_to, say_hello
+    from jaxpipe.run.terminal.console import console
+    from jaxpipe.topo.host_tcp import read_tcp_settings
 
     described = None if cluster is None else _cluster(cluster)
     here = rank_here(os.environ)
@@ -59,7 +56,9 @@ def doctor(*, folder: Path = Path("."), seconds: float = 60.0, cluster: str | No
     return int(is_broken)
 
 
-def _cluster(name: str) -> topo.Cluster:
+def _cluster(name: str) -> "Cluster":
+    from jaxpipe import topo
+
     try:
         return topo.load(name)
     except (ValueError, OSError) as error:
@@ -68,6 +67,10 @@ def _cluster(name: str) -> topo.Cluster:
 
 def _of_this_job(here: LaunchedRank, *, timeout_s: float) -> "tuple[Finding, ...] | None":
     """Return the findings about this job on rank 0, and None elsewhere."""
+    from jaxpipe.runtime.process.affinity import pin
+    from jaxpipe.runtime.process.gpu_assignment import take_devices
+    from jaxpipe.runtime.process.process_signals import die_with_parent
+
     die_with_parent()
     pin(os.environ)  # before jax, which makes as many threads as there are cores
     take_devices(os.environ, each=1)

@@ -30,7 +30,7 @@ def plan_lines(config: "Config", options: SearchOptions, proposal: "Proposal") -
     plan, split = proposal.plan, proposal.split
     if plan.num_ranks <= _FEW_RANKS:
         profile = counted_profile(config, plan.remat)
-        drawn = draw_plan(plan, proposal.cluster, profile=profile).splitlines()
+        drawn = draw_plan(plan, proposal.cluster, profile=profile, has_bubble=False).splitlines()
     else:
         drawn = _summary(proposal)
     parts = {

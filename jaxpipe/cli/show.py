@@ -1,10 +1,14 @@
 """`jaxpipe show`: the placement, partition and schedule of a configuration, without a run."""
 
 import os
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
+
+if TYPE_CHECKING:
+    from jaxpipe.runtime.run_config import RunConfig
 
 
 def show(
@@ -49,6 +53,7 @@ def show(
     _print("\n".join(memory_lines(memory, shared_room=shared_bytes(cluster))))
     # Drawn first: the error names one rank, the table all of them.
     check_can_run(read, plan, cluster, environment=os.environ)
+    _print(f"\n{_timeouts(read.run)}")
     if lines := (*notices_of(read), *reason_lines(resolution.reasons)):
         _print("\n".join(("", *lines)))
     changes = settings
@@ -61,6 +66,12 @@ def show(
             changes = (*settings, f"plan.schedule_file={schedule_csv}")
     _print(f"\nnext: {train_command(config, changes)}")
     return 0
+
+
+def _timeouts(run: "RunConfig") -> str:
+    """Return the line of all timeouts of the section `[run]`."""
+    waits = (field.name for field in fields(run) if field.name.endswith("_s"))
+    return "timeouts: " + ", ".join(f"`run.{name}` {getattr(run, name):g} s" for name in waits)
 
 
 def _print(text: str) -> None:

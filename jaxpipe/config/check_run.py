@@ -17,6 +17,7 @@ from jaxpipe.runtime.checkpoint import Checkpoint, committed, newest_valid
 from jaxpipe.runtime.data import dataset_folder, open_dataset
 from jaxpipe.runtime.metrics.trackers import check_installed
 from jaxpipe.runtime.run_config import AllowedChange
+from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 
 _MAY_CHANGE = frozenset({"dropout", "compute_dtype"})
 """Fields that may differ between a checkpoint's model and the run that resumes from it."""
@@ -50,6 +51,7 @@ def check_run(
         _check_model(config, checkpoint)
         check_same_outer(config, checkpoint)
         check_same_tuning(config, checkpoint)
+        _check_master_weights(config, checkpoint)
         check_same_order(config, checkpoint, allowed=allowed)
         return checkpoint
     if committed(store):
@@ -59,6 +61,24 @@ def check_run(
             "--resume, or name another folder"
         )
     return None
+
+
+def _check_master_weights(config: Config, checkpoint: Checkpoint) -> None:
+    """Check that a run continues with the master weights that it has saved, or with none.
+
+    An import, of step 0, has none, and any run may start from it.
+    """
+    saved = checkpoint.metadata.get("config", {}).get("optimizer", {})
+    dtype, field = config.model.param_dtype, "master_weights"
+    # A run of before there was the field had none.
+    old = field in saved and OptimizerConfig(master_weights=saved[field]).has_master_weights(dtype)
+    new = config.optimizer.has_master_weights(dtype)
+    if checkpoint.step and old != new:
+        old_words, new_words = (str(value).lower() for value in (old, new))
+        raise CheckpointError(
+            f"`optimizer.{field}` ({new_words}) must be as in the checkpoint {checkpoint.folder}, "
+            f"{old_words}: a run continues with the state that it has saved; set it to that"
+        )
 
 
 def check_paced(config: Config, *, resume: bool) -> None:

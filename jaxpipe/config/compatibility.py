@@ -154,6 +154,7 @@ _ADAFACTOR = _equal("optimizer.name", OptimizerName.ADAFACTOR)
 _MUON = _equal("optimizer.name", OptimizerName.MUON)
 _BOUNDARY_CODEC = _differs("comm.boundary", CodecKind.NONE)
 _GRADIENT_CODEC = _differs("comm.gradients", CodecKind.NONE)
+_MASTERS = _equal("optimizer.master_weights", True)
 _LORA = _above("lora.rank", 0)
 _FROZEN = _given("train.frozen")
 _PACK = _equal("data.pack", True)
@@ -343,6 +344,12 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
         _CAUSAL,
         "the head reads the first token, which sees no other",
         "set `model.causal` to false",
+    ),
+    Exclusion(
+        _MASTERS,
+        _equal("model.param_dtype", "float32"),
+        "parameters of float32 need no copies of more bits",
+        "leave out the first",
     ),
     Exclusion(
         _FLASH,

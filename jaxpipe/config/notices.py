@@ -38,11 +38,13 @@ def _of_warmup(config: Config) -> Iterator[str]:
 
 def _of_rounding(config: Config) -> Iterator[str]:
     dtype, optimizer = config.model.param_dtype, config.optimizer
+    if optimizer.has_master_weights(dtype):
+        return
     limit = _LOST_BELOW.get(dtype, 0.0)
     if optimizer.name in _MOVE_BY_RATE and optimizer.learning_rate < limit:
         yield (
             f"`model.param_dtype` ({dtype}) rounds updates below 2^{log2(limit):.0f} of a "
             f"parameter away: with `optimizer.learning_rate` {optimizer.learning_rate:g}, those "
             f"above {optimizer.learning_rate / limit:.2g} stay as they are, such as the scales of "
-            "norms; float32 keeps them, and `model.compute_dtype` may stay"
+            "norms; `optimizer.master_weights` keeps them"
         )

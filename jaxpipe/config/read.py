@@ -218,7 +218,7 @@ def _with_preset(values: dict[str, Any]) -> dict[str, Any]:
     try:
         fields = {**load_preset(values["preset"]), **changes}
     except ValueError as error:
-        raise ConfigError(f"`model.preset`: {error}") from error
+        raise ConfigError(_of_section(_MODEL, str(error))) from error
     _refuse_unknown(values, _model_section(fields), "model.", also=("preset",))
     return fields
 

@@ -26,7 +26,8 @@ def check_settings(config: Config) -> None:
     """Check what no plan would mend: it comes before a search.
 
     Raises:
-        ConfigError: the sequence is longer than the model's, or two settings exclude each other.
+        ConfigError: the sequence is longer than the model's, or not that of its pictures, or two
+            settings exclude each other.
     """
     sequence = config.train.sequence or config.model.sequence
     if sequence > config.model.sequence:
@@ -34,6 +35,11 @@ def check_settings(config: Config) -> None:
             f"`train.sequence` ({sequence}) must be at most `model.sequence` "
             f"({config.model.sequence}), the positions of the model; lower the first or raise the "
             "second"
+        )
+    if config.model.picture is not None and sequence != config.model.sequence:
+        raise ConfigError(
+            f"`train.sequence` ({sequence}) must be `model.sequence` ({config.model.sequence}) "
+            "where inputs are pictures (`model.patch`); leave it out"
         )
     check_compatible(config)
 

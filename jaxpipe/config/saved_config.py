@@ -13,14 +13,10 @@ from jaxpipe.models import ModelConfig, num_parameters
 from jaxpipe.runtime.checkpoint import Checkpoint, Read
 from jaxpipe.runtime.checkpoint.checkpoint_files import files_of
 from jaxpipe.runtime.metrics.records import METRICS_TENSOR
+from jaxpipe.runtime.stage.optimizer_config import MOMENTS
 
 _NO_PARAMETERS = (
-    "mu.",
-    "nu.",
-    "trace.",
-    "v_row.",
-    "v_col.",
-    "v.",
+    *(f"{name}." for name in MOMENTS),
     "momentum.",
     "pending.",
     "island.",

@@ -16,11 +16,17 @@ from jaxpipe.topo.units import gbps_from_bytes_per_s, ms_from_seconds
 
 
 def draw_plan(
-    plan: Plan, cluster: Cluster, *, profile: Profile | None = None, num_columns: int = 100
+    plan: Plan,
+    cluster: Cluster,
+    *,
+    profile: Profile | None = None,
+    has_bubble: bool = True,
+    num_columns: int = 100,
 ) -> str:
     """Return the drawing: placement, partition, links, sync tree and schedule.
 
-    The theoretical bubble counts what `profile` says of each stage; by default layers alone.
+    The theoretical bubble counts what `profile` says of each stage; by default layers alone. Beside
+    a simulated step, which has the bubble on the devices of the cluster, it is left out.
     """
     return "\n".join(
         (
@@ -33,7 +39,7 @@ def draw_plan(
             *_codecs(plan),
             *_gradients(plan),
             "",
-            *_schedules(plan, profile, num_columns=num_columns),
+            *_schedules(plan, profile, has_bubble=has_bubble, num_columns=num_columns),
         )
     )
 
@@ -84,18 +90,22 @@ def _bubble_of_all(plan: Plan, profile: Profile | None) -> float:
     return 1 - sum(computes) / sum(phases)
 
 
-def _schedules(plan: Plan, profile: Profile | None, *, num_columns: int) -> Iterator[str]:
+def _schedules(
+    plan: Plan, profile: Profile | None, *, has_bubble: bool, num_columns: int
+) -> Iterator[str]:
     """Yield the schedule of all replicas, or that of each."""
     assumed = "backward = 2 forwards, equal layers" if profile is None else "stages by cost"
     for replica in (None,) if plan.is_even else range(plan.num_replicas):
         pipeline, schedule = plan.pipelines[replica or 0], plan.compute_schedule(replica=replica)
         of_replica = "" if replica is None else f" of replica {replica}"
         size = "" if replica is None else f" of {pipeline.microbatch}"
+        bubble = ""
+        if has_bubble:
+            fraction = ideal_bubble(plan, profile, replica=replica)
+            bubble = f"theoretical bubble {fraction:.1%} ({assumed}, no network), "
         yield (
             f"schedule {plan.schedule_name}{of_replica}, {pipeline.num_microbatches} microbatches"
-            f"{size}: theoretical bubble {ideal_bubble(plan, profile, replica=replica):.1%} "
-            f"({assumed}, no network), at most {', '.join(map(str, peak_live(schedule)))} "
-            "microbatches live"
+            f"{size}: {bubble}at most {', '.join(map(str, peak_live(schedule)))} microbatches live"
         )
         yield ""
         yield render(schedule, num_columns=num_columns)

@@ -3,7 +3,7 @@
 from jaxpipe.models import ModelConfig, costs
 from jaxpipe.models.gpt_config import DTYPE_BYTES
 from jaxpipe.plan.cost import BytesPerParameter, Part, Profile
-from jaxpipe.runtime.stage.optimizer_config import OptimizerName
+from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig, OptimizerName
 from jaxpipe.schedule import Remat
 
 
@@ -50,17 +50,25 @@ def bytes_each(
     *,
     shards_optimizer: bool = False,
     optimizer: OptimizerName = OptimizerName.ADAMW,
+    master_weights: bool | None = None,
 ) -> BytesPerParameter:
     """Return the bytes per parameter: itself, its gradient and its moments, of one dtype.
+
+    Parameters of 16 bits have master weights and moments of float32, unless `master_weights` is
+    false.
 
     Of Muon, matrices of layers have one moment and the rest has two: two are counted for all. Of
     Adafactor none are: the means of rows and columns are few. Where a model has matrices narrower
     than 128, which keep their whole second moment, that is too little.
     """
-    num_bytes = DTYPE_BYTES[config.param_dtype]
+    num_bytes, num_moments = DTYPE_BYTES[config.param_dtype], optimizer.facts.num_moments
+    section = OptimizerConfig(name=optimizer, master_weights=master_weights)
+    of_state = num_moments * num_bytes
+    if section.has_master_weights(config.param_dtype):
+        of_state = (1 + num_moments) * DTYPE_BYTES["float32"]
     return BytesPerParameter(
         parameter=num_bytes,
         gradient=num_bytes,
-        optimizer=optimizer.facts.num_moments * num_bytes,
+        optimizer=of_state,
         shards_optimizer=shards_optimizer,
     )

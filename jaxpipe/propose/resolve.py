@@ -69,6 +69,7 @@ def resolve(
     `observe`, the model is measured on this machine where that was not done before.
     """
     cluster = cluster_from(config) if cluster is None else cluster
+    check_settings(config)
     resolution = _resolution(config, cluster, model, num_ranks, observe)
     plan = resolution.plan
     plan = replace(plan, remat=config.train.remat or plan.remat or Remat.NONE)
@@ -87,7 +88,6 @@ def _resolution(
         return Resolution(plan=read_plan(Path(config.plan.file), cluster), costed=config)
     if config.plan.is_decided:
         return Resolution(plan=decided_plan(config, cluster, model=model), costed=config)
-    check_settings(config)
     refusal: PlanError | None = None
     for costed, lines in machine_costs(config, cluster, observe=observe):
         try:

@@ -17,6 +17,7 @@ from jaxpipe.schedule.remat import Remat
 
 _AT_LEAST_1 = Range(least=1)
 _PART = Range(above=0, most=1)
+_CHUNK = Range(least=512, why="messages of fewer bytes take a step past its timeout")
 _MOST_STEPS = 2**31 - 1
 _COUNT = Range(least=1, most=_MOST_STEPS, why="arrays count in 32 bits")
 _STEPS = Range(least=1, most=_MOST_STEPS, why="optimizers count steps in 32 bits")
@@ -88,7 +89,7 @@ class CommConfig:
     back into the next step; they are not part of a checkpoint, and zero when a run resumes."""
     top_k_fraction: Annotated[float, _PART] = 0.01
     """Fraction of the values that `top_k` sends of each message, the largest ones."""
-    chunk_bytes: Annotated[int, _AT_LEAST_1] = 2**20
+    chunk_bytes: Annotated[int, _CHUNK] = 2**20
     """Maximum size of one message of an all-reduce, before it is compressed [bytes]."""
 
     def __post_init__(self) -> None:

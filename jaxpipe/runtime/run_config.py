@@ -146,8 +146,8 @@ class RunConfig:
         check_ranges(self)
         if len(set(self.trackers)) < len(self.trackers):
             raise ValueError(
-                f"no tracker may be named twice: `trackers` is {', '.join(self.trackers)}; name "
-                "each once"
+                f"`trackers` must name no tracker twice, is {', '.join(self.trackers)}; name each "
+                "once"
             )
         check_path("folder", self.folder)
         if self.interface is not None and not _INTERFACES.fullmatch(self.interface):
@@ -157,8 +157,9 @@ class RunConfig:
             )
         if self.link_scale != 1 and self.transport is not TransportKind.SHAPED:
             raise ValueError(
-                f"only shaped links can be scaled: `link_scale` is {self.link_scale}, `transport` "
-                f"{self.transport}; set it to {TransportKind.SHAPED}, or leave out `link_scale`"
+                f"`link_scale` ({self.link_scale}) must be 1 where `transport` is "
+                f"{self.transport}: only {TransportKind.SHAPED} links are scaled; set that, or "
+                "leave out `link_scale`"
             )
 
 

@@ -18,10 +18,12 @@ from jaxpipe.runtime.checkpoint.save_parts import Snapshot
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.calls import StageCalls
 from jaxpipe.runtime.stage.loss_scale import LossScale, initial_loss_scale
+from jaxpipe.runtime.stage.master_weights import from_params
 from jaxpipe.runtime.stage.model import Model, Parameters, Tuned
 from jaxpipe.runtime.stage.moments import moments_of, with_moments
 from jaxpipe.runtime.stage.train_state import StageState, TrainState
-from jaxpipe.runtime.stage.trained import overlay, select
+from jaxpipe.runtime.stage.trained import overlay, select, trained
+from jaxpipe.runtime.stage.zero1 import ShardedParameters
 from jaxpipe.runtime.step.worker import Worker
 
 LOSS_SCALE, SKIPPED_STEPS = "loss_scale", "skipped_steps"
@@ -59,12 +61,12 @@ def snapshot(worker: Worker, state: TrainState, *, step: int) -> Snapshot:
     """
     job, rank = worker.job, worker.transport.rank
     shards: dict[str, dict[str, np.ndarray]] = {}  # by file, one per stage
-    for stage, trained in state.stages.items():
+    for stage, of_stage in state.stages.items():
         # A collective call: also the replicas that save nothing contribute their shards.
-        moments = whole_moments(worker, trained, stage=stage)
+        moments = whole_moments(worker, of_stage, stage=stage)
         if job.plan.replica(rank) == 0:
             first_layer = job.plan.layers(stage, replica=0).start
-            tensors = _tensors(trained.params, moments, first_layer=first_layer)
+            tensors = _tensors(of_stage.params, moments, first_layer=first_layer)
             shards[f"stage-{stage}"] = {name: np.array(tensor) for name, tensor in tensors.items()}
     metadata = {**worker.whole.description_at(step), **to_metadata(state)}
     return Snapshot(step=step, shards=shards, metadata=metadata)
@@ -78,14 +80,14 @@ def own_tensors(worker: Worker, state: TrainState) -> dict[str, np.ndarray] | No
     """
     plan, rank = worker.job.plan, worker.transport.rank
     tensors: dict[str, np.ndarray] = {}
-    for stage, trained in state.stages.items():
+    for stage, of_stage in state.stages.items():
         if worker.calls[stage].spec.sharded is not None:
             return None
         first_layer = plan.layers(stage, replica=plan.replica(rank)).start
-        moments = moments_of(trained.moments)
+        moments = moments_of(of_stage.moments)
         # Reading a donated array raises: that is how an interrupted update shows.
         try:
-            tensors |= _tensors(trained.params, moments, first_layer=first_layer)
+            tensors |= _tensors(of_stage.params, moments, first_layer=first_layer)
         except RuntimeError:  # jax raises it for a donated array
             return None
     return tensors
@@ -191,10 +193,12 @@ def _restored(
     restored = read(saved_part(model, fresh.params, step=checkpoint.step), prefix="")
     params = put(overlay(fresh.params, restored))
     if not num_updates:  # an import has no moments: they are fresh
-        return StageState(params=params, moments=fresh.moments)
+        # Masters are those of the import, too.
+        masters = from_params(fresh.moments, lambda: _owned(calls, trained(model, params)))
+        return StageState(params=params, moments=put(masters))
     restored = {
         # The moments of a sharded optimizer are pieces: whole ones are like the parameters.
-        name: _owned(calls, read(sharded.shapes if sharded else tree, prefix=f"{name}."))
+        name: _owned(calls, read(_shapes_of(tree, sharded), prefix=f"{name}."))
         for name, tree in moments_of(fresh.moments).items()
     }
     moments = with_moments(fresh.moments, restored, num_updates=num_updates)
@@ -204,6 +208,14 @@ def _restored(
 def _read(read: Read, template: Parameters, *, first_layer: int, prefix: str) -> Parameters:
     tensors = read(names(template, first_layer=first_layer, prefix=prefix))
     return restore(template, tensors, first_layer=first_layer, prefix=prefix)
+
+
+def _shapes_of(moment: Parameters, sharded: ShardedParameters | None) -> Parameters:
+    """Return the shapes of a whole moment; one of a sharded optimizer is in pieces."""
+    if sharded is None:
+        return moment
+    dtype = jax.tree.leaves(moment)[0].dtype
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype), sharded.shapes)
 
 
 def _owned(calls: StageCalls, moment: Parameters) -> Parameters:

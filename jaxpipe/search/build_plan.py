@@ -6,12 +6,14 @@ from dataclasses import replace
 import numpy as np
 
 from jaxpipe.collective import AllReduceKind, SyncTree
+from jaxpipe.errors import PlanError
 from jaxpipe.plan.cost import overfull
 from jaxpipe.plan.partition import Cut
-from jaxpipe.plan.pipeline import equal_pipelines
+from jaxpipe.plan.pipeline import Pipeline, equal_pipelines
 from jaxpipe.plan.plan import Plan
 from jaxpipe.plan.sync import island_tree, with_trees
 from jaxpipe.schedule import Schedule, ScheduleKind, deepest_first
+from jaxpipe.schedule.generators.one_f_one_b import check_warmup
 from jaxpipe.search.sync_order import suited_tree
 from jaxpipe.search.task import Task
 
@@ -52,15 +54,28 @@ def lacking_bytes(task: Task, plan: Plan) -> int:
 
 
 def is_possible(plan: Plan) -> bool:
-    """Return whether ranks have all stages, and the schedule the chunks that it needs."""
+    """Return whether ranks have all stages, and the schedule chunks and warm-up that it takes."""
     sizes = ((each.num_stages, each.num_ranks * plan.num_chunks) for each in plan.pipelines)
     if any(num_stages != num_held for num_stages, num_held in sizes):
         return False  # a cut that is set has stages for one number of chunks alone
+    if not all(map(_has_possible_warmup, plan.pipelines)):
+        return False
     if not isinstance(plan.schedule, ScheduleKind) or not plan.schedule.facts.takes_chunks:
         return plan.num_chunks == 1
     return plan.num_chunks > 1 and all(
         pipeline.num_microbatches % pipeline.num_ranks == 0 for pipeline in plan.pipelines
     )
+
+
+def _has_possible_warmup(pipeline: Pipeline) -> bool:
+    if pipeline.warmup is None:
+        return True
+    num_stages, num_microbatches = pipeline.num_stages, pipeline.num_microbatches
+    try:
+        check_warmup(pipeline.warmup, num_stages=num_stages, num_microbatches=num_microbatches)
+    except PlanError:
+        return False
+    return True
 
 
 def build(  # noqa: PLR0913 - the choices of an even plan

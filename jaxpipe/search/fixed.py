@@ -38,7 +38,8 @@ class Fixed:
                 raise PlanError(f"`{name}` must be at least 1, not {value}")
         if self.cut is not None and self.stages not in (None, len(self.cut)):
             raise PlanError(
-                f"`cut` must have one number for each of {self.stages} `stages`, not {self.cut}"
+                f"`plan.cut` {list(self.cut)} must have one number for each of `plan.stages` "
+                f"({self.stages})"
             )
 
     @property

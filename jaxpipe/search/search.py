@@ -145,10 +145,11 @@ def _by_degree(best: Best) -> dict[int, Trial]:
 def _nothing_fits(task: Task, best: Best) -> PlanError:
     nearest = min((trial.lacking for trial in best.trials.values() if trial.lacking), default=0)
     lacking = f"; the nearest plan lacks {nearest / 2**20:,.0f} MiB on a device" if nearest else ""
-    fixed = [f"`{name}`" for name in task.fixed.__slots__ if getattr(task.fixed, name) is not None]
-    kept = f" with {', '.join(fixed)} as set" if fixed else ""
+    fixed = [name for name in task.fixed.__slots__ if getattr(task.fixed, name) is not None]
+    names = (f"`plan.{name}`" for name in fixed if name != "num_ranks")
+    kept = f"{', '.join(names)} as set: " if fixed else ""
     return PlanError(
-        f"no plan fits{kept}: {task.num_layers} layers, `batch` {task.batch}, "
+        f"{kept}no plan fits: {task.num_layers} layers, `batch` {task.batch}, "
         f"{len(task.devices)} devices of cluster {task.cluster.name!r}{lacking}; use larger "
         "devices, a smaller model, or rematerialisation"
     )

@@ -53,11 +53,16 @@ def shapes(task: Task) -> tuple[Shape, ...]:
     found = set(_fitting(task))
     if not found:
         fixed = task.fixed
+        given = {
+            "plan.stages": fixed.num_stages,
+            "plan.replicas": fixed.replicas,
+            "train.batch": task.batch,
+        }
+        values = ", ".join(f"`{name}` {value}" for name, value in given.items() if value)
         raise PlanError(
-            f"no shape fits: `stages` is {fixed.num_stages} and `replicas` {fixed.replicas} for "
-            f"{len(task.devices)} devices, {task.num_layers} layers and `batch` {task.batch}"
-            + (f", {fixed.num_ranks} ranks" if fixed.num_ranks else "")
-            + "; use fewer, and replicas that divide the batch"
+            f"{values} must fit {len(task.devices)} devices and {task.num_layers} layers"
+            + (f" with {fixed.num_ranks} ranks" if fixed.num_ranks else "")
+            + ": use fewer stages, and replicas that divide the batch"
         )
     return tuple(sorted(found, key=lambda shape: (-shape.num_ranks, shape.stages)))
 

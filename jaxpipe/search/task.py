@@ -8,7 +8,7 @@ from math import inf
 import numpy as np
 
 from jaxpipe.errors import PlanError
-from jaxpipe.plan import Cut
+from jaxpipe.plan import Cut, check_partition
 from jaxpipe.plan.cost import BytesPerParameter, Profile, slowness
 from jaxpipe.search.balance import balanced_cut
 from jaxpipe.search.fixed import Fixed
@@ -27,7 +27,8 @@ class Task:
     `fixed` is kept, everything else of a plan is free.
 
     Raises:
-        PlanError: there is no sample, no head or no device for a rank.
+        PlanError: there is no sample, no head or no device for a rank, or a cut that is fixed does
+            not cover the layers.
     """
 
     cluster: Cluster
@@ -47,6 +48,8 @@ class Task:
         for name in ("batch", "num_heads", "max_tensor"):
             if getattr(self, name) < 1:
                 raise PlanError(f"`{name}` must be at least 1, not {getattr(self, name)}")
+        if (cut := self.fixed.cut) is not None:
+            check_partition(cut, num_layers=self.num_layers, num_stages=len(cut))
 
     @property
     def num_layers(self) -> int:

@@ -66,7 +66,11 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("train", {"loop": "rolled"}, "'rolled'; choose from scan, unrolled; it is 'rolled'"),
         ("run", {"trackers": ["wb"]}, "`run.trackers[0]`: Invalid enum value 'wb'; choose from"),
         ("run", {"trackers": ["wb"]}, "choose from tensorboard, trackio, wandb"),
-        ("run", {"trackers": ["wandb"] * 2}, "`trackers` is wandb, wandb; name each once"),
+        (
+            "run",
+            {"trackers": ["wandb"] * 2},
+            "`run.trackers` must name no tracker twice, is wandb, wandb; name each once",
+        ),
         ("comm", {"boundary": "top_k"}, "`comm.boundary` must not be top_k"),
         (
             "comm",
@@ -83,7 +87,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
             {"top_k_fraction": 1.5},
             "`comm.top_k_fraction` must be above 0 and at",
         ),
-        ("comm", {"chunk_bytes": 0}, "`comm.chunk_bytes` must be at least 1, not 0"),
+        ("comm", {"chunk_bytes": 0}, "`comm.chunk_bytes` must be at least 512, not 0"),
         ("outer", {"islands": 2}, "`train.steps` (4) must be a multiple of `outer.every` (30)"),
         (
             "outer",
@@ -134,7 +138,10 @@ def test_what_an_outer_loop_excludes_is_refused(
         ("steps=3", "`--set` takes section.key=value, not 'steps=3'"),
         ("train.steps", "`--set` takes section.key=value, not 'train.steps'"),
         ("run.transport=tcp", "`run.transport`: Invalid enum value 'tcp'"),
-        ("run.link_scale=2.0", "`link_scale` is 2.0, `transport` mpi; set it to shaped"),
+        (
+            "run.link_scale=2.0",
+            "`run.link_scale` (2.0) must be 1 where `transport` is mpi: only shaped",
+        ),
         ("train.steps=x", "`train.steps`: it must be a whole number, not text; it is 'x'"),
         ("run.timeout_s=1e10", "`run.timeout_s` must be above 0 and at most 1000000000, not 1"),
         ("run.seed=9223372036854775808", "`run.seed` must be from 0 to 4294967295, not 9223"),

@@ -227,13 +227,13 @@ def test_a_measured_profile_takes_the_place_of_flops(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--model", "huge"), "`model.preset`: `preset` must be a known name, not 'huge'"),
+        (("--model", "huge"), "`model.preset` must be a known name, not 'huge'"),
         (("--cluster", "case9"), "`plan.cluster`: no cluster 'case9'"),
         (("--batch", "0"), "`train.batch` must be from 1 to 2147483647, not 0"),
         (("--budget", "0"), "`--budget` must be above 0, not 0.0"),
         (
             tuple(changed("plan.stages=9")),
-            "`stages` is 9 and `replicas` None for 4 devices, 4 layers",
+            "`plan.stages` 9, `train.batch` 8 must fit 4 devices and 4 layers",
         ),
         (tuple(changed("paced.profile=none.json")), "cannot read the profile none.json"),
     ],

@@ -79,10 +79,13 @@ def test_the_cores_of_this_machine_share_its_memory() -> None:
         ({}, []),
         ({"optimizer": {"warmup_steps": 8}}, ["`optimizer.warmup_steps` (8) is more than"]),
         (
-            {"model": {"param_dtype": "bfloat16"}, "optimizer": {"learning_rate": 1e-4}},
+            {
+                "model": {"param_dtype": "bfloat16"},
+                "optimizer": {"learning_rate": 1e-4, "master_weights": False},
+            },
             ["`model.param_dtype` (bfloat16) rounds updates below 2^-9 of a parameter away"],
         ),
-        ({"model": {"param_dtype": "bfloat16"}, "optimizer": {"learning_rate": 1e-2}}, []),
+        ({"model": {"param_dtype": "bfloat16"}, "optimizer": {"learning_rate": 1e-4}}, []),
         ({"optimizer": {"warmup_steps": 8}, "run": {"compute": "paced"}}, []),
     ],
 )

@@ -62,6 +62,10 @@ EXAMPLES = {
     "`plan.cuts` unequal": Example({"plan": {"cuts": [[1, 2], [2, 1]]}}),
     "`plan.schedule` with a split backward": Example({"plan": {"schedule": "zb-h1"}}),
     "`optimizer.sharded` = true": Example({"optimizer": {"sharded": True}}),
+    "`optimizer.master_weights` = true": Example(
+        {"model": {"param_dtype": "bfloat16"}, "optimizer": {"master_weights": True}}
+    ),
+    "`model.param_dtype` = float32": Example({"model": {"param_dtype": "float32"}}),
     "`optimizer.name` = adafactor": Example({"optimizer": {"name": "adafactor"}}),
     "`optimizer.name` = muon": Example({"optimizer": {"name": "muon"}}),
     "`comm.boundary` ≠ none": Example({"comm": {"boundary": "int8"}}),

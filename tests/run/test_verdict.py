@@ -1,9 +1,14 @@
-"""The verdict before a run is that of its ranks, for settings in random combinations.
+"""The verdict before a run is that of its ranks, for configurations at random.
 
-`JAXPIPE_EXAMPLES=10 pytest tests/run/test_verdict.py` tries ten times as many.
+What passes the check trains, and every refusal is the user's: it leads with a field. `make deep`
+tries 2,000 configurations and trains 150.
 """
 
 import os
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -11,106 +16,104 @@ from unittest.mock import patch
 import jax
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from jaxpipe import topo
-from jaxpipe.collective import AllReduceKind, CodecKind
-from jaxpipe.config import Config, check_here, config_from, job_from
+from jaxpipe.config import Config, check_here, cluster_from, config_from, job_from
 from jaxpipe.errors import UserError
+from jaxpipe.models.catalogue import FAMILIES
 from jaxpipe.plan import Plan
 from jaxpipe.propose.resolve import plan_from
+from jaxpipe.run.rank import threads
 from jaxpipe.run.verdict import check_can_run
+from jaxpipe.runtime.run_config import ComputeKind, Survival, TransportKind
 from jaxpipe.runtime.stage.compile import compile_stage
-from jaxpipe.runtime.stage.optimizer_config import OptimizerName
+from jaxpipe.runtime.step import worker
 from jaxpipe.runtime.step.batch import eval_step_batch, train_step_batch
 from jaxpipe.runtime.step.worker import boundary_codecs, gradient_wire
-from jaxpipe.schedule import ScheduleKind
-from tests.runtime.training import Tree, tiny_tree
+from jaxpipe.topo import Cluster
+from tests.run.random_settings import FIXED, KINDS, RIGHT, WRONG, Bases, random_settings, tree_of
+from tests.runtime.compiled_once import compile_stage_once
+from tests.runtime.training import Tree
 
-TIMES = int(os.environ.get("JAXPIPE_EXAMPLES", "1"))
-CLUSTER = topo.load("laptop")
-ONE_DEVICE = {"JAX_PLATFORMS": "cpu"}
-SWITCH = [False, True]
-VALUES: dict[str, list[Any]] = {
-    "model.num_layers": [1, 2, 3, 4, 6],
-    "model.dim": [16, 24, 18],
-    "model.num_heads": [1, 2, 3, 4],
-    "model.sequence": [8, 16],
-    "model.vocabulary": [255, 256, 300],
-    "model.tied": SWITCH,
-    "model.dropout": [0.0, 0.1],
-    "model.param_dtype": ["float32", "bfloat16"],
-    "model.compute_dtype": ["float32", "bfloat16", "float16"],
-    "model.attention": ["auto", "product", "flash"],
-    "model.experts": [0, 2, 3],
-    "model.experts_per_token": [1, 2, 5],
-    "model.routing_groups": [0, 1, 2, 3],
-    "model.dispatch": ["einsum", "ragged"],
-    "model.balance_loss": [0.0, 0.01],
-    "model.classes": [0, 2],
-    "model.causal": SWITCH,
-    "model.logits_bytes": [1, 4096],
-    "plan.stages": [1, 2, 3, 4],
-    "plan.replicas": [1, 2, 3],
-    "plan.microbatch": [1, 2, 3, 4],
-    "plan.schedule": list(ScheduleKind),
-    "plan.chunks": [1, 2],
-    "plan.cut": [[1, 2], [3], [], [2, 2], [3, 0]],
-    "plan.cuts": [[[1, 2], [3]], [[1, 2], [2, 1]], [[]]],
-    "plan.shares": [[4, 4], [8, 0], [6, 2], [5, 3]],
-    "plan.warmup": [[2, 1], [1, 2], [9, 1]],
-    "plan.all_reduce": list(AllReduceKind),
-    "train.batch": [3, 4, 6, 8, 12],
-    "train.sequence": [8, 16, 32],
-    "train.remat": ["none", "dots", "full"],
-    "train.loop": ["scan", "unrolled"],
-    "train.eval_batches": [1, 2, 10**6],
-    "train.frozen": [["embed.*"], ["blocks.[0-0].*"], ["nothing.*"]],
-    "comm.boundary": list(CodecKind),
-    "comm.gradients": list(CodecKind),
-    "mesh.data": [1, 2],
-    "mesh.tensor": [1, 2],
-    "mesh.context": [1, 2],
-    "outer.islands": [1, 2, 3],
-    "outer.every": [1, 2, 3],
-    "outer.fragments": [1, 2],
-    "outer.codec": list(CodecKind),
-    "lora.rank": [0, 2],
-    "optimizer.name": list(OptimizerName),
-    "optimizer.sharded": SWITCH,
-    "optimizer.warmup_steps": [0, 1, 10**6],
-    "data.pack": SWITCH,
-    "run.transport": ["mpi", "nccl", "shaped"],
-    "run.survive": ["restart", "shrink"],
-    "run.seed": [0, 2**32 - 1, 2**32],
-}
+MOST_RANKS = 8
+"""Of a plan that is executed here."""
+LEADS = re.compile(r"(?:unknown key )?`([\w.]+)(?:\[\d+\])?`")
+FILES = ("cannot read the plan ", "cannot read the schedule ", "cannot read the profile ")
+BESIDE = ("memory_gib", "model.preset", "data.source")
+"""Names that are no field of the configuration: of a cluster file, of a preset, unknown ones."""
+
+Fields = tuple[str, dict[str, Any]]
 
 
-@st.composite
-def sections(draw: st.DrawFn) -> dict[str, dict[str, Any]]:
-    """Return some fields, each with a value that is right in some company at least."""
-    fields = draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=5, unique=True))
-    changes: dict[str, dict[str, Any]] = {}
-    for path in fields:
-        section, field = path.split(".")
-        changes.setdefault(section, {})[field] = draw(st.sampled_from(VALUES[path]))
-    return changes
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> Bases:
+    return Bases.in_folder(tmp_path_factory.mktemp("bases"))
 
 
-def tree_of(dataset: Path, changes: dict[str, dict[str, Any]]) -> Tree:
-    tree = tiny_tree(Path("run"), dataset, **changes)
-    if "cuts" in tree["plan"]:
-        tree["plan"] = {k: v for k, v in tree["plan"].items() if k not in ("stages", "replicas")}
-    return tree
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    return (folder / str(number) for number in count())
 
 
-def checked(tree: Tree) -> tuple[Config, Plan]:
+def field_names() -> set[str]:
+    """Return all fields of the configuration, with their sections."""
+    sections: dict[str, tuple[Any, ...]] = {
+        section.name: KINDS if section.name == "model" else (section.type,)
+        for section in fields(Config)
+    }
+    return {
+        f"{name}.{field.name}"
+        for name, types in sections.items()
+        for section in types
+        for field in fields(section)
+    }
+
+
+def test_all_fields_are_drawn() -> None:
+    assert (set(RIGHT) | set(WRONG) | set(FIXED)) - set(BESIDE) == field_names()
+    assert {family.config for family in FAMILIES} == set(KINDS)
+
+
+def checked(tree: Tree) -> tuple[Config, Plan, Cluster]:
     """Return what has passed all checks that come before any process starts."""
     config = config_from(tree)
-    plan = plan_from(config, CLUSTER)
-    check_can_run(config, plan, CLUSTER, environment=ONE_DEVICE)
-    check_here(config, plan, ONE_DEVICE)
-    return config, plan
+    cluster = cluster_from(config)
+    plan = plan_from(config, cluster)
+    check_can_run(config, plan, cluster, environment=os.environ)
+    check_here(config, plan, os.environ)
+    return config, plan, cluster
+
+
+def check_verdict(bases: Bases, drawn: Fields, folder: Path) -> None:
+    """Check a configuration; a refusal is one of the user, and leads with a field."""
+    try:
+        checked(tree_of(bases, *drawn, folder=folder))
+    except UserError as error:
+        words = str(error)
+        lead = LEADS.match(words)
+        assert words.startswith(FILES) or lead is not None, words
+        names = field_names() | set(BESIDE)
+        assert lead is None or any(name.startswith(lead[1]) for name in names), words
+        assert "num_microbatches" not in words
+        assert "num_chunks" not in words
+
+
+@settings(max_examples=300)
+@given(drawn=random_settings())
+def test_a_verdict_is_a_refusal_of_the_user_or_none(
+    bases: Bases, folders: Iterator[Path], drawn: Fields
+) -> None:
+    check_verdict(bases, drawn, next(folders))
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(3000)
+@settings(max_examples=2000)
+@given(drawn=random_settings())
+def test_many_verdicts_are_refusals_of_the_user_or_none(
+    bases: Bases, folders: Iterator[Path], drawn: Fields
+) -> None:
+    check_verdict(bases, drawn, next(folders))
 
 
 def shapes_alone(compiler: Any, name: str, function: Any, *arguments: Any, **_: Any) -> Any:
@@ -119,9 +122,9 @@ def shapes_alone(compiler: Any, name: str, function: Any, *arguments: Any, **_: 
     return jax.eval_shape(function, *arguments)
 
 
-def be_each_rank(config: Config, plan: Plan) -> None:
+def be_each_rank(config: Config, plan: Plan, cluster: Cluster) -> None:
     """Do all that ranks do before their first step: samples, codecs, programs, traced stages."""
-    job = job_from(config, plan, devices=[CLUSTER.devices[n].name for (n,) in plan.groups])
+    job = job_from(config, plan, cluster=cluster)
     gradient_wire(job.comm)
     stages = set()
     for rank in range(plan.num_ranks):
@@ -140,28 +143,64 @@ def be_each_rank(config: Config, plan: Plan) -> None:
                     compile_stage(functions, ops=ops)
 
 
-@settings(max_examples=200 * TIMES)
-@given(changes=sections())
-def test_a_verdict_is_a_refusal_of_the_user_or_none(
-    dataset: Path, changes: dict[str, dict[str, Any]]
+@pytest.mark.slow
+@settings(max_examples=10)
+@given(drawn=random_settings())
+def test_what_passes_the_check_is_not_refused_by_ranks(
+    bases: Bases, folders: Iterator[Path], drawn: Fields
 ) -> None:
     try:
-        checked(tree_of(dataset, changes))
-    except UserError as error:
-        words = str(error)
-        assert words.startswith(("`", "[", "no "))
-        assert "num_microbatches" not in words
-        assert "num_chunks" not in words
+        config, plan, cluster = checked(tree_of(bases, *drawn, folder=next(folders)))
+    except UserError:
+        return
+    if config.run.compute is ComputeKind.REAL:
+        be_each_rank(config, plan, cluster)
+
+
+def needs_processes(config: Config, plan: Plan) -> bool:
+    """Return whether threads of one process cannot be the ranks of a run."""
+    run = config.run
+    return (
+        run.compute is ComputeKind.PACED
+        or run.transport is TransportKind.NCCL
+        or run.survive is Survival.SHRINK
+        or plan.all_reduce.facts.is_native
+        or plan.num_ranks > MOST_RANKS
+    )
+
+
+def check_training(bases: Bases, drawn: Fields, folder: Path) -> None:
+    """Train what passes the check: its ranks refuse nothing, and end."""
+    tree = tree_of(bases, *drawn, folder=folder)
+    tree["train"].update(steps=2)
+    if "folder" in tree["checkpoint"]:
+        tree["checkpoint"]["folder"] += f"/{folder.name}"
+    tree["run"].update(timeout_s=60.0, hang_s=60.0, pictures=False, trackers=[])
+    try:
+        config, plan, _ = checked(tree)
+    except UserError:
+        return
+    if needs_processes(config, plan):
+        return
+    with (
+        patch.object(worker, "compile_stage", compile_stage_once),
+        patch.object(threads, "plan_from", lambda *_, **__: plan),  # another search may differ
+    ):
+        assert threads.train(config).metrics.exists()
 
 
 @pytest.mark.slow
-@settings(max_examples=10 * TIMES)
-@given(changes=sections())
-def test_what_passes_the_check_is_not_refused_by_ranks(
-    dataset: Path, changes: dict[str, dict[str, Any]]
+@settings(max_examples=4)
+@given(drawn=random_settings())
+def test_what_passes_the_check_trains(bases: Bases, folders: Iterator[Path], drawn: Fields) -> None:
+    check_training(bases, drawn, next(folders))
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(3000)
+@settings(max_examples=150)
+@given(drawn=random_settings())
+def test_much_that_passes_the_check_trains(
+    bases: Bases, folders: Iterator[Path], drawn: Fields
 ) -> None:
-    try:
-        config, plan = checked(tree_of(dataset, changes))
-    except UserError:
-        return
-    be_each_rank(config, plan)
+    check_training(bases, drawn, next(folders))

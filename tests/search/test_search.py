@@ -97,7 +97,7 @@ def test_stages_and_replicas_that_do_not_fit_are_refused(stages: int | None, rep
         batch=8,
         fixed=Fixed(stages=stages, replicas=replicas),
     )
-    with pytest.raises(PlanError, match=r"`replicas` .* for 6 devices, 6 layers"):
+    with pytest.raises(PlanError, match=r"`train.batch` 8 must fit 6 devices and 6 layers"):
         search(task, closed_form(task))
 
 

@@ -58,7 +58,12 @@ def plan_memory(config: Config, plan: Plan, cluster: Cluster) -> tuple[RankMemor
     sequence = config.train.sequence or config.model.sequence
     model = replace(config.model, sequence=sequence)
     optimizer = config.optimizer
-    each = bytes_each(model, shards_optimizer=optimizer.sharded, optimizer=optimizer.name)
+    each = bytes_each(
+        model,
+        shards_optimizer=optimizer.sharded,
+        optimizer=optimizer.name,
+        master_weights=optimizer.master_weights,
+    )
     # The speed has no part in it.
     profile = gpt_profile(model, remat=plan.remat or Remat.NONE, flops_per_s=1.0)
     tuned = _tuned(config)
@@ -221,9 +226,9 @@ def check_memory(memory: Sequence[RankMemory], *, shared_room: int | None = None
             sizes = [device.memory_bytes for device in row.devices]
             number = sizes.index(int(row.room_bytes))
             raise PlanError(
-                f"a rank fits into the memory of its device: rank {row.ranks[number]} needs "
-                f"{_size(row.needs.total)} on a device (estimated), "
-                f"{row.devices[number].name!r} has {_size(row.room_bytes)}; {fix}"
+                f"`memory_gib` of {row.devices[number].name!r} ({_size(row.room_bytes)}) must be "
+                f"at least what rank {row.ranks[number]} needs on a device, "
+                f"{_size(row.needs.total)} (estimated); {fix}"
             )
 
 

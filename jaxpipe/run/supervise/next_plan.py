@@ -137,6 +137,7 @@ class _Search:
                 config.model,
                 shards_optimizer=config.optimizer.sharded,
                 optimizer=config.optimizer.name,
+                master_weights=config.optimizer.master_weights,
             ),
             num_steps=config.run.change_every,
             # With a sharded optimizer no rank has all moments of its stage: all read a checkpoint.

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from jaxpipe.runtime.stage.moments import MOMENTS
+from jaxpipe.runtime.stage.optimizer_config import MOMENTS
 from jaxpipe.runtime.train_snapshot import LOSS_SCALE, SKIPPED_STEPS
 
 IN_SYNC, IN_FLIGHT = "outer_in_sync", "outer_in_flight"

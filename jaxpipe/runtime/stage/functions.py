@@ -12,6 +12,12 @@ from jaxtyping import Array, Float, Int
 from jaxpipe.runtime.data.dataset.dataset import InputShape
 from jaxpipe.runtime.stage.calls import Scalar, StageSpec
 from jaxpipe.runtime.stage.gradient_buckets import Buckets, pack, unpack
+from jaxpipe.runtime.stage.master_weights import (
+    MasterState,
+    has_masters,
+    updated,
+    with_master_weights,
+)
 from jaxpipe.runtime.stage.model import Parameters, Tuned
 from jaxpipe.runtime.stage.optimizer import clip_factor, decay_mask, stage_optimizer
 from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
@@ -288,16 +294,21 @@ class StageFunctions:
         factor = clip_factor(self.optimizer, square_norm)
         # One multiplication for clipping and unscaling; `square_norm` is unscaled already.
         factor = factor if scale is None else factor / scale
+        has_masters = isinstance(moments, MasterState)
         clipped = jax.tree.map(
-            lambda gradient: (gradient * factor).astype(gradient.dtype), gradients
+            lambda leaf: (leaf * factor).astype(jnp.float32 if has_masters else leaf.dtype),
+            gradients,
         )
         owned = self._owned(old)
-        changes, moments = self._transformation().update(clipped, moments, owned)
+        changes, state = self._transformation().update(clipped, moments, owned)
         if self.sharded is not None:
-            return jax.tree.map(jnp.add, owned, changes), moments
+            return updated(owned, changes, state), state
         # Weight decay would change frozen layers, too, which have no gradient.
-        new = self._held(jax.tree.map(jnp.add, old, changes), at=old)
-        return overlay(params, new), moments
+        new = self._held(updated(old, changes, state), at=old)
+        if isinstance(state, MasterState):
+            assert isinstance(moments, MasterState), moments
+            state = state._replace(master=self._held(state.master, at=moments.master))
+        return overlay(params, new), state
 
     def join(self, vectors: Sequence[Array | np.ndarray], updated: Parameters) -> Parameters:
         """Return the trained parameters from the gathered vectors and this replica's own pieces."""
@@ -320,8 +331,10 @@ class StageFunctions:
 
     def _transformation(self) -> optax.GradientTransformation:
         # Pieces are flat: their shapes no longer tell a matrix from a bias.
-        decayed = decay_mask(self.optimizer)(self._shapes()) if self.shards else None
-        return stage_optimizer(self.optimizer, num_steps=self.work.num_steps, decayed=decayed)
+        shapes = self._shapes()
+        decayed = decay_mask(self.optimizer)(shapes) if self.shards else None
+        inner = stage_optimizer(self.optimizer, num_steps=self.work.num_steps, decayed=decayed)
+        return with_master_weights(inner) if has_masters(self.optimizer, shapes) else inner
 
     def _shapes(self) -> Parameters:
         """Return the shapes of the trained parameters."""

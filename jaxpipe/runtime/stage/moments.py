@@ -17,9 +17,7 @@ import numpy as np
 import optax
 
 from jaxpipe.runtime.stage.model import Parameters
-
-MOMENTS: Final = ("mu", "nu", "trace", "v_row", "v_col", "v")
-"""The names of moments in optax; the prefixes of their tensors in a checkpoint."""
+from jaxpipe.runtime.stage.optimizer_config import MOMENTS
 
 _COUNT: Final = "count"
 

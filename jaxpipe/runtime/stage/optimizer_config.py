@@ -5,7 +5,7 @@ No jax here: the planner reads the facts.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Final, Self
 
 from jaxpipe.ranges import Range, check_ranges
 
@@ -17,7 +17,12 @@ _SCALE = Range(least=1, most=2.0**126, why="a scaled loss is a float32")
 _PART = Range(above=0, most=1)
 _FRACTION = Range(least=0, most=1)
 _DECAY_RATE = Range(least=0, below=1)
+MOMENTS: Final = ("mu", "nu", "trace", "v_row", "v_col", "v", "master")
+"""The names of moments in optax, and of master weights, which are kept as moments are; the prefixes
+of their tensors in a checkpoint."""
+
 _MOST_STEPS = 2**31 - 1
+_16_BITS = ("bfloat16", "float16")
 _COUNTED_STEPS = Range(least=0, most=_MOST_STEPS, why="optimizers count steps in 32 bits")
 
 
@@ -128,8 +133,20 @@ class OptimizerConfig:
     equal part of the parameters, updates it, and gathers the rest. Less memory, more messages, the
     same losses up to rounding. By default every replica has all moments."""
 
+    master_weights: bool | None = None
+    """Keep float32 copies of parameters of 16 bits (`model.param_dtype`), with moments of float32,
+    and round the updated copies: no update is lost. By default where parameters have 16 bits."""
+
     def __post_init__(self) -> None:
         check_ranges(self)
+
+    def has_master_weights(self, param_dtype: str) -> bool:
+        """Return whether parameters of a format have float32 copies.
+
+        >>> OptimizerConfig().has_master_weights("bfloat16")
+        True
+        """
+        return param_dtype in _16_BITS and self.master_weights is not False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,7 @@ def eager_one_f_one_b(
     check_size(num_stages=num_stages, num_microbatches=num_microbatches)
     if warmup is None:
         warmup = tuple(min(num_microbatches, depth) for depth in _eager_depths(num_stages))
-    _check_warmup(warmup, num_stages=num_stages, num_microbatches=num_microbatches)
+    check_warmup(warmup, num_stages=num_stages, num_microbatches=num_microbatches)
     return tuple(
         _of_stage(stage, warmup=forwards, num_microbatches=num_microbatches)
         for stage, forwards in enumerate(warmup)
@@ -133,7 +133,12 @@ def _of_stage(stage: int, *, warmup: int, num_microbatches: int) -> Program:
     )
 
 
-def _check_warmup(warmup: tuple[int, ...], *, num_stages: int, num_microbatches: int) -> None:
+def check_warmup(warmup: tuple[int, ...], *, num_stages: int, num_microbatches: int) -> None:
+    """Check that each stage has a warm-up, which its microbatches and the stage before it allow.
+
+    Raises:
+        PlanError: it does not.
+    """
     if len(warmup) != num_stages:
         raise PlanError(
             f"`warmup` {warmup} has {len(warmup)} numbers for {num_stages} stages; give one for "

@@ -65,7 +65,7 @@ def test_only_emulated_links_are_announced_and_scaled():
         "links are emulated: each message takes what it takes on cluster two-region, or longer"
     )
     with pytest.raises(
-        ValueError, match=r"`link_scale` is 2\.0, `transport` nccl; set it to shaped"
+        ValueError, match=r"`link_scale` \(2\.0\) must be 1 where `transport` is nccl: only shaped"
     ):
         replace(run, transport=TransportKind.NCCL, link_scale=2.0)
 

@@ -101,7 +101,8 @@ def test_the_smallest_device_of_a_place_decides() -> None:
     check_memory(plan_memory(config, plan, enough))
     small = with_memory(cluster, None, 2 * need, None, need - 1)
     with pytest.raises(
-        PlanError, match=r"rank 3 needs .* MiB on a device .* 'virginia-1:0' has .* MiB; raise"
+        PlanError,
+        match=r"^`memory_gib` of 'virginia-1:0' \(.* MiB\) .* rank 3 needs .* MiB .*; raise",
     ):
         check_memory(plan_memory(config, plan, small))
     lines = list(memory_lines(plan_memory(config, plan, small)))
