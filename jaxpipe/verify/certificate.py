@@ -10,13 +10,15 @@ import numpy as np
 
 from jaxpipe.config import Config, check_plan_fits, job_from
 from jaxpipe.errors import ConfigError
+from jaxpipe.jaxpr.numpy_function import NumpyFunction
 from jaxpipe.models import ModelConfig, build_model
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.stage.compile import Build, ahead_of_time
 from jaxpipe.runtime.stage.compile_once import CompileOnce
 from jaxpipe.verify.differences import DeviceResult, Difference, Subject, differences
-from jaxpipe.verify.one_device import OneDevice
-from jaxpipe.verify.ranks import Compiler, train_ranks
+from jaxpipe.verify.one_device import Jit, OneDevice
+from jaxpipe.verify.ranks import Compiler, by_numpy, train_ranks
 from jaxpipe.verify.smaller_plan import Shrunk, shrunk
 from jaxpipe.verify.stand_in import DataForm, form_of, stand_in
 
@@ -88,6 +90,11 @@ class Reference:
     device: DeviceResult
     left_out: tuple[str, ...]
 
+    @property
+    def build(self) -> Build:
+        """What makes the functions of stages: NumPy, unless they lie on the devices of a mesh."""
+        return by_numpy if self.small.num_devices == 1 else ahead_of_time
+
 
 def verify_plan(config: Config, plan: Plan) -> Certificate:
     """Compare all ranks of a plan with one device, at sizes shrunk as `verify.smaller_plan` says.
@@ -97,7 +104,8 @@ def verify_plan(config: Config, plan: Plan) -> Certificate:
         PlanError: the plan is not one for this configuration.
     """
     begin_s = time.perf_counter()
-    certificate = compared(reference(config, plan, form_of(config)), compiler=CompileOnce())
+    expected = reference(config, plan, form_of(config))
+    certificate = compared(expected, compiler=CompileOnce(expected.build))
     return replace(certificate, seconds=time.perf_counter() - begin_s)
 
 
@@ -116,7 +124,8 @@ def reference(config: Config, plan: Plan, form: DataForm) -> Reference:
     if not form.is_known:
         left_out = (*left_out, "masks of the data, which is not prepared: every token counts here")
     with _in_float64():
-        job, device = _one_device(_job(small, form))
+        jit = NumpyFunction if small.num_devices == 1 else jax.jit
+        job, device = _one_device(_job(small, form), jit)
     return Reference(small=small, job=job, device=device, left_out=left_out)
 
 
@@ -191,9 +200,9 @@ def _float64(model: ModelConfig) -> ModelConfig:
     return wide
 
 
-def _one_device(job: Job) -> tuple[Job, DeviceResult]:
+def _one_device(job: Job, jit: Jit) -> tuple[Job, DeviceResult]:
     """Return what one device computes, and the job with a norm to clip to that binds."""
-    device = OneDevice(job)
+    device = OneDevice(job, jit=jit)
     state = device.start()
     first = state.tensors()
     steps, tensors = [], []

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+import jax
 import numpy as np
 
 from jaxpipe.comm import Transport, closing, run_ranks
+from jaxpipe.jaxpr.numpy_function import NumpyFunction
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.checkpoint import flatten
 from jaxpipe.runtime.hooks import Hooks
@@ -109,6 +111,15 @@ def _train(job: Job, transport: Transport, compiler: Compiler) -> RankResult:
     held_out_loss = worker.eval_loss(state)
     worker.close()
     return RankResult(rank=rank, first=first, steps=tuple(steps), held_out_loss=held_out_loss)
+
+
+def by_numpy(
+    function: Callable, *arguments: Any, donate: tuple[int, ...], out: Any
+) -> tuple[Callable[..., Any], Any, Any]:
+    """Trace a function of one device for NumPy, which compiles nothing, as `Build` says."""
+    assert not jax.tree.leaves(out), "NumPy has no shardings"
+    traced = NumpyFunction(function, donated=donate)
+    return traced, traced.shapes(*arguments), None
 
 
 class _ReadSamples(Hooks):

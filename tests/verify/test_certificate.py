@@ -29,7 +29,8 @@ class Case:
 
 @pytest.fixture(scope="module")
 def unlike() -> Case:
-    expected, compiler = case_reference(UNLIKE), CompileOnce()
+    expected = case_reference(UNLIKE)
+    compiler = CompileOnce(expected.build)
     return Case(expected, compiler, compared(expected, compiler=compiler))
 
 
