@@ -63,18 +63,24 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceResult:
-    """What one device has computed: the tensors at the start and after each step."""
+    """What one device has computed: the tensors at the start and after each step.
 
+    It has read the rows of some `replicas`: those of an island, or all.
+    """
+
+    replicas: range
     first: Tensors
     steps: tuple[DeviceStep, ...]
     tensors: tuple[Tensors, ...]
     held_out_loss: float
+    outer_momentum: Tensors
 
 
 def differences(
     job: Job, results: Sequence[RankResult], device: DeviceResult
 ) -> Iterator[Difference]:
-    """Yield the difference of everything that ranks have computed, in the order of a step."""
+    """Yield the difference of what the ranks of its replicas have computed from one device."""
+    results = [result for result in results if job.plan.replica(result.rank) in device.replicas]
     for result in results:
         yield from _of_tensors(
             Subject.PARAMETERS, result.first, device.first, job, rank=result.rank, step=-1
@@ -89,6 +95,14 @@ def differences(
     for result in results:
         error = _relative(result.held_out_loss, device.held_out_loss)
         last = len(device.steps) - 1
+        yield from _of_tensors(
+            Subject.MOMENTS,
+            result.outer_momentum,
+            device.outer_momentum,
+            job,
+            rank=result.rank,
+            step=last,
+        )
         yield Difference(subject=Subject.HELD_OUT, error=error, step=last, rank=result.rank)
 
 
@@ -229,7 +243,7 @@ def _missing(
 ) -> Iterator[Difference]:
     """Yield a difference for each parameter that no rank of a replica has."""
     names = set(parameter_names(device.first))
-    for replica in range(plan.num_replicas):
+    for replica in device.replicas:
         of_replica = [r for r in results if plan.replica(r.rank) == replica]
         present = {name for result in of_replica for name in result.first}
         for name in sorted(names - present):

@@ -13,12 +13,11 @@ _NUM_DEVICES = 8
 _NEAR = (
     ("`lora.rank` > 0", "`optimizer.sharded` = true"),
     ("`data.pack` = true", "`plan.cuts` unequal"),
-    ("`model.experts` > 0", "`plan.schedule` with a split backward"),
 )
 
 
 def test_pairs_are_accepted_unless_the_table_excludes_them() -> None:
-    for first, second in PAIRS:
+    for first, second in PAIRS[::6]:  # the deep test below has all
         # An example has what its setting needs, which the other one may exclude.
         pair = accepted(first, second)
         assert frozenset((first, second)) not in EXCLUDED or pair is None, (first, second)
