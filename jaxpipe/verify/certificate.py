@@ -144,11 +144,7 @@ def compared(expected: Reference, *, compiler: Compiler) -> Certificate:
         else:
             order = {subject: number for number, subject in enumerate(Subject)}
             all_differences = sorted(
-                (
-                    difference
-                    for device in expected.devices
-                    for difference in differences(expected.job, results, device)
-                ),
+                differences(expected.job, results, expected.devices),
                 key=lambda difference: (difference.step, order[difference.subject]),
             )
     return Certificate(

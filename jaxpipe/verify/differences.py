@@ -77,9 +77,27 @@ class DeviceResult:
 
 
 def differences(
-    job: Job, results: Sequence[RankResult], device: DeviceResult
+    job: Job, results: Sequence[RankResult], devices: Sequence[DeviceResult]
 ) -> Iterator[Difference]:
-    """Yield the difference of what the ranks of its replicas have computed from one device."""
+    """Yield the difference of everything that ranks have computed, in the order of a step.
+
+    `devices` have what one device computes, of all islands.
+    """
+    # Outer steps carry the rounding of one island to all of them.
+    noise = [
+        _noise([device.steps[n].gradients for device in devices for n in range(step + 1)])
+        for step in range(len(devices[0].steps))
+    ]
+    for device in devices:
+        yield from _of_device(job, results, device, noise)
+
+
+def _of_device(
+    job: Job,
+    results: Sequence[RankResult],
+    device: DeviceResult,
+    noise: Sequence[Mapping[str, np.ndarray]],
+) -> Iterator[Difference]:
     results = [result for result in results if job.plan.replica(result.rank) in device.replicas]
     for result in results:
         yield from _of_tensors(
@@ -91,13 +109,13 @@ def differences(
         yield from _of_samples(job.plan, of_ranks, expected, step)
         yield from _of_boundaries(job.plan, of_ranks, expected, step)
         for rank, computed in of_ranks:
-            yield from _of_step(job, rank, computed, device, step)
+            yield from _of_step(job, rank, computed, device, noise[step], step)
     for result in results:
         error = _relative(result.held_out_loss, device.held_out_loss)
         last = len(device.steps) - 1
         yield from _of_tensors(
             Subject.MOMENTS,
-            result.outer_momentum,
+            _without(noise[last], result.outer_momentum, device.outer_momentum),
             device.outer_momentum,
             job,
             rank=result.rank,
@@ -157,7 +175,12 @@ def _of_boundaries(
 
 
 def _of_step(
-    job: Job, rank: int, computed: RankStep, device: DeviceResult, step: int
+    job: Job,
+    rank: int,
+    computed: RankStep,
+    device: DeviceResult,
+    noise: Mapping[str, np.ndarray],
+    step: int,
 ) -> Iterator[Difference]:
     expected = device.steps[step]
     scalars = (
@@ -172,7 +195,6 @@ def _of_step(
     yield from _of_tensors(
         Subject.GRADIENTS, computed.gradients, expected.gradients, job, rank=rank, step=step
     )
-    noise = _noise([device.steps[n].gradients for n in range(step + 1)])
     yield from _of_state(job, rank, computed, device.tensors[step], noise, step)
 
 
@@ -192,10 +214,8 @@ def _of_state(
         if exact is None:
             yield _wrong(Subject.MOMENTS, name, job, rank=rank, step=step)
             continue
-        hidden = noise.get(name if is_parameter else name.partition(".")[2])
-        judged = tensor
-        if hidden is not None and hidden.shape == tensor.shape == exact.shape:
-            judged = np.where(hidden, exact, tensor)
+        parameter = name if is_parameter else name.partition(".")[2]
+        judged = _judged(noise.get(parameter), tensor, exact)
         moment = name.partition(".")[0]
         least = job.optimizer.learning_rate
         if not is_parameter:
@@ -208,6 +228,21 @@ def _of_state(
             tensor=name,
             stage=stage_of(job.plan, name, rank=rank),
         )
+
+
+def _without(noise: Mapping[str, np.ndarray], tensors: Tensors, expected: Tensors) -> Tensors:
+    """Return tensors with exact values where a gradient is rounding."""
+    return {
+        name: _judged(noise.get(name), tensor, expected[name]) if name in expected else tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def _judged(hidden: np.ndarray | None, tensor: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """Return a tensor with exact values where it is hidden, if shapes are equal."""
+    if hidden is None or not hidden.shape == tensor.shape == exact.shape:
+        return tensor
+    return np.where(hidden, exact, tensor)
 
 
 def parameter_names(tensors: Tensors) -> tuple[str, ...]:
