@@ -18,7 +18,7 @@ from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.compile import Build, ahead_of_time
 from jaxpipe.runtime.stage.compile_once import CompileOnce
 from jaxpipe.verify.differences import DeviceResult, Difference, Subject, differences
-from jaxpipe.verify.islands import Islands
+from jaxpipe.verify.islands import OneDeviceIslands
 from jaxpipe.verify.one_device import DeviceState, DeviceStep, Jit, OneDevice, Tensors
 from jaxpipe.verify.ranks import Compiler, by_numpy, train_ranks
 from jaxpipe.verify.smaller_plan import Shrunk, shrunk
@@ -214,7 +214,7 @@ def _one_device(job: Job, jit: Jit) -> tuple[Job, tuple[DeviceResult, ...]]:
     weights = [part.share for part in parts]
     outer = None
     if job.outer.is_on:
-        outer = Islands(job.outer, parameters, weights=weights, num_steps=job.train.steps)
+        outer = OneDeviceIslands(job.outer, parameters, weights=weights, num_steps=job.train.steps)
     steps: list[list[DeviceStep]] = [[] for _ in parts]
     tensors: list[list[Tensors]] = [[] for _ in parts]
     for step in range(job.train.steps):
@@ -243,7 +243,7 @@ def _one_device(job: Job, jit: Jit) -> tuple[Job, tuple[DeviceResult, ...]]:
 
 
 def _after_outer_step(
-    outer: Islands, states: Sequence[DeviceState], *, done: int
+    outer: OneDeviceIslands, states: Sequence[DeviceState], *, done: int
 ) -> list[DeviceState]:
     before = [flatten(state.params, first_layer=0) for state in states]
     after = outer.after_step(before, done=done)

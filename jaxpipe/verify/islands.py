@@ -15,7 +15,7 @@ from jaxpipe.verify.one_device import Tensors
 
 
 @dataclass(slots=True, kw_only=True)
-class Lead:
+class IslandLead:
     """What an island is ahead of the anchor with eager updates, by the names of tensors."""
 
     sent: Tensors = field(default_factory=dict)
@@ -23,7 +23,7 @@ class Lead:
     momentum: Tensors = field(default_factory=dict)
 
 
-class Islands:
+class OneDeviceIslands:
     """The anchor of all islands; `weights` are their parts of the batch."""
 
     def __init__(
@@ -34,7 +34,7 @@ class Islands:
         self._weights = [_rounded(weight) for weight in weights]
         self._anchor = dict(anchor)
         self._starts = [dict(anchor) for _ in weights]
-        self._leads = [Lead() for _ in weights]
+        self._leads = [IslandLead() for _ in weights]
         self._sums: dict[str, np.ndarray] = {}
         self.momentum: Tensors = {name: np.zeros_like(array) for name, array in anchor.items()}
 

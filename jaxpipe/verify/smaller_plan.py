@@ -11,6 +11,9 @@
                                                                    stages are reduced together
     replicas             2 of each kind (3 if all are alike), and  unlike replicas, and every level
                          one more for each level of a sync tree    of a sync tree
+    islands              2, unlike ones if there are, the same     outer steps, also of fragments,
+                         replicas in each; 1 or 2 inner steps a    delayed and eager
+                         fragment
     microbatches         at most 3 for each stage, and the same    warm-up, steady phase and
                          remainder by the ranks                    cool-down; unequal shares
     samples of one       1, and 2, 3 .. for each device of a mesh  weights of unequal shares
@@ -39,7 +42,7 @@ from jaxpipe.models.gpt_config import Attention
 from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import Plan
 from jaxpipe.plan.pipeline import Pipeline
-from jaxpipe.runtime.rank_mesh import rank_mesh
+from jaxpipe.runtime.rank_mesh import MeshConfig, rank_mesh
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.verify.smaller_model import MeshParts, smaller_model, smaller_sequence
 
@@ -69,14 +72,13 @@ class Shrunk:
     @property
     def num_devices(self) -> int:
         """The devices that the meshes of its ranks need in one process."""
-        plan, mesh = self.plan, self.config.mesh
-        sizes = [rank_mesh(plan, mesh, rank=n).num_devices for n in range(plan.num_ranks)]
-        return sum(sizes) if plan.has_groups else max(sizes)
+        sizes = [mesh.num_devices for mesh in _meshes(self.config, self.plan)]
+        return sum(sizes) if self.plan.has_groups else max(sizes)
 
 
 def shrunk(config: Config, plan: Plan) -> Shrunk:
     """Return a configuration and a plan of the same shape, as small as symmetry allows."""
-    parts = MeshParts.of(rank_mesh(plan, config.mesh, rank=rank) for rank in range(plan.num_ranks))
+    parts = MeshParts.of(_meshes(config, plan))
     outer = _smaller_outer(config.outer)
     kept = _kept_replicas(plan)
     if config.outer.is_on:
@@ -330,6 +332,10 @@ def _numbers(config: Config, plan: Plan) -> dict[str, str]:
     }
 
 
+def _meshes(config: Config, plan: Plan) -> list[MeshConfig]:
+    return [rank_mesh(plan, config.mesh, rank=rank) for rank in range(plan.num_ranks)]
+
+
 def _left_out(config: Config, plan: Plan) -> Iterator[str]:
     """Yield what the configuration uses and is not run, each with the reason."""
     codecs = {config.comm.boundary, config.comm.gradients}
@@ -347,5 +353,7 @@ def _left_out(config: Config, plan: Plan) -> Iterator[str]:
             f"rounding of {config.model.param_dtype} parameters and "
             f"{config.model.compute_dtype} activations: everything is float64"
         )
+    if all(part.num_devices == 1 for part in _meshes(config, plan)):
+        yield "XLA: NumPy evaluates the functions that JAX traces"
     yield "the network and its transport: ranks are threads of one process"
     yield "checkpoints and resuming: every run starts at step 0"
