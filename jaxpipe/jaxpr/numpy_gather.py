@@ -26,7 +26,7 @@ def gather_rule(equation: Equation) -> Callable[..., np.ndarray] | None:
     operand, out = equation.operands[0].aval, equation.results[0].aval
     sizes = tuple(equation.params["slice_sizes"])
     absent = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
-    kept = tuple(size for dim, size in enumerate(sizes) if dim not in absent)
+    window = tuple(size for dim, size in enumerate(sizes) if dim not in absent)
     batch_dims = [dim for dim in range(out.ndim) if dim not in numbers.offset_dims]
     order = (*batch_dims, *numbers.offset_dims)
     fill = _fill(equation)
@@ -41,11 +41,11 @@ def gather_rule(equation: Equation) -> Callable[..., np.ndarray] | None:
     def rule(x: np.ndarray, indices: np.ndarray) -> np.ndarray:
         positions, is_inside = windows.positions(indices)
         batch = is_inside.shape
-        found = x[positions]
+        gathered = x[positions]
         if mode == _DROPPED and not is_inside.all():
-            found = np.where(is_inside.reshape(batch + (1,) * len(sizes)), found, fill)
+            gathered = np.where(is_inside.reshape(batch + (1,) * len(sizes)), gathered, fill)
         result = np.empty(out.shape, x.dtype)
-        result.transpose(order)[...] = found.reshape(batch + kept)
+        result.transpose(order)[...] = gathered.reshape(batch + window)
         return result
 
     return rule
@@ -58,8 +58,8 @@ def scatter_add_rule(equation: Equation) -> Callable[..., np.ndarray] | None:
         return None
     operand, _, updates = (variable.aval for variable in equation.operands)
     absent = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
-    kept = iter(updates.shape[dim] for dim in numbers.update_window_dims)
-    sizes = tuple(1 if dim in absent else next(kept) for dim in range(operand.ndim))
+    window = iter(updates.shape[dim] for dim in numbers.update_window_dims)
+    sizes = tuple(1 if dim in absent else next(window) for dim in range(operand.ndim))
     batch_dims = [dim for dim in range(updates.ndim) if dim not in numbers.update_window_dims]
     order = (*batch_dims, *numbers.update_window_dims)
     windows = _Windows(

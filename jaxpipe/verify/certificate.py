@@ -18,8 +18,8 @@ from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.compile import Build, ahead_of_time
 from jaxpipe.runtime.stage.compile_once import CompileOnce
 from jaxpipe.verify.differences import DeviceResult, Difference, Subject, differences
-from jaxpipe.verify.islands import OneDeviceIslands
 from jaxpipe.verify.one_device import DeviceState, DeviceStep, Jit, OneDevice, Tensors
+from jaxpipe.verify.one_device_islands import OneDeviceIslands
 from jaxpipe.verify.ranks import Compiler, by_numpy, train_ranks
 from jaxpipe.verify.smaller_plan import Shrunk, shrunk
 from jaxpipe.verify.stand_in import DataForm, form_of, stand_in

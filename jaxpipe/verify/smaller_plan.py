@@ -80,10 +80,10 @@ def shrunk(config: Config, plan: Plan) -> Shrunk:
     """Return a configuration and a plan of the same shape, as small as symmetry allows."""
     parts = MeshParts.of(_meshes(config, plan))
     outer = _smaller_outer(config.outer)
-    kept = _kept_replicas(plan)
+    replicas = _kept_replicas(plan)
     if config.outer.is_on:
-        kept = _kept_of_islands(plan, config.outer.islands, num_kept=outer.islands)
-    smaller, ranks_of_plan = _smaller_plan(config, plan, kept, parts)
+        replicas = _kept_of_islands(plan, config.outer.islands, num_kept=outer.islands)
+    smaller, ranks_of_plan = _smaller_plan(config, plan, replicas, parts)
     sequence = smaller_sequence(config.model, config.train.sequence, parts)
     changed = replace(
         config,

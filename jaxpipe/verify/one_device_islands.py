@@ -94,10 +94,10 @@ class OneDeviceIslands:
                 tensors[name] = self._anchor[name]
 
     def _mix(self, name: str, new: list[Tensors], *, is_last: bool) -> None:
-        kept = 0.0 if is_last else _rounded(self._outer.local_fraction)
+        local = 0.0 if is_last else _rounded(self._outer.local_fraction)
         rest = 1.0 if is_last else _rounded(1 - _rounded(self._outer.local_fraction))
         for tensors in new:
-            tensors[name] = kept * tensors[name] + rest * self._anchor[name]
+            tensors[name] = local * tensors[name] + rest * self._anchor[name]
 
 
 def _rounded(number: float) -> float:
