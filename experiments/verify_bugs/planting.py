@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from jaxpipe.jaxpr.numpy_function import NumpyFunction
+import jax
+
 from jaxpipe.runtime.stage.compile_once import CompileOnce
 from jaxpipe.runtime.stage.functions import StageFunctions
 
@@ -46,7 +47,7 @@ class PartlyRecompiled:
             return compiled
         with self._lock:
             if given not in self._stages:
-                again = {name: NumpyFunction(getattr(given, name)) for name in self._names}
+                again = {name: jax.jit(getattr(given, name)) for name in self._names}
                 self._stages[given] = _Overridden(compiled, again)
         return self._stages[given]
 

@@ -46,8 +46,7 @@ def _rows(case: str) -> list[Row]:
         print(row, flush=True)
         return row
 
-    expected = case_reference(case)
-    known = CompileOnce(expected.build)
+    expected, known = case_reference(case), CompileOnce()
     rows = [row("none", compared(expected, compiler=known))]
     for bug in (bug for bug in BUGS if bug.case == case):
         with planted(bug):

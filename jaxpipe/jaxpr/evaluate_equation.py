@@ -18,12 +18,7 @@ def read(values: Mapping[Any, Any], variable: Variable) -> Any:
 
 
 def compute(equation: Equation, operands: Sequence[Any]) -> Sequence[Any]:
-    """Return the results of an equation that has a source."""
-    return jax_rule(equation)(*operands)
-
-
-def jax_rule(equation: Equation) -> Callable[..., Sequence[Any]]:
-    """Return what computes the results of an equation that has a source from its operands.
+    """Return the results of an equation that has a source.
 
     JAX evaluates it, not `primitive.bind`: equations carry a context (mesh, random numbers) and
     some primitives take functions, which only JAX's own evaluation restores.
@@ -31,20 +26,19 @@ def jax_rule(equation: Equation) -> Callable[..., Sequence[Any]]:
     source = equation.source
     assert source is not None, equation
     # A dictionary: an array that is read twice, as in x * x, is one input of the jaxpr.
-    numbers = {
-        atom: number
-        for number, atom in enumerate(source.invars)
+    inputs = {
+        atom: array
+        for atom, array in zip(source.invars, operands, strict=True)
         if not isinstance(atom, Literal)  # literals stay in the equation
     }
     info = DebugInfo(
         "equation",
         equation.primitive,
-        arg_names=("",) * len(numbers),
+        arg_names=("",) * len(inputs),
         result_paths=("",) * len(source.outvars),
     )
-    alone = Jaxpr((), list(numbers), source.outvars, [source], source.effects, debug_info=info)
-    run = jaxpr_as_fun(ClosedJaxpr(alone, ()))
-    return lambda *operands: run(*(operands[number] for number in numbers.values()))
+    alone = Jaxpr((), list(inputs), source.outvars, [source], source.effects, debug_info=info)
+    return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*inputs.values())
 
 
 def run_scan(

@@ -7,7 +7,6 @@
                                                                               certificate
 
 Everything is computed in float64, so that a difference is an error of a program and no rounding.
-Without meshes, NumPy evaluates what JAX traces, which takes a third of the time of compiling it.
 
 Nothing is imported here: `smaller_plan` needs no jax, and says how many devices the rest needs.
 """

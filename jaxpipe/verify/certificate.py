@@ -10,17 +10,15 @@ import numpy as np
 
 from jaxpipe.config import Config, check_plan_fits, job_from
 from jaxpipe.errors import ConfigError
-from jaxpipe.jaxpr.numpy_function import NumpyFunction
 from jaxpipe.models import ModelConfig, build_model
 from jaxpipe.plan import Plan, islands_of
 from jaxpipe.runtime.checkpoint import flatten, restore
 from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.stage.compile import Build, ahead_of_time
 from jaxpipe.runtime.stage.compile_once import CompileOnce
 from jaxpipe.verify.differences import DeviceResult, Difference, Subject, differences
-from jaxpipe.verify.one_device import DeviceState, DeviceStep, Jit, OneDevice, Tensors
+from jaxpipe.verify.one_device import DeviceState, DeviceStep, OneDevice, Tensors
 from jaxpipe.verify.one_device_islands import OneDeviceIslands
-from jaxpipe.verify.ranks import Compiler, by_numpy, train_ranks
+from jaxpipe.verify.ranks import Compiler, train_ranks
 from jaxpipe.verify.smaller_plan import Shrunk, shrunk
 from jaxpipe.verify.stand_in import DataForm, form_of, stand_in
 
@@ -92,11 +90,6 @@ class Reference:
     devices: tuple[DeviceResult, ...]
     left_out: tuple[str, ...]
 
-    @property
-    def build(self) -> Build:
-        """What makes the functions of stages: NumPy, unless they lie on the devices of a mesh."""
-        return by_numpy if self.small.num_devices == 1 else ahead_of_time
-
 
 def verify_plan(config: Config, plan: Plan) -> Certificate:
     """Compare all ranks of a plan with one device, at sizes shrunk as `verify.smaller_plan` says.
@@ -106,8 +99,7 @@ def verify_plan(config: Config, plan: Plan) -> Certificate:
         PlanError: the plan is not one for this configuration.
     """
     begin_s = time.perf_counter()
-    expected = reference(config, plan, form_of(config))
-    certificate = compared(expected, compiler=CompileOnce(expected.build))
+    certificate = compared(reference(config, plan, form_of(config)), compiler=CompileOnce())
     return replace(certificate, seconds=time.perf_counter() - begin_s)
 
 
@@ -126,8 +118,7 @@ def reference(config: Config, plan: Plan, form: DataForm) -> Reference:
     if not form.is_known:
         left_out = (*left_out, "masks of the data, which is not prepared: every token counts here")
     with _in_float64():
-        jit = NumpyFunction if small.num_devices == 1 else jax.jit
-        job, devices = _one_device(_job(small, form), jit)
+        job, devices = _one_device(_job(small, form))
     return Reference(small=small, job=job, devices=devices, left_out=left_out)
 
 
@@ -202,9 +193,9 @@ def _float64(model: ModelConfig) -> ModelConfig:
     return wide
 
 
-def _one_device(job: Job, jit: Jit) -> tuple[Job, tuple[DeviceResult, ...]]:
+def _one_device(job: Job) -> tuple[Job, tuple[DeviceResult, ...]]:
     """Return what one device computes of each island, and the job with a norm that binds."""
-    device = OneDevice(job, jit=jit)
+    device = OneDevice(job)
     parts = islands_of(job.plan, num_islands=max(1, job.outer.islands))
     first = device.start()
     states = [first for _ in parts]

@@ -6,7 +6,7 @@ of a step that count, the norm is over all trained parameters, a frozen paramete
 Layers, optimizer and learning rate are those of the run.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,7 +25,6 @@ from jaxpipe.runtime.stage.moments import moments_of
 from jaxpipe.runtime.stage.optimizer import stage_optimizer
 from jaxpipe.runtime.stage.placed import Places, model_at, segment_positions
 
-Jit = Callable[[Callable], Callable]
 Tensors = dict[str, np.ndarray]
 """By the names of a checkpoint."""
 
@@ -79,25 +78,21 @@ class DeviceState:
 
 
 class OneDevice:
-    """The whole model of a job, and its samples.
+    """The whole model of a job, and its samples; compiles once for each size of a microbatch."""
 
-    `jit` traces a function once for each size of a microbatch: that of JAX, or `NumpyFunction`.
-    """
-
-    def __init__(self, job: Job, *, jit: Jit = jax.jit) -> None:
+    def __init__(self, job: Job) -> None:
         self._job = job
-        self._jit = jit
-        self._loss = jit(jax.value_and_grad(self._summed, argnums=(0, 1), has_aux=True))
-        self._held_out = jit(self._evaluated)
-        self._update = jit(self._updated)
+        self._loss = jax.jit(jax.value_and_grad(self._summed, argnums=(0, 1), has_aux=True))
+        self._held_out = jax.jit(self._evaluated)
+        self._update = jax.jit(self._updated)
 
     def start(self) -> DeviceState:
         """Return fresh parameters and moments."""
         job = self._job
         layers = range(job.model.num_layers)
         init = partial(job.model.init, layers=layers, embed=True, head=True)
-        params = self._jit(init)(jax.random.key(job.run.seed))
-        return DeviceState(params=params, moments=self._jit(self._optimizer().init)(params))
+        params = jax.jit(init)(jax.random.key(job.run.seed))
+        return DeviceState(params=params, moments=jax.jit(self._optimizer().init)(params))
 
     def step(self, state: DeviceState, *, step: int, replicas: range) -> DeviceStep:
         """Return loss and gradients of some replicas in a step; steps count from 0."""

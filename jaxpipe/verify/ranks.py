@@ -8,11 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-import jax
 import numpy as np
 
 from jaxpipe.comm import Transport, closing, run_ranks
-from jaxpipe.jaxpr.numpy_function import NumpyFunction
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.checkpoint import flatten
 from jaxpipe.runtime.hooks import Hooks
@@ -151,15 +149,6 @@ def _outer_momentum(outer: OuterLoop, state: TrainState, *, step: int) -> Tensor
         for name, tensor in shard.items()
         if name.startswith(MOMENTUM)
     }
-
-
-def by_numpy(
-    function: Callable, *arguments: Any, donate: tuple[int, ...], out: Any
-) -> tuple[Callable[..., Any], Any, Any]:
-    """Trace a function of one device for NumPy, which compiles nothing, as `Build` says."""
-    assert not jax.tree.leaves(out), "NumPy has no shardings"
-    traced = NumpyFunction(function, donated=donate)
-    return traced, traced.shapes(*arguments), None
 
 
 class _ReadSamples(Hooks):

@@ -353,7 +353,5 @@ def _left_out(config: Config, plan: Plan) -> Iterator[str]:
             f"rounding of {config.model.param_dtype} parameters and "
             f"{config.model.compute_dtype} activations: everything is float64"
         )
-    if all(part.num_devices == 1 for part in _meshes(config, plan)):
-        yield "XLA: NumPy evaluates the functions that JAX traces"
     yield "the network and its transport: ranks are threads of one process"
     yield "checkpoints and resuming: every run starts at step 0"

@@ -74,7 +74,7 @@ class PairVerifier:
         key = repr((*sections, small.config.run.seed, small.plan))
         if key not in self._faults:
             expected = reference(config, plan, form_of(config))
-            certificate = compared(expected, compiler=CompileOnce(expected.build))
+            certificate = compared(expected, compiler=CompileOnce())
             is_right = certificate.is_proved
             self._faults[key] = "" if is_right else "\n".join(certificate.lines())
         return self._faults[key]

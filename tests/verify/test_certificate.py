@@ -29,8 +29,7 @@ class Case:
 
 @pytest.fixture(scope="module")
 def unlike() -> Case:
-    expected = case_reference(UNLIKE)
-    compiler = CompileOnce(expected.build)
+    expected, compiler = case_reference(UNLIKE), CompileOnce()
     return Case(expected, compiler, compared(expected, compiler=compiler))
 
 

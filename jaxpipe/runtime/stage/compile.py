@@ -7,12 +7,13 @@ again: an executable refuses arguments that it was not compiled for.
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.stages import Compiled
 
 from jaxpipe.comm import HostOrDeviceArray
 from jaxpipe.runtime.run_config import MatmulPrecision
@@ -40,7 +41,7 @@ class CompiledStage:
     """
 
     spec: StageSpec
-    executables: Mapping[str, Any]
+    executables: Mapping[str, Compiled]
     split: SplitBackward | None = None
 
     def init(self) -> tuple[Parameters, optax.OptState]:
@@ -125,39 +126,13 @@ class CompiledStage:
         return self.executables[name](*arguments)
 
 
-class Build(Protocol):
-    """Makes what is called of a function, given the shapes of its arguments."""
-
-    def __call__(
-        self, function: Callable, *arguments: Any, donate: tuple[int, ...], out: Any
-    ) -> tuple[Callable[..., Any], Any, Any]:
-        """Return what is called, the shapes of its results, and their shardings.
-
-        Results are sharded as `out` says; where that is None, they may be anywhere.
-        """
-        ...
-
-
-def ahead_of_time(
-    function: Callable, *arguments: Any, donate: tuple[int, ...], out: Any
-) -> tuple[Callable[..., Any], Any, Any]:
-    """Compile a function by XLA, as `Build` says."""
-    # Donation is decided here, at compilation: XLA writes results over the donated arguments.
-    lowered = jax.jit(function, donate_argnums=donate, out_shardings=out).lower(*arguments)
-    compiled = lowered.compile()
-    return compiled, lowered.out_info, compiled.output_shardings
-
-
 class _Compiler:
-    """Builds functions for one layout, and keeps what is called by name."""
+    """Compiles functions for one layout, and keeps their executables by name."""
 
-    def __init__(
-        self, layout: StageLayout, build: Build, before_each: Callable[[], object]
-    ) -> None:
+    def __init__(self, layout: StageLayout, before_each: Callable[[], object]) -> None:
         self._layout = layout
-        self._build = build
         self._before_each = before_each
-        self.executables: dict[str, Any] = {}
+        self.executables: dict[str, Compiled] = {}
 
     def add(
         self,
@@ -167,14 +142,15 @@ class _Compiler:
         donate: tuple[int, ...] = (),
         out: Any = None,
     ) -> Any:
-        """Build a function for these shapes, and return the shapes of its results.
+        """Compile a function for these shapes, and return the shapes of its results.
 
         Results are sharded as `out` says; where that is None, XLA chooses.
         """
         self._before_each()
-        built, shapes, shardings = self._build(function, *arguments, donate=donate, out=out)
-        self.executables[name] = built
-        return self._layout.shapes(shapes, shardings)
+        # Donation is decided here, at compilation: XLA writes results over the donated arguments.
+        lowered = jax.jit(function, donate_argnums=donate, out_shardings=out).lower(*arguments)
+        compiled = self.executables[name] = lowered.compile()
+        return self._layout.shapes(lowered.out_info, compiled.output_shardings)
 
 
 def _nothing() -> None:
@@ -195,16 +171,15 @@ def compile_stage(
     ops: Collection[Op],
     precision: MatmulPrecision = MatmulPrecision.TF32,
     before_each: Callable[[], object] = _nothing,
-    build: Build = ahead_of_time,
 ) -> CompiledStage:
     """Compile the functions of a stage that `ops` need: one compilation each, and none later.
 
     `precision` is that of the products of float32 matrices. The callback `before_each` is called
-    before each of the `num_executables` compilations, which `build` does.
+    before each of the `num_executables` compilations.
     """
     # JAX reads it while it traces; of this thread alone, since ranks may be threads.
     with jax.default_matmul_precision(precision.jax_name):
-        compiler = _Compiler(functions.stage.layout, build, before_each)
+        compiler = _Compiler(functions.stage.layout, before_each)
         return _compile_stage(functions, ops=ops, compiler=compiler)
 
 

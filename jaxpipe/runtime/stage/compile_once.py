@@ -8,13 +8,7 @@ from collections.abc import Callable, Collection, Hashable
 from threading import Lock
 
 from jaxpipe.runtime.run_config import MatmulPrecision
-from jaxpipe.runtime.stage.compile import (
-    Build,
-    CompiledStage,
-    ahead_of_time,
-    compile_stage,
-    num_executables,
-)
+from jaxpipe.runtime.stage.compile import CompiledStage, compile_stage, num_executables
 from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.schedule import Op
 
@@ -25,8 +19,7 @@ class CompileOnce:
     Different stages compile at the same time.
     """
 
-    def __init__(self, build: Build = ahead_of_time) -> None:
-        self._build = build
+    def __init__(self) -> None:
         self._stages: dict[Hashable, CompiledStage] = {}
         self._locks: dict[Hashable, Lock] = {}
         self._changing = Lock()
@@ -47,9 +40,7 @@ class CompileOnce:
             lock = self._locks.setdefault(key, Lock())
         with lock:
             if key not in self._stages:
-                self._stages[key] = compile_stage(
-                    functions, ops=ops, precision=precision, build=self._build
-                )
+                self._stages[key] = compile_stage(functions, ops=ops, precision=precision)
             return self._stages[key]
 
     def forget(self) -> None:

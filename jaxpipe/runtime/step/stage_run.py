@@ -142,8 +142,7 @@ class StageRun:
         updated, self.updated = self.updated, None
         # The old parameters go first: both sets at once would be the peak memory of the step.
         for leaf in jax.tree.leaves(restrict(self.state.params, updated)):
-            if isinstance(leaf, jax.Array):
-                leaf.delete()
+            leaf.delete()
         joined = jax.block_until_ready(self.calls.join(vectors, updated))
         params = overlay(self.state.params, joined)
         self.state = StageState(params=params, moments=self.state.moments)
