@@ -221,6 +221,12 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
     Exclusion(_ISLANDS, _LORA, _AVERAGE, "set `outer.islands` or `lora.rank` to 0"),
     Exclusion(_ISLANDS, _FROZEN, _AVERAGE, "set `outer.islands` to 0, or remove `train.frozen`"),
     Exclusion(
+        _ISLANDS,
+        _UNEQUAL_CUTS,
+        "islands exchange the same stages",
+        "set `outer.islands` to 0, or give replicas one cut",
+    ),
+    Exclusion(
         _LIBRARY,
         _SEVERAL_ISLANDS,
         "a library sums over all ranks, not within islands",

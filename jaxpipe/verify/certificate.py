@@ -1,7 +1,7 @@
 """The certificate: what was proved of a plan, at which sizes, what was not, and the verdict."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 
@@ -11,11 +11,13 @@ import numpy as np
 from jaxpipe.config import Config, check_plan_fits, job_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import ModelConfig, build_model
-from jaxpipe.plan import Plan
+from jaxpipe.plan import Plan, islands_of
+from jaxpipe.runtime.checkpoint import flatten, restore
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.compile_once import CompileOnce
 from jaxpipe.verify.differences import DeviceResult, Difference, Subject, differences
-from jaxpipe.verify.one_device import OneDevice
+from jaxpipe.verify.one_device import DeviceState, DeviceStep, OneDevice, Tensors
+from jaxpipe.verify.one_device_islands import OneDeviceIslands
 from jaxpipe.verify.ranks import Compiler, train_ranks
 from jaxpipe.verify.smaller_plan import Shrunk, shrunk
 from jaxpipe.verify.stand_in import DataForm, form_of, stand_in
@@ -85,7 +87,7 @@ class Reference:
 
     small: Shrunk
     job: Job
-    device: DeviceResult
+    devices: tuple[DeviceResult, ...]
     left_out: tuple[str, ...]
 
 
@@ -116,8 +118,8 @@ def reference(config: Config, plan: Plan, form: DataForm) -> Reference:
     if not form.is_known:
         left_out = (*left_out, "masks of the data, which is not prepared: every token counts here")
     with _in_float64():
-        job, device = _one_device(_job(small, form))
-    return Reference(small=small, job=job, device=device, left_out=left_out)
+        job, devices = _one_device(_job(small, form))
+    return Reference(small=small, job=job, devices=devices, left_out=left_out)
 
 
 def compared(expected: Reference, *, compiler: Compiler) -> Certificate:
@@ -133,7 +135,7 @@ def compared(expected: Reference, *, compiler: Compiler) -> Certificate:
         else:
             order = {subject: number for number, subject in enumerate(Subject)}
             all_differences = sorted(
-                differences(expected.job, results, expected.device),
+                differences(expected.job, results, expected.devices),
                 key=lambda difference: (difference.step, order[difference.subject]),
             )
     return Certificate(
@@ -191,27 +193,55 @@ def _float64(model: ModelConfig) -> ModelConfig:
     return wide
 
 
-def _one_device(job: Job) -> tuple[Job, DeviceResult]:
-    """Return what one device computes, and the job with a norm to clip to that binds."""
+def _one_device(job: Job) -> tuple[Job, tuple[DeviceResult, ...]]:
+    """Return what one device computes of each island, and the job with a norm that binds."""
     device = OneDevice(job)
-    state = device.start()
-    first = state.tensors()
-    steps, tensors = [], []
-    clip_norm = job.optimizer.clip_norm
+    parts = islands_of(job.plan, num_islands=max(1, job.outer.islands))
+    first = device.start()
+    states = [first for _ in parts]
+    norms = [device.step(first, step=0, replicas=part.replicas).norm for part in parts]
+    clip_norm = min(norms) / 2 if min(norms) > 0 else job.optimizer.clip_norm
+    parameters = flatten(first.params, first_layer=0)
+    weights = [part.share for part in parts]
+    outer = None
+    if job.outer.is_on:
+        outer = OneDeviceIslands(job.outer, parameters, weights=weights, num_steps=job.train.steps)
+    steps: list[list[DeviceStep]] = [[] for _ in parts]
+    tensors: list[list[Tensors]] = [[] for _ in parts]
     for step in range(job.train.steps):
-        result = device.step(state, step=step)
-        if step == 0 and result.norm > 0:
-            clip_norm = result.norm / 2
-        state = device.update(state, result, clip_norm=clip_norm)
-        steps.append(result)
-        tensors.append(state.tensors())
+        for number, part in enumerate(parts):
+            result = device.step(states[number], step=step, replicas=part.replicas)
+            states[number] = device.update(states[number], result, clip_norm=clip_norm)
+            steps[number].append(result)
+        if outer is not None:
+            states = _after_outer_step(outer, states, done=step + 1)
+        for number, state in enumerate(states):
+            tensors[number].append(state.tensors())
+    # At the end all islands have the same parameters.
+    held_out_loss = device.held_out_loss(states[0])
     clipped = replace(job, optimizer=replace(job.optimizer, clip_norm=clip_norm))
-    return clipped, DeviceResult(
-        first=first,
-        steps=tuple(steps),
-        tensors=tuple(tensors),
-        held_out_loss=device.held_out_loss(state),
+    return clipped, tuple(
+        DeviceResult(
+            replicas=part.replicas,
+            first=first.tensors(),
+            steps=tuple(steps[number]),
+            tensors=tuple(tensors[number]),
+            held_out_loss=held_out_loss,
+            outer_momentum={} if outer is None else outer.momentum,
+        )
+        for number, part in enumerate(parts)
     )
+
+
+def _after_outer_step(
+    outer: OneDeviceIslands, states: Sequence[DeviceState], *, done: int
+) -> list[DeviceState]:
+    before = [flatten(state.params, first_layer=0) for state in states]
+    after = outer.after_step(before, done=done)
+    return [
+        replace(state, params=restore(state.params, parameters, first_layer=0))
+        for state, parameters in zip(states, after, strict=True)
+    ]
 
 
 def _largest(all_differences: Iterable[Difference]) -> Iterator[Difference]:

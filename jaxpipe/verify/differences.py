@@ -63,18 +63,42 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceResult:
-    """What one device has computed: the tensors at the start and after each step."""
+    """What one device has computed: the tensors at the start and after each step.
 
+    It has read the rows of some `replicas`: those of an island, or all.
+    """
+
+    replicas: range
     first: Tensors
     steps: tuple[DeviceStep, ...]
     tensors: tuple[Tensors, ...]
     held_out_loss: float
+    outer_momentum: Tensors
 
 
 def differences(
-    job: Job, results: Sequence[RankResult], device: DeviceResult
+    job: Job, results: Sequence[RankResult], devices: Sequence[DeviceResult]
 ) -> Iterator[Difference]:
-    """Yield the difference of everything that ranks have computed, in the order of a step."""
+    """Yield the difference of everything that ranks have computed, in the order of a step.
+
+    `devices` have what one device computes, of all islands.
+    """
+    # Outer steps carry the rounding of one island to all of them.
+    noise = [
+        _noise([device.steps[n].gradients for device in devices for n in range(step + 1)])
+        for step in range(len(devices[0].steps))
+    ]
+    for device in devices:
+        yield from _of_device(job, results, device, noise)
+
+
+def _of_device(
+    job: Job,
+    results: Sequence[RankResult],
+    device: DeviceResult,
+    noise: Sequence[Mapping[str, np.ndarray]],
+) -> Iterator[Difference]:
+    results = [result for result in results if job.plan.replica(result.rank) in device.replicas]
     for result in results:
         yield from _of_tensors(
             Subject.PARAMETERS, result.first, device.first, job, rank=result.rank, step=-1
@@ -85,10 +109,18 @@ def differences(
         yield from _of_samples(job.plan, of_ranks, expected, step)
         yield from _of_boundaries(job.plan, of_ranks, expected, step)
         for rank, computed in of_ranks:
-            yield from _of_step(job, rank, computed, device, step)
+            yield from _of_step(job, rank, computed, device, noise[step], step)
     for result in results:
         error = _relative(result.held_out_loss, device.held_out_loss)
         last = len(device.steps) - 1
+        yield from _of_tensors(
+            Subject.MOMENTS,
+            _without(noise[last], result.outer_momentum, device.outer_momentum),
+            device.outer_momentum,
+            job,
+            rank=result.rank,
+            step=last,
+        )
         yield Difference(subject=Subject.HELD_OUT, error=error, step=last, rank=result.rank)
 
 
@@ -143,7 +175,12 @@ def _of_boundaries(
 
 
 def _of_step(
-    job: Job, rank: int, computed: RankStep, device: DeviceResult, step: int
+    job: Job,
+    rank: int,
+    computed: RankStep,
+    device: DeviceResult,
+    noise: Mapping[str, np.ndarray],
+    step: int,
 ) -> Iterator[Difference]:
     expected = device.steps[step]
     scalars = (
@@ -158,7 +195,6 @@ def _of_step(
     yield from _of_tensors(
         Subject.GRADIENTS, computed.gradients, expected.gradients, job, rank=rank, step=step
     )
-    noise = _noise([device.steps[n].gradients for n in range(step + 1)])
     yield from _of_state(job, rank, computed, device.tensors[step], noise, step)
 
 
@@ -178,10 +214,8 @@ def _of_state(
         if exact is None:
             yield _wrong(Subject.MOMENTS, name, job, rank=rank, step=step)
             continue
-        hidden = noise.get(name if is_parameter else name.partition(".")[2])
-        judged = tensor
-        if hidden is not None and hidden.shape == tensor.shape == exact.shape:
-            judged = np.where(hidden, exact, tensor)
+        parameter = name if is_parameter else name.partition(".")[2]
+        judged = _judged(noise.get(parameter), tensor, exact)
         moment = name.partition(".")[0]
         least = job.optimizer.learning_rate
         if not is_parameter:
@@ -194,6 +228,21 @@ def _of_state(
             tensor=name,
             stage=stage_of(job.plan, name, rank=rank),
         )
+
+
+def _without(noise: Mapping[str, np.ndarray], tensors: Tensors, expected: Tensors) -> Tensors:
+    """Return tensors with exact values where a gradient is rounding."""
+    return {
+        name: _judged(noise.get(name), tensor, expected[name]) if name in expected else tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def _judged(hidden: np.ndarray | None, tensor: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """Return a tensor with exact values where it is hidden, if shapes are equal."""
+    if hidden is None or not hidden.shape == tensor.shape == exact.shape:
+        return tensor
+    return np.where(hidden, exact, tensor)
 
 
 def parameter_names(tensors: Tensors) -> tuple[str, ...]:
@@ -229,7 +278,7 @@ def _missing(
 ) -> Iterator[Difference]:
     """Yield a difference for each parameter that no rank of a replica has."""
     names = set(parameter_names(device.first))
-    for replica in range(plan.num_replicas):
+    for replica in device.replicas:
         of_replica = [r for r in results if plan.replica(r.rank) == replica]
         present = {name for result in of_replica for name in result.first}
         for name in sorted(names - present):

@@ -94,13 +94,13 @@ class OneDevice:
         params = jax.jit(init)(jax.random.key(job.run.seed))
         return DeviceState(params=params, moments=jax.jit(self._optimizer().init)(params))
 
-    def step(self, state: DeviceState, *, step: int) -> DeviceStep:
-        """Return loss and gradients of a step; steps count from 0."""
+    def step(self, state: DeviceState, *, step: int, replicas: range) -> DeviceStep:
+        """Return loss and gradients of some replicas in a step; steps count from 0."""
         job = self._job
         samples = job.data.train_samples(
             seed=job.run.seed, step=step, batch=job.train.batch, position=job.position
         )
-        parts = list(self._microbatches(samples))
+        parts = list(self._microbatches(samples, replicas))
         num_targets = sum(part.num_targets for part in parts)
         key = jax.random.fold_in(jax.random.key(job.run.seed), step)
         loss, total, hidden, of_hidden = 0.0, None, {}, {}
@@ -141,16 +141,18 @@ class OneDevice:
         loss, num_targets = 0.0, 0
         for index in range(job.train.eval_batches):
             samples = job.data.eval_samples(index=index, batch=job.train.batch)
-            for part in self._microbatches(samples):
+            for part in self._microbatches(samples, range(job.plan.num_replicas)):
                 given = (part.inputs, part.targets, part.segments)
                 loss += float(self._held_out(state.params, *given))
                 num_targets += part.num_targets
         return loss / max(num_targets, 1)
 
-    def _microbatches(self, samples: Samples) -> Iterator[Microbatch]:
-        """Yield the consecutive rows that are a microbatch of some replica."""
-        first, number = 0, 0
-        for pipeline in self._job.plan.pipelines:
+    def _microbatches(self, samples: Samples, replicas: range) -> Iterator[Microbatch]:
+        """Yield the consecutive rows that are a microbatch of one of some replicas."""
+        plan = self._job.plan
+        for replica in replicas:
+            pipeline = plan.pipelines[replica]
+            first, number = plan.rows(replica).start, plan.first_microbatch(replica)
             for _ in range(pipeline.num_microbatches):
                 rows = slice(first, first + pipeline.microbatch)
                 yield Microbatch(

@@ -15,6 +15,9 @@ from jaxpipe.plan import Plan
 from jaxpipe.runtime.checkpoint import flatten
 from jaxpipe.runtime.hooks import Hooks
 from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.outer.outer_loop import OuterLoop
+from jaxpipe.runtime.outer.outer_snapshot import outer_snapshot, start_outer
+from jaxpipe.runtime.outer.outer_tensor_names import MOMENTUM
 from jaxpipe.runtime.stage.calls import StageCalls
 from jaxpipe.runtime.stage.compile import CompiledStage
 from jaxpipe.runtime.stage.gradient_buckets import Buckets, unpack
@@ -61,12 +64,16 @@ class RankStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankResult:
-    """The steps of a rank, the parameters it began with, and its held-out loss at the end."""
+    """The steps of a rank, the parameters it began with, and its held-out loss at the end.
+
+    `outer_momentum` is that of outer steps, on one rank of each stage.
+    """
 
     rank: int
     first: Tensors
     steps: tuple[RankStep, ...]
     held_out_loss: float
+    outer_momentum: Tensors = field(default_factory=dict)
 
 
 def train_ranks(job: Job, *, compiler: Compiler) -> list[RankResult]:
@@ -87,13 +94,15 @@ def _train(job: Job, transport: Transport, compiler: Compiler) -> RankResult:
     rank = transport.rank
     samples = _ReadSamples()
     worker = start(job, transport, no_watchdog(rank), hooks=samples, compiler=compiler)
-    state, _ = restore_state(worker, None)
+    outer, state = _outer_and_state(worker)
     first = _tensors(worker, state)
     steps = []
     for step in range(job.train.steps):
         boundaries = Boundaries()
         gradients, totals = _gradients(worker, state, boundaries, step=step)
         state, updated = worker.train_step(state, step=step)
+        if outer is not None:
+            state, _ = outer.after_step(state, done=step + 1, stops=0.0)
         steps.append(
             RankStep(
                 loss=totals.mean_loss,
@@ -106,9 +115,40 @@ def _train(job: Job, transport: Transport, compiler: Compiler) -> RankResult:
                 boundaries=boundaries,
             )
         )
-    held_out_loss = worker.eval_loss(state)
+    num_steps, momentum = job.train.steps, {}
+    if outer is None:
+        held_out_loss = worker.eval_loss(state)
+    else:
+        held_out_loss = outer.eval_loss(state, done=num_steps)
+        momentum = _outer_momentum(outer, state, step=num_steps)
+        outer.close(timeout_s=job.run.timeout_s)
     worker.close()
-    return RankResult(rank=rank, first=first, steps=tuple(steps), held_out_loss=held_out_loss)
+    return RankResult(
+        rank=rank,
+        first=first,
+        steps=tuple(steps),
+        held_out_loss=held_out_loss,
+        outer_momentum=momentum,
+    )
+
+
+def _outer_and_state(worker: Worker) -> tuple[OuterLoop | None, TrainState]:
+    """Return the outer loop, if there is one, and the state before the first step."""
+    if not worker.whole.outer.is_on:
+        return None, restore_state(worker, None)[0]
+    outer, state, _ = start_outer(worker, None)
+    return outer, state
+
+
+def _outer_momentum(outer: OuterLoop, state: TrainState, *, step: int) -> Tensors:
+    """Return the momentum of outer steps as a checkpoint has it."""
+    shards = outer_snapshot(outer, state, step=step).shards.values()
+    return {
+        name.removeprefix(MOMENTUM): tensor
+        for shard in shards
+        for name, tensor in shard.items()
+        if name.startswith(MOMENTUM)
+    }
 
 
 class _ReadSamples(Hooks):
@@ -125,7 +165,7 @@ def _gradients(
     worker: Worker, state: TrainState, boundaries: Boundaries, *, step: int
 ) -> tuple[Tensors, Any]:
     """Return the reduced gradients of a step by their names, and the totals of the step."""
-    rank, interpreter = worker.transport.rank, worker.interpreter
+    rank, interpreter = worker.everyone.rank, worker.interpreter
     recorded = {
         stage: cast(StageCalls, RecordedCalls(calls, stage, boundaries))
         for stage, calls in worker.calls.items()

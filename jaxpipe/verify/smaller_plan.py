@@ -11,6 +11,9 @@
                                                                    stages are reduced together
     replicas             2 of each kind (3 if all are alike), and  unlike replicas, and every level
                          one more for each level of a sync tree    of a sync tree
+    islands              2, unlike ones if there are, the same     outer steps, also of fragments,
+                         replicas in each; 1 or 2 inner steps a    delayed and eager
+                         fragment
     microbatches         at most 3 for each stage, and the same    warm-up, steady phase and
                          remainder by the ranks                    cool-down; unequal shares
     samples of one       1, and 2, 3 .. for each device of a mesh  weights of unequal shares
@@ -39,7 +42,7 @@ from jaxpipe.models.gpt_config import Attention
 from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import Plan
 from jaxpipe.plan.pipeline import Pipeline
-from jaxpipe.runtime.rank_mesh import rank_mesh
+from jaxpipe.runtime.rank_mesh import MeshConfig, rank_mesh
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.verify.smaller_model import MeshParts, smaller_model, smaller_sequence
 
@@ -69,15 +72,18 @@ class Shrunk:
     @property
     def num_devices(self) -> int:
         """The devices that the meshes of its ranks need in one process."""
-        plan, mesh = self.plan, self.config.mesh
-        sizes = [rank_mesh(plan, mesh, rank=n).num_devices for n in range(plan.num_ranks)]
-        return sum(sizes) if plan.has_groups else max(sizes)
+        sizes = [mesh.num_devices for mesh in _meshes(self.config, self.plan)]
+        return sum(sizes) if self.plan.has_groups else max(sizes)
 
 
 def shrunk(config: Config, plan: Plan) -> Shrunk:
     """Return a configuration and a plan of the same shape, as small as symmetry allows."""
-    parts = MeshParts.of(rank_mesh(plan, config.mesh, rank=rank) for rank in range(plan.num_ranks))
-    smaller, ranks_of_plan = _smaller_plan(config, plan, _kept_replicas(plan), parts)
+    parts = MeshParts.of(_meshes(config, plan))
+    outer = _smaller_outer(config.outer)
+    replicas = _kept_replicas(plan)
+    if config.outer.is_on:
+        replicas = _kept_of_islands(plan, config.outer.islands, num_kept=outer.islands)
+    smaller, ranks_of_plan = _smaller_plan(config, plan, replicas, parts)
     sequence = smaller_sequence(config.model, config.train.sequence, parts)
     changed = replace(
         config,
@@ -96,13 +102,13 @@ def shrunk(config: Config, plan: Plan) -> Shrunk:
         ),
         train=replace(
             config.train,
-            steps=NUM_STEPS,
+            steps=_num_steps(outer),
             batch=smaller.batch,
             sequence=None if config.train.sequence is None else sequence,
             eval_batches=min(2, config.train.eval_batches),
         ),
         optimizer=replace(config.optimizer, warmup_steps=min(1, config.optimizer.warmup_steps)),
-        outer=OuterConfig(),
+        outer=outer,
     )
     return Shrunk(
         config=changed,
@@ -125,6 +131,51 @@ def _kept_replicas(plan: Plan) -> tuple[int, ...]:
         on_levels = [plan.replica(rank) for rank in _on_every_level(tree)]
         remaining |= set(list(dict.fromkeys(on_levels))[:_MOST_REPLICAS])
     return tuple(sorted(remaining))
+
+
+def _smaller_outer(outer: OuterConfig) -> OuterConfig:
+    """Return an outer loop of two islands with fewer inner steps, as its fragments and delay allow.
+
+    >>> small = _smaller_outer(OuterConfig(islands=8, every=30, fragments=3, delay=4))
+    >>> small.islands, small.every, small.fragments, small.delay
+    (2, 4, 2, 1)
+    """
+    if not outer.is_on:
+        return outer
+    fragments = min(2, outer.fragments)
+    apart = min(2, outer.every // outer.fragments)
+    return replace(
+        outer,
+        islands=min(2, outer.islands),
+        every=fragments * apart,
+        fragments=fragments,
+        delay=min(outer.delay, apart - 1),
+        codec=CodecKind.NONE,
+    )
+
+
+def _num_steps(outer: OuterConfig) -> int:
+    """Return the inner steps: of an outer loop two outer steps or more."""
+    if not outer.is_on:
+        return NUM_STEPS
+    return outer.every * max(2, math.ceil(NUM_STEPS / outer.every))
+
+
+def _kept_of_islands(plan: Plan, num_islands: int, *, num_kept: int) -> tuple[int, ...]:
+    """Return the replicas of unlike islands, if there are some, and in each the same ones."""
+    size = plan.num_replicas // num_islands
+    shapes = [
+        tuple(p.shape for p in plan.pipelines[first : first + size])
+        for first in range(0, plan.num_replicas, size)
+    ]
+    distinct = [shapes.index(shape) for shape in dict.fromkeys(shapes)]
+    islands = list(dict.fromkeys([*distinct, *range(num_islands)]))[:num_kept]
+    kinds: dict[tuple[object, ...], list[int]] = {}
+    for replica in range(size):
+        kinds.setdefault(tuple(shapes[n][replica] for n in islands), []).append(replica)
+    most = 3 if len(kinds) == 1 else 2
+    inside = sorted(replica for alike in kinds.values() for replica in alike[:most])
+    return tuple(n * size + replica for n in sorted(islands) for replica in inside)
 
 
 def _on_every_level(tree: SyncTree) -> tuple[int, ...]:
@@ -277,16 +328,22 @@ def _numbers(config: Config, plan: Plan) -> dict[str, str]:
         "heads": str(config.model.num_heads),
         "vocabulary": str(config.model.vocabulary),
         "sequence": str(config.train.sequence or config.model.sequence),
+        **({"islands": str(config.outer.islands)} if config.outer.is_on else {}),
     }
+
+
+def _meshes(config: Config, plan: Plan) -> list[MeshConfig]:
+    return [rank_mesh(plan, config.mesh, rank=rank) for rank in range(plan.num_ranks)]
 
 
 def _left_out(config: Config, plan: Plan) -> Iterator[str]:
     """Yield what the configuration uses and is not run, each with the reason."""
     codecs = {config.comm.boundary, config.comm.gradients}
+    if config.outer.codec is not CodecKind.NONE:
+        codecs.add(config.outer.codec)
     if codecs != {CodecKind.NONE} or plan.has_codecs:
-        yield "codecs of messages: they change values on purpose; messages are sent as they are"
-    if config.outer.is_on:
-        yield "outer steps between islands: all replicas train in step instead"
+        kinds = {*codecs, *(kind for p in plan.pipelines for kind in p.codecs)} - {CodecKind.NONE}
+        yield f"codecs of messages ({', '.join(sorted(kinds))}): off, as they round on purpose"
     if plan.all_reduce.facts.is_native:
         yield f"the all-reduce of a library ({plan.all_reduce}): {AllReduceKind.HIERARCHICAL} here"
     if getattr(config.model, "attention", None) is Attention.FLASH:

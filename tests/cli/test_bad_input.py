@@ -117,7 +117,10 @@ def test_a_wrong_configuration_is_refused(
             {"plan": {"all_reduce": "library"}},
             "(library) and `outer.islands` (2) exclude each",
         ),
-        ({"plan": {"cuts": ((2, 1), (3,)), "shares": (5, 3)}}, "needs replicas of one partition"),
+        (
+            {"plan": {"cuts": ((2, 1), (3,)), "shares": (5, 3)}},
+            "`outer.islands` (2) and `plan.cuts` (unequal) exclude each",
+        ),
     ],
 )
 def test_what_an_outer_loop_excludes_is_refused(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from jaxpipe.comm import OUTER_TAG
@@ -19,6 +20,7 @@ CONTROL_TAG = OUTER_TAG
 """The tag of the scalars that all ranks sum when an outer step ends."""
 
 _TIED_NAME = "embed.tokens"
+_FLOAT32 = np.dtype(np.float32)
 
 
 class OuterBucket(NamedTuple):
@@ -39,9 +41,13 @@ class OuterBucket(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketLayout:
-    """The tensors of a bucket, by name, in the order in which its vector has them."""
+    """The tensors of a bucket, by name, in the order in which its vector has them.
+
+    `dtype` is that of the parameters, and float32 at least.
+    """
 
     shapes: Mapping[str, tuple[int, ...]]
+    dtype: np.dtype = _FLOAT32
 
     @property
     def size(self) -> int:
@@ -56,7 +62,7 @@ class BucketLayout:
         array([1., 2., 3.], dtype=float32)
         """
         return np.concatenate(
-            [np.asarray(tensors[name], np.float32).reshape(-1) for name in self.shapes]
+            [np.asarray(tensors[name], self.dtype).reshape(-1) for name in self.shapes]
         )
 
     def unpack(self, vector: np.ndarray) -> dict[str, np.ndarray]:
@@ -87,7 +93,10 @@ def bucket_layouts(
         fragment = fragment_of(name, num_fragments=num_fragments)
         bucket = OuterBucket(stage, fragment, has_tied and name == _TIED_NAME)
         shapes_of.setdefault(bucket, {})[name] = shape
-    return {bucket: BucketLayout(shapes=shapes_of[bucket]) for bucket in sorted(shapes_of)}
+    dtype = np.result_type(_FLOAT32, *{leaf.dtype for leaf in jax.tree.leaves(params)})
+    return {
+        bucket: BucketLayout(shapes=shapes_of[bucket], dtype=dtype) for bucket in sorted(shapes_of)
+    }
 
 
 def of_fragment(buckets: Collection[OuterBucket], fragment: int) -> list[OuterBucket]:

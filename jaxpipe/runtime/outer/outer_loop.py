@@ -6,8 +6,8 @@
                                                 │   (inner steps, with a delay)      │
     local <- alpha local + (1 - alpha) anchor ──┴── apply: Nesterov, all-gather ◄────┘
 
-Anchor and momentum are in host memory, float32, divided over the replicas of an island. They are
-the same on all islands, bit for bit.
+Anchor and momentum are in host memory, as exact as parameters, divided over the replicas of an
+island. They are the same on all islands, bit for bit.
 """
 
 from collections.abc import Collection, Mapping
@@ -152,7 +152,7 @@ class OuterLoop:
     def whole_anchor(self, bucket: OuterBucket) -> np.ndarray:
         """Return the anchor of a bucket from all replicas of the island, in fresh memory."""
         slices = {bucket: state.anchor for bucket, state in self.states.items()}
-        return self.exchange.whole(bucket, slices, size=self.layouts[bucket].size)
+        return self.exchange.whole(bucket, slices, layout=self.layouts[bucket])
 
     def close(self, *, timeout_s: float) -> None:
         """End the threads that sum outer gradients.
@@ -205,7 +205,7 @@ class OuterLoop:
             self._starts[bucket] = self._start(bucket)
         for bucket in of_fragment(self.layouts, fragment):
             layout = self.layouts[bucket]
-            start = self.exchange.whole(bucket, self._starts, size=layout.size)
+            start = self.exchange.whole(bucket, self._starts, layout=layout)
             tensors[bucket.stage].update(layout.unpack(start))
 
     def _start(self, bucket: OuterBucket) -> np.ndarray:
