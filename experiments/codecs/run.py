@@ -14,6 +14,7 @@ import jax
 
 from experiments.codecs.curve import Curve, read_curves, run_case, write_curves
 from experiments.codecs.picture import draw
+from experiments.progress import counted
 from experiments.table import Row, markdown, write_csv
 
 _HERE = Path(__file__).parent
@@ -27,7 +28,7 @@ def main(names: Sequence[str]) -> None:
     curves = read_curves(_RESULTS / "losses.csv") if names else {}
     with TemporaryDirectory() as cache:
         jax.config.update("jax_compilation_cache_dir", cache)  # all runs compile the same programs
-        for name in names or by_name:
+        for name in counted(names or list(by_name), "runs"):
             curves[name] = run_case(
                 by_name[name], config=cases["config"], settings=cases["settings"]
             )

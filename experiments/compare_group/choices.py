@@ -10,6 +10,7 @@ from pathlib import Path
 from experiments.compare_group.cases import Case, Cases, Setting
 from experiments.compare_group.jobs import Group
 from experiments.compare_group.simulated import TABLE as SIMULATED
+from experiments.progress import counted
 from experiments.table import Row, markdown, percent, read_csv, write_csv
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.plan import Plan
@@ -28,7 +29,7 @@ def measure_choices(cases: Cases, folder: Path) -> list[Row]:
         (row["case"], Setting(row["setting"])): float(row["simulated_s"])
         for row in read_csv(folder / SIMULATED)
     }
-    rows = [_row(case, cases, seconds, folder / "plans") for case in cases.cases]
+    rows = [_row(case, cases, seconds, folder / "plans") for case in counted(cases.cases, "cases")]
     write_csv(rows, folder / f"{TABLE}.csv", number=".2f")
     (folder / f"{TABLE}.md").write_text(markdown(rows, number=".2f") + "\n")
     print(markdown(rows, number=".2f"))

@@ -19,6 +19,7 @@ from experiments.compare_group.simulated import measure_symmetry, simulate_all
 from experiments.compare_group.sizes import simulate_sizes
 from experiments.compare_group.small import read_small
 from experiments.compare_group.tables import write_tables
+from experiments.progress import counted
 from jaxpipe.simulate import dtfm_constants
 
 RESULTS = Path(__file__).parent / "results"
@@ -91,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _plans(*, cpu_s: float) -> None:
     cases = read_cases()
-    for case in cases.cases:
+    for case in counted(cases.cases, "searched cases"):
         seconds = find(case, cases, dtfm_constants(), folder=RESULTS / "plans", cpu_s=cpu_s)
         print(f"{case.name}: {seconds:.2f} s a step (simulated)", flush=True)
 

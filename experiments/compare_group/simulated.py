@@ -14,6 +14,7 @@ import numpy as np
 
 from experiments.compare_group.cases import Cases, Setting
 from experiments.compare_group.jobs import Group, published_s, step_s
+from experiments.progress import counted
 from experiments.table import Row, write_csv
 from jaxpipe.simulate import StepModel, dtfm_constants
 
@@ -24,7 +25,7 @@ SYMMETRY_TABLE = "symmetry.csv"
 def simulate_all(cases: Cases, folder: Path) -> list[Row]:
     """Simulate all settings, write the table, and return its rows."""
     rows: list[Row] = []
-    for case in cases.cases:
+    for case in counted(cases.cases, "simulated cases"):
         group = Group(case=case, cases=cases, constants=dtfm_constants(), plans=folder / "plans")
         for setting in Setting:
             seconds = step_s(group.job(setting))
@@ -73,7 +74,7 @@ def uneven(job: StepModel, *, by: float, seed: int) -> StepModel:
 def measure_symmetry(cases: Cases, folder: Path) -> list[Row]:
     """Simulate all settings even and uneven, write the table, and return its rows."""
     rows: list[Row] = []
-    for case in cases.cases:
+    for case in counted(cases.cases, "cases with another order"):
         group = Group(case=case, cases=cases, constants=dtfm_constants(), plans=folder / "plans")
         for setting in Setting:
             job = group.job(setting)

@@ -23,6 +23,7 @@ from experiments.compare_group.jobs import (
 )
 from experiments.compare_group.plans import unscheduled_plan
 from experiments.dtfm_iteration_time.prediction import BATCHES, LAYERS
+from experiments.progress import counted
 from experiments.table import Row, markdown, read_csv, write_csv
 from jaxpipe.baselines.published.published_systems import system_step
 from jaxpipe.plan import Plan, even_partition
@@ -48,7 +49,7 @@ def resized(plan: Plan, *, layers: int, factor: int) -> Plan:
 def simulate_sizes(cases: Cases, folder: Path, *, only: list[str] | None = None) -> list[Row]:
     """Simulate all settings in all sizes, write the table, and return its rows."""
     rows: list[Row] = []
-    for case in cases.cases:
+    for case in counted(cases.cases, "cases"):
         if only and case.name not in only:
             continue
         for layers in LAYERS:

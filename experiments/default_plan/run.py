@@ -18,6 +18,7 @@ from typing import Any
 import tyro
 
 from experiments.case_tree import Tree, case_tree
+from experiments.progress import counted
 from experiments.table import Row, markdown, update_csv
 from jaxpipe.config import Config, cluster_from, config_from
 from jaxpipe.propose.resolve import resolve
@@ -37,10 +38,10 @@ def main(*, rounds: int = 2, only: str = "") -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepare(Source(), folder / "data")
-        for case in cases["case"]:
-            if only in case["name"]:
-                rows.append(_row(case, cases["base"], folder, rounds=rounds))
-                print(rows[-1], flush=True)
+        chosen = [case for case in cases["case"] if only in case["name"]]
+        for case in counted(chosen, "cases"):
+            rows.append(_row(case, cases["base"], folder, rounds=rounds))
+            print(rows[-1], flush=True)
     order = [case["name"] for case in cases["case"]]
     print(markdown(update_csv(rows, _HERE / "results" / "steps.csv", key="case", order=order)))
 

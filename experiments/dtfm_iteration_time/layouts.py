@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.progress import counted
 from experiments.table import Row, percent
 from jaxpipe import topo
 from jaxpipe.baselines.published.published_systems import system_peak_bytes, system_step
@@ -66,7 +67,7 @@ def _cell(row: dict[str, str]) -> LayoutCell:
 
 def layout_rows(constants: Constants) -> list[Row]:
     """Return a row for each published run: seconds and memory, published and simulated."""
-    return [_row(cell, constants) for cell in layout_cells()]
+    return [_row(cell, constants) for cell in counted(layout_cells(), "layouts")]
 
 
 def _row(cell: LayoutCell, constants: Constants) -> Row:

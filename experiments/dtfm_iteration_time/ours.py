@@ -17,6 +17,7 @@ from experiments.dtfm_iteration_time.prediction import (
     line,
     line_between,
 )
+from experiments.progress import counted_results
 from jaxpipe import topo
 from jaxpipe.baselines.published.jaxpipe_on_dtfm import Choices, jaxpipe_step
 from jaxpipe.baselines.published.workload import Workload
@@ -52,6 +53,7 @@ def compare(constants: Constants, executor: Executor) -> tuple[Comparison, ...]:
     """Return the comparison of every size on every cluster."""
     sizes = [(cluster, layers) for cluster in CLUSTERS for layers in LAYERS]
     rows = executor.map(partial(_compare, constants=constants), *zip(*sizes, strict=True))
+    rows = counted_results(rows, "own plans", total=len(sizes))
     return tuple(comparison for row in rows for comparison in row)
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from experiments.dtfm_iteration_time.ours import CLUSTERS
+from experiments.progress import counted_results
 from experiments.table import Row, markdown, write_csv
 from jaxpipe import topo
 from jaxpipe.baselines.published.jaxpipe_on_dtfm import jaxpipe_step
@@ -56,7 +57,8 @@ class Planned:
 
 def write_planned(constants: Constants, executor: Executor) -> None:
     """Search a plan for every cluster, and write the table."""
-    rows = [_row(each) for each in executor.map(partial(_search, constants=constants), CLUSTERS)]
+    planned = executor.map(partial(_search, constants=constants), CLUSTERS)
+    rows = [_row(each) for each in counted_results(planned, "searches", total=len(CLUSTERS))]
     write_csv(rows, _RESULTS / "planned.csv", number=NUMBER)
     title = "The planner's plans for 24 layers and batch 1024 (simulated)"
     table = markdown(rows, number=NUMBER)

@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 
 from experiments.dtfm_iteration_time.published import ALL_CLUSTERS, CLUSTERS, Cell, PipelineCell
+from experiments.progress import counted_results
 from jaxpipe import topo
 from jaxpipe.baselines.published.dtfm import along, dtfm_step, scheduled
 from jaxpipe.baselines.published.published_systems import system_step
@@ -89,6 +90,7 @@ def predict_all(constants: Constants, executor: Executor) -> list[Prediction]:
         for seed in (SEEDS if name in _DRAWN else (0,))
     ]
     lines = executor.map(partial(_line_if_any, constants=constants), [run for _, run in named])
+    lines = counted_results(lines, "published systems", total=len(named))
     return [
         Prediction(
             cluster=run.cluster,

@@ -12,6 +12,7 @@ from typing import Any
 
 from experiments.emulation.probes import probe
 from experiments.emulation.training import WAYS, train_by
+from experiments.progress import counted
 from experiments.table import markdown, write_csv
 
 _HERE = Path(__file__).parent
@@ -27,7 +28,8 @@ def main() -> None:
     cases = tomllib.loads((_HERE / "cases.toml").read_text())
     parts = options.parts or ["probes", "training"]
     if "probes" in parts:
-        rows = [row for case in cases["probes"] for row in probe(case, options.mpirun)]
+        probes = counted(cases["probes"], "probes")
+        rows = [row for case in probes for row in probe(case, options.mpirun)]
         _write("probes-mpich" if options.mpirun else "probes", rows)
     if "training" in parts:
         _write("training", _training(cases["training"]))
@@ -36,7 +38,7 @@ def main() -> None:
 def _training(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(case["rounds"]):
+        for number in counted(range(case["rounds"]), "rounds of training"):
             for way in WAYS:
                 row = train_by(way, case, Path(folder) / f"{way}-{number}")
                 rows.append({"round": number, "scale": case["scale"], **row})

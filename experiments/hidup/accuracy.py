@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from experiments.hidup.workloads import Bar, Constants, bars, workload
+from experiments.progress import counted
 from experiments.table import Row, read_csv
 from jaxpipe.baselines.autoshard.duplex import OperatorDecision, search, step_s
 from jaxpipe.baselines.autoshard.duplex.duplex_systems import predicted_step_s
@@ -49,7 +50,10 @@ def published_bars(path: Path) -> dict[Bar, float]:
 
 def predicted(constants: Constants) -> dict[Bar, float]:
     """Return all predicted bars."""
-    return {bar: predicted_step_s(bar.system, workload(bar, constants)) for bar in bars()}
+    return {
+        bar: predicted_step_s(bar.system, workload(bar, constants))
+        for bar in counted(tuple(bars()), "bars")
+    }
 
 
 def errors(ours: Seconds, theirs: Seconds) -> dict[Bar, float]:

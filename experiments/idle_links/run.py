@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from experiments.progress import counted
 from experiments.table import Row, markdown, write_csv
 from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
@@ -35,7 +36,8 @@ def main() -> None:
     for part, measure in (("bursts", burst_row), ("training", training_row)):
         if part in parts:
             shared, remedies = cases[part], cases["remedies"]
-            rows = [measure(shared, remedies[name]) for name in shared["remedies"]]
+            names = counted(shared["remedies"], part)
+            rows = [measure(shared, remedies[name]) for name in names]
             (_HERE / "results").mkdir(exist_ok=True)
             write_csv(rows, _HERE / "results" / f"{part}.csv")
             print(markdown(rows))

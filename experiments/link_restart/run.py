@@ -14,6 +14,7 @@ from math import inf
 from pathlib import Path
 from statistics import median
 
+from experiments.progress import counted
 from experiments.table import Row, markdown, percent, read_csv, write_csv
 from jaxpipe import topo
 from jaxpipe.network.congestion_window import CongestionWindow
@@ -37,7 +38,8 @@ _HEADERS = 20 + 20 + 12
 def main() -> None:
     """Measure, unless that is stored, model, and write the table."""
     stored = _stored() if "model" in sys.argv[1:] else {}
-    rows = [row for tcp in Tcp for num_bytes in SIZES for row in _rows(tcp, num_bytes, stored)]
+    cases = counted([(tcp, num_bytes) for tcp in Tcp for num_bytes in SIZES], "measurements")
+    rows = [row for tcp, num_bytes in cases for row in _rows(tcp, num_bytes, stored)]
     _RESULTS.mkdir(exist_ok=True)
     write_csv(rows, _RESULTS / "restart.csv")
     print(markdown(rows))

@@ -6,10 +6,10 @@ layers of `llama-3.1-8b`, and computes one sequence in bfloat16.
 Needs the extra `aot`.
 """
 
-import sys
 from pathlib import Path
 from typing import Final
 
+from experiments.progress import counted
 from experiments.table import Row, markdown, write_csv
 from jaxpipe.baselines.autoshard.hlo import run_python
 
@@ -47,9 +47,8 @@ def main() -> None:
         for length in lengths
     ]
     rows = []
-    for number, (mesh, length, remat) in enumerate(cases, start=1):
+    for mesh, length, remat in counted(cases, "compiled cases"):
         rows.append(_row(mesh, length, remat=remat))
-        print(f"{number} of {len(cases)}: {mesh}, {length}k tokens", file=sys.stderr)
     write_csv(rows, _HERE / "results" / "compiled.csv")
     print(markdown(rows))
 

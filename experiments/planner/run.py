@@ -13,6 +13,7 @@ import numpy as np
 
 from experiments.planner.baselines import best_random_at_least, by_region
 from experiments.planner.clusters import Kind, Links, random_links, world
+from experiments.progress import counted
 from experiments.table import Row, markdown, write_csv
 from jaxpipe import topo
 from jaxpipe.search.dtfm import Budget, dtfm_cost, exact_grouping, link_weights, search
@@ -31,7 +32,8 @@ def published(cases: Mapping[str, Any]) -> list[Row]:
         links = Links(
             latency_s=cluster.latency_s, bandwidth_bytes_per_s=cluster.bandwidth_bytes_per_s
         )
-        runs = [_search_8x8(links, seed=seed) for seed in cases["seeds"]]
+        seeds = counted(cases["seeds"], "searches")
+        runs = [_search_8x8(links, seed=seed) for seed in seeds]
         costs = [cost for cost, _, _ in runs]
         rows.append(
             {
@@ -70,7 +72,7 @@ def random(cases: Mapping[str, Any]) -> list[Row]:
     ]
     ratios: dict[Kind, list[float]] = {kind: [] for kind in Kind}
     seconds: dict[Kind, list[float]] = {kind: [] for kind in Kind}
-    for index in range(setup["count"]):
+    for index in counted(range(setup["count"]), "random problems"):
         kind = list(Kind)[index % len(Kind)]
         groups, size = shapes[generator.integers(len(shapes))]
         spare = int(generator.integers(0, min(2, setup["most"] - groups * size) + 1))

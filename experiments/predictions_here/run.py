@@ -19,6 +19,7 @@ from typing import Any
 import tyro
 
 from experiments.case_tree import Tree, case_tree
+from experiments.progress import counted
 from experiments.table import Row, markdown, update_csv
 from jaxpipe.config import Config, config_from
 from jaxpipe.plan.cost import Profile, write_profile
@@ -44,10 +45,10 @@ def main(*, rounds: int = 2, only: str = "") -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepare(Source(), folder / "data")
-        for case in cases["case"]:
-            if only in case["name"]:
-                rows.append(_row(case, cases["base"], folder, rounds=rounds))
-                print(rows[-1], flush=True)
+        chosen = [case for case in cases["case"] if only in case["name"]]
+        for case in counted(chosen, "cases"):
+            rows.append(_row(case, cases["base"], folder, rounds=rounds))
+            print(rows[-1], flush=True)
     order = [case["name"] for case in cases["case"]]
     rows = update_csv(rows, _HERE / "results" / "steps.csv", key="case", order=order)
     print(markdown(rows))

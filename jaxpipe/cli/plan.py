@@ -123,16 +123,15 @@ def _answer(read: "Config", options: SearchOptions, *, has_file: bool) -> _Answe
     from jaxpipe.config import check_settings, cluster_from
     from jaxpipe.propose.fleet_proposal import MOST_SIMULATED, propose_fleet
     from jaxpipe.propose.proposal import propose
-    from jaxpipe.run.terminal.console import errors
     from jaxpipe.run.terminal.progress import search_progress
     from jaxpipe.run.verdict import check_can_run
 
     check_settings(read)
     cluster = cluster_from(read)
     budget_s = options.seconds(len(cluster))
-    with search_progress("searching a plan", of="plans simulated", budget_s=budget_s) as observe:
+    with search_progress("searching a plan", of="plans simulated", budget_s=budget_s) as progress:
         if len(cluster) > MOST_SIMULATED:
-            fleet = propose_fleet(read, options, cluster, observe=observe)
+            fleet = propose_fleet(read, options, cluster, observe=progress.tried)
             return _Answer(
                 plan=fleet.plan,
                 cluster=fleet.cluster,
@@ -142,7 +141,7 @@ def _answer(read: "Config", options: SearchOptions, *, has_file: bool) -> _Answe
                 lines=partial(fleet_lines, fleet),
                 draw=lambda _: None,  # a fleet is not searched for dollars
             )
-        proposal = propose(read, options, observe=observe, measuring=errors.print)
+        proposal = propose(read, options, observe=progress.tried, measuring=progress.measuring)
     if has_file:  # settings alone have no run yet, nor its data
         check_can_run(read, proposal.plan, proposal.cluster, environment=os.environ)
     return _Answer(

@@ -36,14 +36,16 @@ def simulate(
     from jaxpipe.config import load_config
     from jaxpipe.run.folder.output_files import check_output, check_picture
     from jaxpipe.run.forecast.prediction import predict
-    from jaxpipe.run.terminal.console import console, errors, train_command
+    from jaxpipe.run.terminal.console import console, train_command
+    from jaxpipe.run.terminal.progress import measuring, showing_progress
     from jaxpipe.run.verdict import check_can_run
     from jaxpipe.trace import plot, write_chrome
 
     check_picture("--png", png)
     check_output("--out", out)
     read = load_config(config, settings, notice=None if json_ else console.print)
-    prediction = predict(read, observe=errors.print)
+    with showing_progress("predicting a step") as display:
+        prediction = predict(read, observe=lambda detail: display.update(measuring(detail)))
     check_can_run(read, prediction.plan, prediction.cluster, environment=os.environ)
     if json_:
         print(json.dumps(_json(prediction)))

@@ -290,17 +290,43 @@ def left_text(progress: Progress, pace: Pace, *, now_s: float | None = None) -> 
     return "" if left_s is None else f"about {duration(max(0.0, left_s))} left"
 
 
-@contextmanager
-def search_progress(what: str, *, of: str, budget_s: float) -> Iterator[Callable[[int], None]]:
-    """Show a search that ends after a time; yields what it calls with the number of its tries."""
-    begin_s = time.monotonic()
-    with showing_progress(what) as display:
+class SearchProgress:
+    """Shows what precedes a search, and then the search, which ends after a time."""
 
-        def observe(number: int) -> None:
-            done_s = min(time.monotonic() - begin_s, budget_s)
-            detail = f"{number:,} {of}"
-            display.update(
-                Progress(what=what, detail=detail, done=done_s, total=budget_s, unit=SECONDS)
+    def __init__(self, display: Display, what: str, *, of: str, budget_s: float) -> None:
+        self._display, self._what, self._of, self._budget_s = display, what, of, budget_s
+        self._begin_s = time.monotonic()
+
+    def measuring(self, detail: str) -> None:
+        """Show what is measured next; the time of the search begins again."""
+        self._display.update(measuring(detail))
+        self._begin_s = time.monotonic()
+
+    def tried(self, number: int) -> None:
+        """Show the number of tries so far."""
+        done_s = min(time.monotonic() - self._begin_s, self._budget_s)
+        self._display.update(
+            Progress(
+                what=self._what,
+                detail=f"{number:,} {self._of}",
+                done=done_s,
+                total=self._budget_s,
+                unit=SECONDS,
             )
+        )
 
-        yield observe
+
+def measuring(detail: str) -> Progress:
+    """Return the activity of measuring what a plan costs on this machine.
+
+    >>> measuring("1 of 7: compiling, microbatch 1").text
+    'measuring on this machine, once: 1 of 7: compiling, microbatch 1'
+    """
+    return Progress(what="measuring on this machine, once", detail=detail)
+
+
+@contextmanager
+def search_progress(what: str, *, of: str, budget_s: float) -> Iterator[SearchProgress]:
+    """Show a search that ends after a time, which is told the number of its tries."""
+    with showing_progress(what) as display:
+        yield SearchProgress(display, what, of=of, budget_s=budget_s)
