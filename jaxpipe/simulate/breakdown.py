@@ -57,7 +57,7 @@ def step_breakdown(plan: Plan, conditions: Conditions) -> StepBreakdown:
     return StepBreakdown(
         compute_s=compute_s,
         update_s=update_s,
-        bubble_s=free_s - compute_s - update_s,
+        bubble_s=max(0.0, free_s - compute_s - update_s),  # rounding alone makes it negative
         activations_s=alone_s - free_s,
         gradients_s=end_s(trace) - alone_s,
         trace=trace,

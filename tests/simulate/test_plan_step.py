@@ -112,7 +112,8 @@ def test_the_parts_of_a_step_are_there_and_add_up(
     )
     split = step_breakdown(plan, conditions)
     assert split.step_s == pytest.approx(plan_step_s(plan, conditions))
-    assert min(split.bubble_s, split.activations_s, split.gradients_s) >= -1e-9
+    assert split.bubble_s >= 0
+    assert min(split.activations_s, split.gradients_s) >= -1e-9
     assert (split.activations_s > 0) == (stages > 1)
     assert (split.gradients_s > 0) == (stages * replicas > 1)
 
