@@ -47,6 +47,10 @@ def search(
         draw: print the sharding of each argument, and the collectives of the strategy.
         json_: print one JSON object and nothing else.
     """
+    if pins is not None:
+        from jaxpipe.baselines.autoshard.strategy import read_pins
+
+        read_pins(pins)  # refused before the process that traces the step starts
     source = StrategySource(mesh=mesh, pins=None if pins is None else str(pins))
     request = step_request(step, source, compilation)
     return _report(request, out=out, draw=draw, as_json=json_)
