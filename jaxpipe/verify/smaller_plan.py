@@ -51,7 +51,7 @@ NUM_STEPS = 3
 third the learning rate is past its warm-up."""
 _MOST_REPLICAS = 4
 """Of those that a sync tree adds: chains are as deep as they have ranks."""
-_CHUNK_BYTES = 256
+_CHUNK_BYTES = 512
 """Of an all-reduce: small buckets cross in several messages, as large ones do."""
 
 
