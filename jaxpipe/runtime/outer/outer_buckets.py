@@ -20,7 +20,7 @@ CONTROL_TAG = OUTER_TAG
 """The tag of the scalars that all ranks sum when an outer step ends."""
 
 _TIED_NAME = "embed.tokens"
-_FLOAT32 = np.dtype(np.float32)
+FLOAT32 = np.dtype(np.float32)
 
 
 class OuterBucket(NamedTuple):
@@ -47,7 +47,7 @@ class BucketLayout:
     """
 
     shapes: Mapping[str, tuple[int, ...]]
-    dtype: np.dtype = _FLOAT32
+    dtype: np.dtype = FLOAT32
 
     @property
     def size(self) -> int:
@@ -93,7 +93,7 @@ def bucket_layouts(
         fragment = fragment_of(name, num_fragments=num_fragments)
         bucket = OuterBucket(stage, fragment, has_tied and name == _TIED_NAME)
         shapes_of.setdefault(bucket, {})[name] = shape
-    dtype = np.result_type(_FLOAT32, *{leaf.dtype for leaf in jax.tree.leaves(params)})
+    dtype = np.result_type(FLOAT32, *{leaf.dtype for leaf in jax.tree.leaves(params)})
     return {
         bucket: BucketLayout(shapes=shapes_of[bucket], dtype=dtype) for bucket in sorted(shapes_of)
     }

@@ -33,7 +33,7 @@ from jaxpipe.comm import (
 )
 from jaxpipe.plan import Island
 from jaxpipe.runtime.outer.job_part import JobPart
-from jaxpipe.runtime.outer.outer_buckets import CONTROL_TAG, BucketLayout, OuterBucket
+from jaxpipe.runtime.outer.outer_buckets import CONTROL_TAG, FLOAT32, OuterBucket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,21 +114,22 @@ class OuterExchange:
         bucket: OuterBucket,
         slices: Mapping[OuterBucket, np.ndarray],
         *,
-        layout: BucketLayout,
+        size: int,
+        dtype: np.dtype = FLOAT32,
     ) -> np.ndarray:
         """Return the whole vector of a bucket from the `slices` of all replicas of this island.
 
         The first stage hands a tied embedding on to the last one, which has no slice of it.
         """
         if bucket in slices:
-            vector = self.gather(bucket, slices[bucket], size=layout.size)
+            vector = self.gather(bucket, slices[bucket], size=size)
             if bucket.is_tied:
                 self._hand_on(bucket, vector)
             return vector
         first = OuterBucket(0, bucket.fragment, is_tied=True)
         if first in slices:  # this rank has both ends of the model
-            return self.gather(first, slices[first], size=layout.size)
-        like = jax.ShapeDtypeStruct((layout.size,), layout.dtype)
+            return self.gather(first, slices[first], size=size)
+        like = jax.ShapeDtypeStruct((size,), dtype)
         receiving = self.inside.receive(like, source=self._rank_of(0), tag=self.tag(first))
         return np.asarray(receiving.wait(timeout_s=self.timeout_s))
 

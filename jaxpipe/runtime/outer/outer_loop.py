@@ -152,7 +152,8 @@ class OuterLoop:
     def whole_anchor(self, bucket: OuterBucket) -> np.ndarray:
         """Return the anchor of a bucket from all replicas of the island, in fresh memory."""
         slices = {bucket: state.anchor for bucket, state in self.states.items()}
-        return self.exchange.whole(bucket, slices, layout=self.layouts[bucket])
+        layout = self.layouts[bucket]
+        return self.exchange.whole(bucket, slices, size=layout.size, dtype=layout.dtype)
 
     def close(self, *, timeout_s: float) -> None:
         """End the threads that sum outer gradients.
@@ -205,7 +206,7 @@ class OuterLoop:
             self._starts[bucket] = self._start(bucket)
         for bucket in of_fragment(self.layouts, fragment):
             layout = self.layouts[bucket]
-            start = self.exchange.whole(bucket, self._starts, layout=layout)
+            start = self.exchange.whole(bucket, self._starts, size=layout.size, dtype=layout.dtype)
             tensors[bucket.stage].update(layout.unpack(start))
 
     def _start(self, bucket: OuterBucket) -> np.ndarray:
