@@ -127,7 +127,7 @@ def test_described_replicas_leave_schedule_and_microbatch_free(section: dict[str
 
 
 def test_what_fits_no_plan_is_refused_by_field():
-    with pytest.raises(PlanError, match=r"`stages` is 9 and `replicas` None for 4 devices"):
+    with pytest.raises(PlanError, match=r"`plan.stages` 9, .* must fit 4 devices"):
         plan_from(config_of({"stages": 9}))
 
 
