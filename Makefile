@@ -20,7 +20,7 @@ quick: venv
 	@$(MAKE) --no-print-directory --jobs 3 style types fast
 
 fast: venv
-	$(BIN)/pytest $(TWO) -m 'not slow and not mpi and not root'
+	$(BIN)/pytest $(TWO) -m 'not slow and not mpi and not root and not deep'
 
 test: venv style
 	@$(MAKE) --no-print-directory --jobs 2 types all-tests
