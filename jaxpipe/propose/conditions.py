@@ -96,14 +96,8 @@ def trained_model(config: Config) -> ModelConfig:
 
 def bytes_of(config: Config) -> BytesPerParameter:
     """Return the bytes per parameter that devices hold: of values, gradients and moments."""
-    optimizer, model = config.optimizer, config.model
-    every = bytes_each(
-        model,
-        shards_optimizer=optimizer.sharded,
-        optimizer=optimizer.name,
-        master_weights=optimizer.master_weights,
-    )
-    return TrainedPart(lora=config.lora, frozen=config.train.frozen).bytes_each(every, model)
+    every = bytes_each(config.model, config.optimizer)
+    return TrainedPart(lora=config.lora, frozen=config.train.frozen).bytes_each(every, config.model)
 
 
 def codecs_of(config: Config) -> Codecs:

@@ -3,8 +3,10 @@
 from jaxpipe.models import ModelConfig, costs
 from jaxpipe.models.gpt_config import DTYPE_BYTES
 from jaxpipe.plan.cost import BytesPerParameter, Part, Profile
-from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig, OptimizerName
+from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.schedule import Remat
+
+_DEFAULT_OPTIMIZER = OptimizerConfig()
 
 
 def gpt_profile(config: ModelConfig, *, remat: Remat, flops_per_s: float) -> Profile:
@@ -46,29 +48,23 @@ def gpt_profile(config: ModelConfig, *, remat: Remat, flops_per_s: float) -> Pro
 
 
 def bytes_each(
-    config: ModelConfig,
-    *,
-    shards_optimizer: bool = False,
-    optimizer: OptimizerName = OptimizerName.ADAMW,
-    master_weights: bool | None = None,
+    config: ModelConfig, optimizer: OptimizerConfig = _DEFAULT_OPTIMIZER
 ) -> BytesPerParameter:
     """Return the bytes per parameter: itself, its gradient and its moments, of one dtype.
 
-    Parameters of 16 bits have master weights and moments of float32, unless `master_weights` is
-    false.
+    With master weights, the moments are of float32, as these are.
 
     Of Muon, matrices of layers have one moment and the rest has two: two are counted for all. Of
     Adafactor none are: the means of rows and columns are few. Where a model has matrices narrower
     than 128, which keep their whole second moment, that is too little.
     """
-    num_bytes, num_moments = DTYPE_BYTES[config.param_dtype], optimizer.facts.num_moments
-    section = OptimizerConfig(name=optimizer, master_weights=master_weights)
+    num_bytes, num_moments = DTYPE_BYTES[config.param_dtype], optimizer.name.facts.num_moments
     of_state = num_moments * num_bytes
-    if section.has_master_weights(config.param_dtype):
+    if optimizer.has_master_weights(config.param_dtype):
         of_state = (1 + num_moments) * DTYPE_BYTES["float32"]
     return BytesPerParameter(
         parameter=num_bytes,
         gradient=num_bytes,
         optimizer=of_state,
-        shards_optimizer=shards_optimizer,
+        shards_optimizer=optimizer.sharded,
     )

@@ -147,9 +147,9 @@ def _nothing_fits(task: Task, best: Best) -> PlanError:
     lacking = f"; the nearest plan lacks {nearest / 2**20:,.0f} MiB on a device" if nearest else ""
     fixed = [name for name in task.fixed.__slots__ if getattr(task.fixed, name) is not None]
     names = (f"`plan.{name}`" for name in fixed if name != "num_ranks")
-    kept = f"{', '.join(names)} as set: " if fixed else ""
+    conditions = f"{', '.join(names)} as set: " if fixed else ""
     return PlanError(
-        f"{kept}no plan fits: {task.num_layers} layers, `batch` {task.batch}, "
+        f"{conditions}no plan fits: {task.num_layers} layers, `batch` {task.batch}, "
         f"{len(task.devices)} devices of cluster {task.cluster.name!r}{lacking}; use larger "
         "devices, a smaller model, or rematerialisation"
     )

@@ -199,24 +199,26 @@ def _one_device(job: Job) -> tuple[Job, tuple[DeviceResult, ...]]:
     parts = islands_of(job.plan, num_islands=max(1, job.outer.islands))
     first = device.start()
     states = [first for _ in parts]
-    norms = [device.step(first, step=0, replicas=part.replicas).norm for part in parts]
-    clip_norm = min(norms) / 2 if min(norms) > 0 else job.optimizer.clip_norm
-    parameters = flatten(first.params, first_layer=0)
-    weights = [part.share for part in parts]
-    outer = None
-    if job.outer.is_on:
-        outer = OneDeviceIslands(job.outer, parameters, weights=weights, num_steps=job.train.steps)
-    steps: list[list[DeviceStep]] = [[] for _ in parts]
-    tensors: list[list[Tensors]] = [[] for _ in parts]
+    results = [device.step(first, step=0, replicas=part.replicas) for part in parts]
+    least = min(result.norm for result in results)
+    clip_norm = least / 2 if least > 0 else job.optimizer.clip_norm
+    outer = _outer_steps(job, first, weights=[part.share for part in parts])
+    steps: list[list[DeviceStep]] = []
+    tensors: list[list[Tensors]] = []
     for step in range(job.train.steps):
-        for number, part in enumerate(parts):
-            result = device.step(states[number], step=step, replicas=part.replicas)
-            states[number] = device.update(states[number], result, clip_norm=clip_norm)
-            steps[number].append(result)
+        if step:
+            results = [
+                device.step(state, step=step, replicas=part.replicas)
+                for state, part in zip(states, parts, strict=True)
+            ]
+        states = [
+            device.update(state, result, clip_norm=clip_norm)
+            for state, result in zip(states, results, strict=True)
+        ]
         if outer is not None:
             states = _after_outer_step(outer, states, done=step + 1)
-        for number, state in enumerate(states):
-            tensors[number].append(state.tensors())
+        steps.append(results)
+        tensors.append([state.tensors() for state in states])
     # At the end all islands have the same parameters.
     held_out_loss = device.held_out_loss(states[0])
     clipped = replace(job, optimizer=replace(job.optimizer, clip_norm=clip_norm))
@@ -224,13 +226,24 @@ def _one_device(job: Job) -> tuple[Job, tuple[DeviceResult, ...]]:
         DeviceResult(
             replicas=part.replicas,
             first=first.tensors(),
-            steps=tuple(steps[number]),
-            tensors=tuple(tensors[number]),
+            steps=of_part,
+            tensors=tensors_of_part,
             held_out_loss=held_out_loss,
             outer_momentum={} if outer is None else outer.momentum,
         )
-        for number, part in enumerate(parts)
+        for part, of_part, tensors_of_part in zip(
+            parts, zip(*steps, strict=True), zip(*tensors, strict=True), strict=True
+        )
     )
+
+
+def _outer_steps(
+    job: Job, first: DeviceState, *, weights: Sequence[float]
+) -> OneDeviceIslands | None:
+    if not job.outer.is_on:
+        return None
+    parameters = flatten(first.params, first_layer=0)
+    return OneDeviceIslands(job.outer, parameters, weights=weights, num_steps=job.train.steps)
 
 
 def _after_outer_step(

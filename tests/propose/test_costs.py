@@ -11,6 +11,7 @@ from jaxpipe.propose.costed import costed
 from jaxpipe.propose.device_speeds import precision_of, with_speeds
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.runtime.run_config import MatmulPrecision
+from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.schedule import Remat
 from jaxpipe.simulate import dtfm_constants
 from jaxpipe.topo.gpu import Precision
@@ -55,7 +56,7 @@ def test_rematerialisation_trades_seconds_for_bytes():
 def test_a_parameter_takes_four_times_its_format():
     each = bytes_each(GPT2)
     assert (each.parameter, each.gradient, each.optimizer) == (4, 4, 8)
-    assert bytes_each(GPT2, shards_optimizer=True).shards_optimizer
+    assert bytes_each(GPT2, OptimizerConfig(sharded=True)).shards_optimizer
 
 
 @pytest.mark.parametrize(

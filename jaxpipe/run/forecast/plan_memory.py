@@ -57,13 +57,7 @@ def plan_memory(config: Config, plan: Plan, cluster: Cluster) -> tuple[RankMemor
     """Return the memory of the ranks of each place in the pipeline."""
     sequence = config.train.sequence or config.model.sequence
     model = replace(config.model, sequence=sequence)
-    optimizer = config.optimizer
-    each = bytes_each(
-        model,
-        shards_optimizer=optimizer.sharded,
-        optimizer=optimizer.name,
-        master_weights=optimizer.master_weights,
-    )
+    per_parameter = bytes_each(model, config.optimizer)
     # The speed has no part in it.
     profile = gpt_profile(model, remat=plan.remat or Remat.NONE, flops_per_s=1.0)
     tuned = _tuned(config)
@@ -73,20 +67,22 @@ def plan_memory(config: Config, plan: Plan, cluster: Cluster) -> tuple[RankMemor
     def of_rank(replica: int | None, number: int, ranks: tuple[int, ...]) -> RankMemory:
         pipeline = plan.pipelines[replica or 0]
         mesh = rank_mesh(plan, config.mesh, rank=ranks[0])
-        whole = needs = stage_memory(alone, profile, each=each, replica=replica)[number]
+        whole = needs = stage_memory(alone, profile, each=per_parameter, replica=replica)[number]
         if mesh.num_devices > 1:
             layer = replace(profile.layers[0], kept_bytes=_kept_bytes(plan, model, mesh))
             part = replace(profile, layers=(layer,) * len(profile.layers))
-            needs = stage_memory(alone, part, each=each, replica=replica)[number]
-            needs = _with_parameters(needs, _parameters(model, pipeline, number, mesh), each)
+            needs = stage_memory(alone, part, each=per_parameter, replica=replica)[number]
+            needs = _with_parameters(
+                needs, _parameters(model, pipeline, number, mesh), per_parameter
+            )
         if tuned is not None:
-            count = whole.parameters // each.parameter
+            count = whole.parameters // per_parameter.parameter
             needs = tuned.of_rank(needs, pipeline, number, num_parameters=count)
         return RankMemory(
             ranks=ranks,
             mesh=mesh,
             stages=tuple(pipeline.stages(number)),
-            num_parameters=whole.parameters // each.parameter,
+            num_parameters=whole.parameters // per_parameter.parameter,
             needs=needs,
             devices=tuple(_smallest(plan.group(rank), cluster) for rank in ranks),
         )

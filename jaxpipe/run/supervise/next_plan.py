@@ -133,12 +133,7 @@ class _Search:
 
         future = Future(
             cluster=self.cluster,
-            each=bytes_each(
-                config.model,
-                shards_optimizer=config.optimizer.sharded,
-                optimizer=config.optimizer.name,
-                master_weights=config.optimizer.master_weights,
-            ),
+            each=bytes_each(config.model, config.optimizer),
             num_steps=config.run.change_every,
             # With a sharded optimizer no rank has all moments of its stage: all read a checkpoint.
             moves=self.moves and not config.optimizer.sharded,

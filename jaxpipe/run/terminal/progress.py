@@ -327,6 +327,6 @@ def measuring(detail: str) -> Progress:
 
 @contextmanager
 def search_progress(what: str, *, of: str, budget_s: float) -> Iterator[SearchProgress]:
-    """Show a search that ends after a time, which is told the number of its tries."""
+    """Show a search with a time limit; yields what takes its activities and number of tries."""
     with showing_progress(what) as display:
         yield SearchProgress(display, what, of=of, budget_s=budget_s)

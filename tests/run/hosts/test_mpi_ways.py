@@ -1,4 +1,4 @@
-"""MPI is told the ways that lead to the other hosts, in words that each of its parts knows."""
+"""The settings of MPI name the interfaces or networks that lead to the other hosts."""
 
 import ipaddress
 

@@ -1,4 +1,4 @@
-"""A slow link, a cut link and a stopped process are told apart by what the kernel counts."""
+"""The kernel's counts of bytes distinguish a slow link, a cut link and a stopped process."""
 
 import socket
 import struct
