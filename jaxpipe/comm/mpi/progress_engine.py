@@ -13,6 +13,10 @@ with a core of its own yields for as long as a pipeline usually waits. On two co
 that compute for 6 to 15 ms, half of the messages of 128 KiB arrived within 0.54 ms that way, and
 nine of ten within 0.75; with sleeps after two milliseconds, within 0.69 and 1.2.
 
+A core may be wanted by other processes, such as the ranks of another run. A yield that returns late
+has let one of them compute. For a second after it, this rank sleeps after two milliseconds too:
+runs side by side on the same cores then get about their shares (`experiments/shared_cores`).
+
 Polling once per millisecond takes 3 % of a core. Many ranks on one core would take all of it, so
 they sleep longer, up to a tenth of a second: see `longest_pause_s`.
 """
@@ -21,12 +25,15 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from threading import Event, Lock, Thread, get_ident
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from jaxpipe.errors import DeadlineError
 
 _YIELDING_S, _SHORT_YIELDING_S = 5e-2, 2e-3
+_LATE_YIELD_S = 3e-4
+_SHARED_S = 1.0
 _TESTS_OF_ONE = 8
 LONGEST_PAUSE_S = 1e-3
 _LONGEST_CROWDED_PAUSE_S = 0.1
@@ -77,7 +84,7 @@ class ProgressEngine(Generic[OperationT]):
     `nudge` is called instead of `test` when nothing is pending: a send that is complete here may
     still have to leave the host. `tend` is called with the time whenever operations are driven, by
     one thread at a time. Polls are at most `longest_pause_s` apart; a wait has no pauses in its
-    first `yielding_s`.
+    first `yielding_s`, unless other processes compute on this core.
     """
 
     def __init__(
@@ -94,11 +101,13 @@ class ProgressEngine(Generic[OperationT]):
         self._clock = clock
         self._longest_pause_s = longest_pause_s
         self._yielding_s = yielding_s
+        self._shared_yielding_s = min(yielding_s, _SHORT_YIELDING_S)
         self._lock = Lock()
         self._added: deque[OperationT] = deque()
         self._unstarted: list[OperationT] = []
         self._started: list[OperationT] = []
         self._waiting: set[int] = set()
+        self._shared_until_s = -inf
         self._stopped = Event()
         self._thread = Thread(target=self._run, name="progress", daemon=True)
         self._thread.start()
@@ -168,8 +177,13 @@ class ProgressEngine(Generic[OperationT]):
 
     def _pause(self, *, waited_s: float) -> None:
         """Yield the core: for an instant at first, then for a fraction of the time waited."""
-        if waited_s < self._yielding_s:
+        before_s = self._clock()
+        is_shared = before_s < self._shared_until_s
+        if waited_s < (self._shared_yielding_s if is_shared else self._yielding_s):
             os.sched_yield()
+            after_s = self._clock()
+            if after_s - before_s > _LATE_YIELD_S:
+                self._shared_until_s = after_s + _SHARED_S
         else:
             time.sleep(min(waited_s * _PAUSE_OF_WAITED, self._longest_pause_s))
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from jaxpipe.comm.mpi import progress_engine
 from jaxpipe.comm.mpi.progress_engine import ProgressEngine
 from jaxpipe.errors import DeadlineError
 
@@ -120,3 +121,45 @@ def test_nudges_when_nothing_is_under_way(progress: ProgressEngine[Fake], nudges
     num_nudges = len(nudges)
     time.sleep(0.05)
     assert len(nudges) == num_nudges
+
+
+class FakeCore:
+    """A core whose time passes only in yields and sleeps."""
+
+    def __init__(self, *, yield_s: float):
+        self.now_s = 0.0
+        self.yield_s = yield_s
+        self.slept_s = 0.0
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def sched_yield(self) -> None:
+        self.now_s += self.yield_s
+
+    def sleep(self, duration_s: float) -> None:
+        self.now_s += duration_s
+        self.slept_s += duration_s
+
+
+@pytest.mark.parametrize(
+    ("yield_s", "least_slept_s", "most_slept_s"), [(1e-5, 0.0, 0.0), (1e-3, 0.03, 0.04)]
+)
+def test_a_wait_sleeps_early_on_a_core_that_others_use(
+    monkeypatch: pytest.MonkeyPatch, yield_s: float, least_slept_s: float, most_slept_s: float
+):
+    core = FakeCore(yield_s=yield_s)
+    progress: ProgressEngine[Fake] = ProgressEngine(lambda: None, clock=core.clock, yielding_s=0.05)
+    progress.stop(timeout_s=5.0)
+    monkeypatch.setattr(progress_engine.os, "sched_yield", core.sched_yield)
+    monkeypatch.setattr(progress_engine.time, "sleep", core.sleep)
+    operation = Fake("one", [], tests=1_000_000)
+    progress.add(operation)
+    with pytest.raises(DeadlineError):
+        progress.wait(operation, timeout_s=0.04)
+    assert least_slept_s <= core.slept_s <= most_slept_s
+    # A second after the last late yield, the core counts as this rank's own again.
+    core.now_s, core.slept_s, core.yield_s = core.now_s + 1.1, 0.0, 1e-5
+    with pytest.raises(DeadlineError):
+        progress.wait(operation, timeout_s=0.04)
+    assert core.slept_s == 0.0

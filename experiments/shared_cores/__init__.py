@@ -1,0 +1,1 @@
+"""Shares of training runs that compute on the same cores."""
