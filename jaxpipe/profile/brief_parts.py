@@ -9,9 +9,14 @@
 They are stages of the runtime, so that adapters, frozen parameters and dtypes count. Their forwards
 and backwards are called in turn, as a rank calls them; the optimizer is that of the blocks, and
 takes as long for each trained parameter of the ends.
+
+Compilation takes most of the time. So the ends are measured with one size of microbatches, and
+count in proportion to the samples of the others; and the processes of the cores compile different
+functions first, then read each other's from the compile cache.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from statistics import mean, median
@@ -28,9 +33,17 @@ from jaxpipe.models import (
     num_parameters,
 )
 from jaxpipe.plan.cost import Part, Profile, Software
-from jaxpipe.profile.brief_stage import BriefStage, copy_seconds
+from jaxpipe.profile.brief_stage import (
+    BriefStage,
+    BriefUpdate,
+    BusyStage,
+    Program,
+    copy_seconds,
+)
+from jaxpipe.profile.measuring_process import Parent
 from jaxpipe.profile.profile_task import ProfileTask
 from jaxpipe.profile.timing import Clock
+from jaxpipe.runtime.process.compile_cache import publish
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.stage.stage import Stage
@@ -49,30 +62,46 @@ with its scalars and samples: medians in traces of runs of two ranks on an AMD E
 """
 
 
-def measure_briefly(task: ProfileTask, *, clock: Clock, observe: Callable[[str], None]) -> Profile:
+def measure_briefly(task: ProfileTask, *, clock: Clock, parent: Parent) -> Profile:
     """Return the profile of a task; its `sizes` are those of the other microbatches.
 
-    `observe` is called before each step with its number, the number of steps, and what it does.
+    `parent` observes each step of it.
     """
     model = tuned(build_model(task.model), lora=task.lora, frozen=task.frozen)
-    steps = _Steps(observe, total=2 * len(task.microbatches) + 1)
     with jax.default_matmul_precision(task.matmul_precision.jax_name):
-        first, *others = (
-            _measured(task, model, microbatch, clock=clock, steps=steps)
-            for microbatch in task.microbatches
+        blocks = {
+            size: BriefStage(_functions(task, model, 1, microbatch=size))
+            for size in task.microbatches
+        }
+        ends = tuple(
+            BriefStage(_functions(task, model, index, microbatch=_usual_size(task)))
+            for index in (0, 2)
         )
+        update = BriefUpdate(blocks[min(blocks)])
+        parts = (*blocks.values(), *ends, update)
+        programs = parent.in_turn([program for part in parts for program in part.programs])
+        num_own = ceil(len(programs) / parent.num_processes)
+        steps = _Steps(parent.observe, total=num_own + len(blocks) + 2)
+        _compile(programs, num_own=num_own, steps=steps)
+        seconds: dict[int, list[Mapping[Op, float]]] = {}
+        for size, block in blocks.items():
+            steps.begin(f"forward and backward, microbatch {size}")
+            stages = (block, *ends) if size == _usual_size(task) else (block,)
+            seconds[size] = _seconds(stages, clock=clock)
         steps.begin("optimizer, and the work of a rank beside its layers")
-        stage = BriefStage(_functions(task, model, 1, microbatch=min(task.microbatches)))
-        update_s, call_s = stage.update_seconds(clock), stage.call_seconds(clock)
-    profile = replace(first, sizes=tuple(others))
+        update_s = update.seconds(clock)
+        call_s = BusyStage(blocks[min(blocks)]).call_seconds(clock)
+        byte_s = copy_seconds(_COPIED_BYTES, clock) / _COPIED_BYTES
+    first, *others = _profiles(task, seconds, {n: blocks[n].kept_bytes for n in blocks})
     software = Software(
         call_s=_INSTRUCTION_S + call_s,
         message_s=_MESSAGE_S,
-        byte_s=copy_seconds(_COPIED_BYTES, clock) / _COPIED_BYTES,
+        byte_s=byte_s,
         step_s=_STEP_S + _CALLS_OF_UPDATE * call_s,
     )
     # That of the blocks of the stage, without its calls.
     own_s = max(0.0, update_s - _CALLS_OF_UPDATE * call_s) / _num_blocks(task)
+    profile = replace(first, sizes=tuple(others))
     return _with_rest(profile, model, update_s=own_s, software=software)
 
 
@@ -87,43 +116,70 @@ class _Steps:
         self._observe(f"{self._number} of {self._total}: {detail}")
 
 
-def _measured(
-    task: ProfileTask, model: Model, microbatch: int, *, clock: Clock, steps: _Steps
-) -> Profile:
-    """Return the seconds of forwards and backwards of a size of microbatches."""
-    steps.begin(f"compiling, microbatch {microbatch}")
-    stages = [
-        BriefStage(_functions(task, model, index, microbatch=microbatch)) for index in range(3)
-    ]
-    steps.begin(f"forward and backward, microbatch {microbatch}")
+def _compile(programs: Sequence[Program], *, num_own: int, steps: _Steps) -> None:
+    """Compile the first programs, then all: the others come from the cache.
+
+    Each process begins with other programs, and meets the others before each.
+    """
+    for program in programs[:num_own]:
+        steps.begin("compiling")
+        program.compile()
+        publish(os.environ)
+    steps.begin("reading what other cores have compiled")
+    publish(os.environ)
+    for program in programs[num_own:]:
+        program.compile()
+
+
+def _seconds(stages: Sequence[BriefStage], *, clock: Clock) -> list[Mapping[Op, float]]:
+    """Return the seconds of the forwards and backwards of stages that are called in turn."""
+    busy = [BusyStage(stage) for stage in stages]
     rounds: list[list[Mapping[Op, float]]] = []
     start_s = clock()
-    for stage in stages:
+    for stage in busy:
         stage.seconds(clock)  # the first calls are slower
     while len(rounds) < _ROUNDS and (len(rounds) < _LEAST_ROUNDS or clock() - start_s < _BUDGET_S):
-        rounds.append([stage.seconds(clock) for stage in stages])
-    overhead_s = stages[1].call_seconds(clock)
-    ops = rounds[0][0]
-    embed, blocks, head = (
-        {op: usual_s([seconds[n][op] for seconds in rounds]) - overhead_s for op in ops}
-        for n in range(3)
-    )
-    num_blocks = _num_blocks(task)
-    block = {op: seconds / num_blocks for op, seconds in blocks.items()}
-    sizes = {"batch": microbatch, "sequence": task.model.sequence}
-    flops = layer_forward_flops(task.model, **sizes) + getattr(
-        layer_backward_flops(task.model, **sizes), task.remat
-    )
-    return Profile(
-        device="this machine",
-        flops_per_s=flops / (block[Op.FORWARD] + block[Op.BACKWARD]),
-        microbatch=microbatch,
-        activation_bytes=activation_bytes(task.model, **sizes),
-        embed=_part(_beyond(embed, block)),
-        layers=(_part(block, kept_bytes=stages[1].kept_bytes // num_blocks),)
-        * task.model.num_layers,
-        head=_part(_with_loss(_beyond(head, block))),
-    )
+        rounds.append([stage.seconds(clock) for stage in busy])
+    overhead_s = busy[0].call_seconds(clock)
+    return [
+        {op: usual_s([seconds[n][op] for seconds in rounds]) - overhead_s for op in rounds[0][n]}
+        for n in range(len(stages))
+    ]
+
+
+def _profiles(
+    task: ProfileTask,
+    seconds: Mapping[int, Sequence[Mapping[Op, float]]],
+    kept_bytes: Mapping[int, int],
+) -> Iterator[Profile]:
+    """Yield the profile of each size of microbatches, without parameters."""
+    num_blocks, usual_size = _num_blocks(task), _usual_size(task)
+    block = {
+        size: {op: blocks_s / num_blocks for op, blocks_s in stages[0].items()}
+        for size, stages in seconds.items()
+    }
+    embed, head = (_part(_beyond(end, block[usual_size])) for end in seconds[usual_size][1:])
+    for size in task.microbatches:
+        shape = {"batch": size, "sequence": task.model.sequence}
+        flops = layer_forward_flops(task.model, **shape) + getattr(
+            layer_backward_flops(task.model, **shape), task.remat
+        )
+        layer = _part(block[size], kept_bytes=kept_bytes[size] // num_blocks)
+        head_of_size = head.scaled(size / usual_size)
+        yield Profile(
+            device="this machine",
+            flops_per_s=flops / (layer.forward_s + layer.backward_s),
+            microbatch=size,
+            activation_bytes=activation_bytes(task.model, **shape),
+            embed=embed.scaled(size / usual_size),
+            layers=(layer,) * task.model.num_layers,
+            head=replace(head_of_size, forward_s=head_of_size.forward_s + _LOSS_S),
+        )
+
+
+def _usual_size(task: ProfileTask) -> int:
+    """Return the size of microbatches with which the ends are measured."""
+    return task.microbatches[len(task.microbatches) // 2]
 
 
 def usual_s(seconds: Sequence[float]) -> float:
@@ -142,10 +198,6 @@ def usual_s(seconds: Sequence[float]) -> float:
 def _beyond(with_block: Mapping[Op, float], block: Mapping[Op, float]) -> dict[Op, float]:
     """Return the seconds that an end adds to a block; noise may make them less than 0."""
     return {op: max(0.0, seconds - block[op]) for op, seconds in with_block.items()}
-
-
-def _with_loss(head: Mapping[Op, float]) -> dict[Op, float]:
-    return {**head, Op.FORWARD: head[Op.FORWARD] + _LOSS_S}
 
 
 def _part(seconds: Mapping[Op, float], *, kept_bytes: int = 0) -> Part:

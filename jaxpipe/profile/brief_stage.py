@@ -22,99 +22,165 @@ _MOST_IN_FLIGHT, _CACHED_BYTES = 3, 2**26
 the caches when its backward reads it. There are as many as exceed the caches with their bytes."""
 
 
+class Program:
+    """A function of a stage, lowered; `compile` makes it callable."""
+
+    def __init__(
+        self, function: Callable[..., Any], *shapes: Any, donate: tuple[int, ...] = ()
+    ) -> None:
+        traced = jax.jit(function, donate_argnums=donate).trace(*shapes)
+        self.results = traced.out_info
+        """The shapes of what it returns."""
+        self._lowered = traced.lower()
+        self._compiled: jax.stages.Compiled | None = None
+
+    def compile(self) -> None:
+        """Compile it, unless it is compiled."""
+        self._compiled = self._compiled or self._lowered.compile()
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return the results for arrays of the shapes."""
+        assert self._compiled is not None
+        return self._compiled(*arguments)
+
+
 class BriefStage:
-    """A stage with its arrays; `seconds` times its forward and its backwards."""
+    """The shapes and programs of a stage; `BusyStage` has its arrays, and calls them."""
 
     def __init__(self, functions: StageFunctions) -> None:
-        self._functions = functions
-        self._random = np.random.default_rng(0)
-        params, _ = jax.eval_shape(functions.init)
-        self._compute = self._filled(jax.eval_shape(functions.cast, params))
-        self._gradients = self._filled(jax.eval_shape(functions.zeros))
+        self.functions = functions
         work, spec = functions.work, functions.spec
-        vocabulary = functions.stage.model.vocabulary
-        x = (
-            self._tokens(work.inputs, vocabulary)
-            if spec.is_first
-            else self._filled(spec.activation)
+        params, _ = jax.eval_shape(functions.init)
+        self.compute = jax.eval_shape(functions.cast, params)
+        self.gradients = jax.eval_shape(functions.zeros)
+        self.inputs = work.inputs if spec.is_first else spec.activation
+        self.targets = work.targets if spec.is_last else None
+        position = jax.ShapeDtypeStruct((2,), np.int32)
+        self.forward = Program(functions.forward, self.compute, self.inputs, self.targets, position)
+        self.output, self.residuals = self.forward.results
+        self.cotangent = spec.loss_cotangent if spec.is_last else _cotangent(self.output, spec)
+        backward = (self.compute, self.residuals, self.cotangent)
+        self.backward = Program(functions.backward, *backward, self.gradients, donate=(3,))
+        self.split = functions.split_backward(*backward)
+        self.input_half = Program(partial(functions.input_half, self.split), *backward)
+        _, crossing = self.input_half.results
+        carried = self.split.carry(self.residuals, self.cotangent, crossing)
+        self.weight_half = Program(
+            functions.backward_weight, self.compute, carried, self.gradients, donate=(2,)
         )
-        targets = self._tokens(work.targets, vocabulary) if spec.is_last else None
-        self._given = (self._compute, x, targets, np.zeros(2, np.int32))
-        self._forward = compiled(functions.forward, *self._given)
-        output, residuals = self._forward(*self._given)
-        self.kept_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(residuals))
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """What is to be compiled before a `BusyStage` is made."""
+        return (self.forward, self.backward, self.input_half, self.weight_half)
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes that a forward keeps for its backward."""
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.residuals))
+
+
+class BusyStage:
+    """A stage with its arrays; `seconds` times its forward and its backwards."""
+
+    def __init__(self, stage: BriefStage) -> None:
+        self._stage = stage
+        arrays = _Arrays()
+        self._compute = arrays.filled(stage.compute)
+        self._gradients = arrays.filled(stage.gradients)
+        spec, vocabulary = stage.functions.spec, stage.functions.stage.model.vocabulary
+        fill = partial(arrays.tokens, below=vocabulary) if spec.is_first else arrays.filled
+        targets = None if stage.targets is None else arrays.tokens(stage.targets, vocabulary)
+        self._given = (self._compute, fill(stage.inputs), targets, np.zeros(2, np.int32))
+        output, residuals = stage.forward(*self._given)
         self._cotangent = spec.loss_cotangent if spec.is_last else _cotangent(output, spec)
-        backward = (self._compute, residuals, self._cotangent)
-        self._backward = compiled(functions.backward, *backward, self._gradients, donate=(3,))
         self._in_flight = deque([residuals])
-        self._num_in_flight = min(_MOST_IN_FLIGHT, ceil(_CACHED_BYTES / max(1, self.kept_bytes)))
-        self._split = functions.split_backward(*backward)
-        self._input_half = compiled(partial(functions.input_half, self._split), *backward)
-        _, crossing = self._input_half(*backward)
-        carried = self._split.carry(residuals, self._cotangent, crossing)
-        self._weight_half = compiled(
-            functions.backward_weight, self._compute, carried, self._gradients, donate=(2,)
-        )
+        self._num_in_flight = min(_MOST_IN_FLIGHT, ceil(_CACHED_BYTES / max(1, stage.kept_bytes)))
 
     def seconds(self, clock: Clock) -> Mapping[Op, float]:
         """Return the seconds of a forward, a backward, and one in halves after another forward."""
         timed = _Timed(clock)
         while len(self._in_flight) < self._num_in_flight:
-            self._in_flight.append(self._forward(*self._given)[1])
-        _, residuals = timed(Op.FORWARD, self._forward, *self._given)
+            self._in_flight.append(self._stage.forward(*self._given)[1])
+        _, residuals = timed(Op.FORWARD, self._stage.forward, *self._given)
         self._in_flight.append(residuals)
         backward = (self._compute, self._in_flight.popleft(), self._cotangent)
         # `gradients` are donated: each call continues with the result of the last.
-        _, self._gradients = timed(Op.BACKWARD, self._backward, *backward, self._gradients)
+        _, self._gradients = timed(Op.BACKWARD, self._stage.backward, *backward, self._gradients)
         # JAX returns before a result is computed: the next call would be timed with the rest of it.
-        _, residuals = jax.block_until_ready(self._forward(*self._given))
+        _, residuals = jax.block_until_ready(self._stage.forward(*self._given))
         self._in_flight.append(residuals)
         residuals = self._in_flight.popleft()
         backward = (self._compute, residuals, self._cotangent)
-        _, crossing = timed(Op.BACKWARD_INPUT, self._input_half, *backward)
-        carried = self._split.carry(residuals, self._cotangent, crossing)
+        _, crossing = timed(Op.BACKWARD_INPUT, self._stage.input_half, *backward)
+        carried = self._stage.split.carry(residuals, self._cotangent, crossing)
         self._gradients = timed(
-            Op.BACKWARD_WEIGHT, self._weight_half, self._compute, carried, self._gradients
+            Op.BACKWARD_WEIGHT, self._stage.weight_half, self._compute, carried, self._gradients
         )
         return timed.seconds
 
     def call_seconds(self, clock: Clock) -> float:
         """Return the seconds of a call that computes nothing with the arrays of the stage."""
         given = (self._compute, self._gradients)
-        call = partial(compiled(lambda *_: jnp.zeros(()), *given), *given)
+        program = Program(lambda *_: jnp.zeros(()), *given)
+        program.compile()
+        call = partial(program, *given)
         return time_calls(call, warmup=2, repeats=50, budget_s=0.2, clock=clock).median_s
 
-    def update_seconds(self, clock: Clock) -> float:
-        """Return the seconds of all that a step does once: five calls."""
-        functions = self._functions
-        shapes, moment_shapes = jax.eval_shape(functions.init)
-        params, moments = self._filled(shapes), jax.tree.map(_zeros, moment_shapes)
-        pack = compiled(functions.pack, self._gradients)
-        buckets = pack(self._gradients)
-        norm = compiled(functions.square_norm, buckets)
-        one = np.float32(1.0)
-        update = compiled(functions.update, params, moments, buckets, one, donate=(0, 1))
-        cast, zeros = compiled(functions.cast, params), compiled(functions.zeros)
-        state = [params, moments]
+
+class BriefUpdate:
+    """All that a step of a stage does once: the programs of its optimizer."""
+
+    def __init__(self, stage: BriefStage) -> None:
+        functions = stage.functions
+        self._params, self._moments = jax.eval_shape(functions.init)
+        self._gradients = stage.gradients
+        self._pack = Program(functions.pack, self._gradients)
+        buckets = self._pack.results
+        self._norm = Program(functions.square_norm, buckets)
+        one = jax.ShapeDtypeStruct((), np.float32)
+        state = (self._params, self._moments)
+        self._update = Program(functions.update, *state, buckets, one, donate=(0, 1))
+        self._cast, self._zeros = Program(functions.cast, self._params), Program(functions.zeros)
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """What is to be compiled before `seconds` is called."""
+        return (self._pack, self._norm, self._update, self._cast, self._zeros)
+
+    def seconds(self, clock: Clock) -> float:
+        """Return the seconds of all five programs, one after the other."""
+        arrays = _Arrays()
+        moments = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), self._moments)
+        state = [arrays.filled(self._params), moments]
+        gradients = arrays.filled(self._gradients)
 
         def call() -> Any:
-            packed = pack(self._gradients)
-            square_norm = np.float32(norm(packed))
-            state[:] = update(*state, packed, square_norm)
-            self._compute, self._gradients = cast(state[0]), zeros()
-            return state, self._compute, self._gradients
+            packed = self._pack(gradients)
+            square_norm = np.float32(self._norm(packed))
+            state[:] = self._update(*state, packed, square_norm)
+            return state, self._cast(state[0]), self._zeros()
 
         return time_calls(call, warmup=1, repeats=7, budget_s=1.0, clock=clock).median_s
 
-    def _filled(self, shapes: Any) -> Any:
+
+class _Arrays:
+    """Arrays of random values, the same for each object."""
+
+    def __init__(self) -> None:
+        self._random = np.random.default_rng(0)
+
+    def filled(self, shapes: Any) -> Any:
+        """Return arrays of the shapes of a tree."""
         return jax.tree.map(self._normal, shapes)
 
-    def _normal(self, shape: Any) -> jax.Array:
+    def tokens(self, shape: jax.ShapeDtypeStruct, below: int) -> np.ndarray:
+        """Return numbers of tokens."""
+        return self._random.integers(0, below, shape.shape).astype(shape.dtype)
+
+    def _normal(self, shape: jax.ShapeDtypeStruct) -> jax.Array:
         values = self._random.standard_normal(shape.shape, np.float32) * np.float32(_SMALL)
         return jnp.asarray(values).astype(shape.dtype)
-
-    def _tokens(self, shape: jax.ShapeDtypeStruct, below: int) -> np.ndarray:
-        return self._random.integers(0, below, shape.shape).astype(shape.dtype)
 
 
 class _Timed:
@@ -131,21 +197,12 @@ class _Timed:
         return result
 
 
-def compiled(function: Callable[..., Any], *arguments: Any, donate: tuple[int, ...] = ()) -> Any:
-    """Return a function compiled for these arguments, as the runtime compiles it."""
-    return jax.jit(function, donate_argnums=donate).lower(*arguments).compile()
-
-
 def copy_seconds(num_bytes: int, clock: Clock) -> float:
     """Return the seconds of a copy in memory, as messages within a host take two."""
     source = np.ones(num_bytes, np.uint8)
     target = np.zeros_like(source)
     call = partial(np.copyto, target, source)
     return time_calls(call, warmup=2, repeats=20, budget_s=0.2, clock=clock).median_s
-
-
-def _zeros(shape: Any) -> jax.Array:
-    return jnp.zeros(shape.shape, shape.dtype)
 
 
 def _cotangent(output: Any, spec: Any) -> Any:

@@ -33,7 +33,7 @@ _MPI_PREFIXES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "MPICH_")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """A module to run as `python -m MODULE CORE WORD...`, and the longest that it may take."""
+    """A module to run as `python -m MODULE POSITION WORD...`, and the longest that it may take."""
 
     module: str
     words: tuple[str, ...] = ()
@@ -66,7 +66,19 @@ def measure_apart(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parent:
-    """The process that has started this one, which measures."""
+    """The process that has started this one, which measures: the `number`th of `num_processes`."""
+
+    number: int
+    num_processes: int
+
+    def in_turn(self, items: Sequence[T]) -> list[T]:
+        """Return the items from this process's part of them on, then those before.
+
+        >>> Parent(number=1, num_processes=2).in_turn("abcde")
+        ['c', 'd', 'e', 'a', 'b']
+        """
+        first = self.number * len(items) // self.num_processes
+        return [*items[first:], *items[:first]]
 
     def observe(self, detail: str) -> None:
         """Say what is done next, and do it together with the processes on the other cores."""
@@ -83,12 +95,16 @@ class Parent:
         sys.stdout.flush()
 
 
-def begin_measuring(core: int) -> Parent:
-    """Pin this process to a core, before jax is imported, and end it with its parent."""
+def begin_measuring(position: str) -> Parent:
+    """Pin this process to a core, before jax is imported, and end it with its parent.
+
+    `position` is the core, the number of the process, and how many there are: `3,0,2`.
+    """
     die_with_parent()
+    core, number, num_processes = map(int, position.split(","))
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
-    return Parent()
+    return Parent(number=number, num_processes=num_processes)
 
 
 def without_mpi() -> dict[str, str]:
@@ -130,7 +146,10 @@ class _Process:
 @contextmanager
 def _started(measurement: Measurement, cores: Sequence[int]) -> Iterator[list[_Process]]:
     logs = [TemporaryFile("w+", errors="replace") for _ in cores]  # noqa: SIM115 - closed below
-    processes = [_start(measurement, core, log) for core, log in zip(cores, logs, strict=True)]
+    positions = [f"{core},{number},{len(cores)}" for number, core in enumerate(cores)]
+    processes = [
+        _start(measurement, position, log) for position, log in zip(positions, logs, strict=True)
+    ]
     timer = Timer(measurement.timeout_s, lambda: [process.process.kill() for process in processes])
     timer.daemon = True
     timer.start()
@@ -144,9 +163,9 @@ def _started(measurement: Measurement, cores: Sequence[int]) -> Iterator[list[_P
             process.errors.close()
 
 
-def _start(measurement: Measurement, core: int, errors: IO[str]) -> _Process:
+def _start(measurement: Measurement, position: str, errors: IO[str]) -> _Process:
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", measurement.module, str(core), *measurement.words],
+        [sys.executable, "-P", "-m", measurement.module, position, *measurement.words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,

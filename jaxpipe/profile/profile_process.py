@@ -1,4 +1,4 @@
-"""The process that profiles a model: `python -m jaxpipe.profile.profile_process CORE TASK`."""
+"""The process that profiles a model: `python -m jaxpipe.profile.profile_process POSITION TASK`."""
 
 import os
 import sys
@@ -11,18 +11,16 @@ from jaxpipe.profile.profile_task import task_from
 from jaxpipe.runtime.process.compile_cache import use_compile_cache
 
 
-def main(core: int, task: str) -> None:
+def main(position: str, task: str) -> None:
     """Measure a task in JSON; write the profile for the parent."""
-    parent = begin_measuring(core)
+    parent = begin_measuring(position)
     use_compile_cache(os.environ)
 
     from jaxpipe.profile.brief_parts import measure_briefly
 
     fields = msgspec.json.decode(task)
-    parent.result(
-        measure_briefly(task_from(fields), clock=time.perf_counter, observe=parent.observe)
-    )
+    parent.result(measure_briefly(task_from(fields), clock=time.perf_counter, parent=parent))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(sys.argv[1], sys.argv[2])

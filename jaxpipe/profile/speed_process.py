@@ -1,4 +1,4 @@
-"""The process that measures the speed of a core: `python -m jaxpipe.profile.speed_process CORE`."""
+"""The process that measures a core's speed: `python -m jaxpipe.profile.speed_process POSITION`."""
 
 import os
 import sys
@@ -15,9 +15,9 @@ _COPIED_BYTES = 2**26
 _NUM_COPIES = 10
 
 
-def main(core: int) -> None:
+def main(position: str) -> None:
     """Measure products, then copies; write the result for the parent."""
-    parent = begin_measuring(core)
+    parent = begin_measuring(position)
     use_compile_cache(os.environ)
 
     from jaxpipe.profile.timing import matrix_peak_flops_per_s
@@ -40,4 +40,4 @@ def _copy_bytes_per_s() -> float:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(sys.argv[1])

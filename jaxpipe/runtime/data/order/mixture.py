@@ -66,7 +66,7 @@ class Mixture:
         def of_source(source: int, indices: Numbers) -> Samples:
             return self.train[source].draw(indices, seed=seed_of_source(seed, source))
 
-        return _gathered(*assign(serials, self.shares, seed=seed), of_source)
+        return self._gathered(*assign(serials, self.shares, seed=seed), of_source)
 
     def eval_samples(self, *, index: int, batch: int, rows: range | None = None) -> Samples:
         """Return one evaluation batch, or only some `rows` of it: the same in each run.
@@ -77,7 +77,7 @@ class Mixture:
         if len(self.eval) == 1:
             return self.eval[0].read(serials)
         read = lambda source, indices: self.eval[source].read(indices)  # noqa: E731
-        return _gathered(*assign(serials, self.shares), read)
+        return self._gathered(*assign(serials, self.shares), read)
 
     def num_eval_batches(self, *, batch: int) -> int:
         """Return the number of full batches with held-out samples that are all different.
@@ -100,6 +100,24 @@ class Mixture:
                 "data with a larger `eval_fraction`"
             )
         return found
+
+    def _gathered(
+        self, sources: Numbers, indices: Numbers, read: Callable[[int, Numbers], Samples]
+    ) -> Samples:
+        """Return the samples of each row, each source read at once.
+
+        Their form is that of the mixture, whichever sources the rows are of.
+        """
+        numbers = np.unique(sources) if len(sources) else (0,)
+        samples = {int(s): read(int(s), indices[sources == s]) for s in numbers}
+        if not self.masked:
+            return Samples(rows=_woven(sources, {s: part.rows for s, part in samples.items()}))
+        inputs = _woven(sources, {s: part.inputs for s, part in samples.items()})
+        labels = _woven(sources, {s: part.targets for s, part in samples.items()})
+        if not self.packed:
+            return Samples(rows=inputs, labels=labels)
+        segments = _woven(sources, {s: part.segments for s, part in samples.items()})
+        return Samples(rows=inputs, labels=labels, segments=segments)
 
 
 def mixture_of(
@@ -157,23 +175,6 @@ def _check_alike(datasets: Sequence[Dataset]) -> None:
                 f"`sources` must have the same tokens: the tokenizer of {each.source} is not that "
                 f"of {datasets[0].source}; prepare it with the tokenizer.json of the other"
             )
-
-
-def _gathered(
-    sources: Numbers, indices: Numbers, read: Callable[[int, Numbers], Samples]
-) -> Samples:
-    """Return the samples of each row, each source read at once."""
-    if len(sources) == 0:
-        return read(0, indices)
-    found = {int(s): read(int(s), indices[sources == s]) for s in np.unique(sources)}
-    if all(each.labels is None for each in found.values()):
-        return Samples(rows=_woven(sources, {s: each.rows for s, each in found.items()}))
-    inputs = _woven(sources, {s: each.inputs for s, each in found.items()})
-    labels = _woven(sources, {s: each.targets for s, each in found.items()})
-    if all(each.segments is None for each in found.values()):
-        return Samples(rows=inputs, labels=labels)
-    segments = _woven(sources, {s: each.segments for s, each in found.items()})
-    return Samples(rows=inputs, labels=labels, segments=segments)
 
 
 def _woven(sources: Numbers, parts: dict[int, Any]) -> Any:

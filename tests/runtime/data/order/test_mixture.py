@@ -1,5 +1,6 @@
 """Several sources are mixed by their weights, in an order that follows from seed and step alone."""
 
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -88,6 +89,26 @@ def test_any_step_and_any_rows_can_be_read_alone(seed: int, step: int, data: st.
     rows = range(start, data.draw(st.integers(start, 12)))
     part = mixture.train_samples(seed=seed, step=step, batch=12, rows=rows).rows
     np.testing.assert_array_equal(part, large[rows.start : rows.stop])
+
+
+@few
+@given(seed=SEEDS, step=st.integers(0, 10**6), masked=st.sets(st.integers(0, 2), min_size=1))
+def test_rows_of_sources_without_masks_have_the_form_of_the_mixture(
+    seed: int, step: int, masked: set[int]
+) -> None:
+    plain = mixed(40, 17, 90, weights=(3.0, 1.0, 2.0))
+    splits = tuple(
+        replace(split, counted=np.ones(len(split.tokens), np.uint8)) if n in masked else split
+        for n, split in enumerate(plain.train)
+        if isinstance(split, Windows)
+    )
+    mixture = replace(plain, train=splits, eval=splits, masked=True)
+    whole = plain.train_samples(seed=seed, step=step, batch=12)
+    for row in range(12):
+        part = mixture.train_samples(seed=seed, step=step, batch=12, rows=range(row, row + 1))
+        assert part.labels is not None
+        np.testing.assert_array_equal(part.inputs, whole.inputs[row : row + 1])
+        np.testing.assert_array_equal(part.targets, whole.targets[row : row + 1])
 
 
 @settings(max_examples=8)
