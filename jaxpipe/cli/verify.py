@@ -31,13 +31,14 @@ def verify(
             `--set model.preset=gpt2`.
         settings: a change to it, such as `train.steps=10`; may be repeated.
     """
-    from jaxpipe.runtime.process.quick_compiles import quick_flags
+    from jaxpipe.runtime.process.quick_compiles import quick_flags, threads_of_devices
     from jaxpipe.verify.smaller_plan import shrunk
 
     config, plan = _config_and_plan(source, settings)
     num_devices = shrunk(config, plan).num_devices
     # Before jax starts: a GPU has no fast float64, and one device more than the plan has may lack.
     os.environ["XLA_FLAGS"] = quick_flags(os.environ.get("XLA_FLAGS", ""), num_devices=num_devices)
+    os.environ.update(threads_of_devices(os.environ, num_devices=num_devices))
     os.environ["JAX_PLATFORMS"] = "cpu"
 
     from jaxpipe.verify.certificate import verify_plan

@@ -13,7 +13,7 @@ _LOCAL_RANK_AND_SIZE = (
 )
 
 
-_NUM_THREADS = "NPROC"
+NUM_THREADS = "NPROC"
 """XLA's variable for the threads of a CPU: a rank that is not pinned computes with one as well."""
 
 
@@ -38,7 +38,7 @@ def pin(environment: MutableMapping[str, str]) -> None:
     if claimed:
         os.sched_setaffinity(0, {claimed[here.rank]})
     else:
-        environment[_NUM_THREADS] = "1"
+        environment[NUM_THREADS] = "1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
