@@ -1,15 +1,17 @@
 """Random plans without an error, of which every certificate should say that they are right.
 
 `python -m experiments.verify_bugs.random_plans COUNT [FIRST]` verifies the plans of the seeds from
-FIRST on, one process after the other, and appends a row for each to `results/plans.csv`.
+FIRST on, one after the other, and appends a row for each to `results/plans.csv`. With `--meshes`,
+each rank has a mesh of two to four devices; the rows are those of `results/meshes.csv`.
 """
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
+
+import tyro
 
 from experiments.table import append_csv
 from jaxpipe.config import Config, config_from
@@ -17,11 +19,12 @@ from jaxpipe.config.tuning import tuned_model_from
 from jaxpipe.errors import UserError
 from jaxpipe.plan import Plan
 from jaxpipe.propose.resolve import plan_from
-from jaxpipe.runtime.process.quick_compiles import quick_flags
+from jaxpipe.runtime.process.quick_compiles import quick_flags, threads_of_devices
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.verify.stand_in import DataForm
 
 _RESULTS = Path(__file__).parent / "results"
+_MOST_DEVICES = 16
 
 Tree = dict[str, dict[str, Any]]
 
@@ -29,13 +32,30 @@ _GPT = {"dim": 16, "num_heads": 4, "sequence": 12, "vocabulary": 40}
 _LLAMA = {**_GPT, "family": "llama", "num_kv_heads": 2, "hidden": 24}
 
 
-def random_plan(random: Random, *, most_ranks: int = 8) -> tuple[Config, Plan, DataForm]:
+_MESHES: tuple[dict[str, Any], ...] = (
+    {"data": 2},
+    {"data": 2, "sharded": True},
+    {"context": 2},
+    {"context": 2, "sharded": True},
+    {"tensor": 2},
+    {"tensor": 2, "sequence_parallel": True},
+    {"data": 2, "tensor": 2},
+    {"context": 2, "tensor": 2},
+    {"data": 2, "context": 2, "sharded": True},
+)
+
+
+def random_plan(
+    random: Random, *, most_ranks: int = 8, meshes: bool = False
+) -> tuple[Config, Plan, DataForm]:
     """Return a configuration, its plan, and the form of its data.
 
     Combinations that a run refuses are drawn again.
     """
     while True:
         tree = _tree(random)
+        if meshes:
+            tree["mesh"] = random.choice(_MESHES)
         try:
             config = config_from(tree)
             plan = plan_from(config)
@@ -140,7 +160,7 @@ def _cut(random: Random, num_layers: int) -> list[int]:
     return [b - a for a, b in zip((0, *edges), (*edges, num_layers), strict=True)]
 
 
-def _verified(seeds: range) -> Iterator[dict[str, Any]]:
+def _verified(seeds: range, *, meshes: bool) -> Iterator[dict[str, Any]]:
     """Yield a row for the plan of each seed."""
     import jax
 
@@ -148,7 +168,8 @@ def _verified(seeds: range) -> Iterator[dict[str, Any]]:
     from jaxpipe.verify.certificate import compared, reference
 
     for seed in seeds:
-        config, plan, form = random_plan(Random(seed))
+        most_ranks = _MOST_DEVICES // 4 if meshes else 8
+        config, plan, form = random_plan(Random(seed), most_ranks=most_ranks, meshes=meshes)
         certificate = compared(reference(config, plan, form), compiler=CompileOnce())
         largest = max(certificate.largest, key=lambda d: d.error, default=None)
         first = certificate.wrong[0] if certificate.wrong else None
@@ -157,6 +178,7 @@ def _verified(seeds: range) -> Iterator[dict[str, Any]]:
             "ranks": plan.num_ranks,
             "schedule": plan.schedule_name,
             "optimizer": str(config.optimizer.name),
+            **({"mesh": config.mesh.words.rpartition("= ")[2]} if meshes else {}),
             "right": "yes" if certificate.is_proved else "no",
             "largest": float("nan") if largest is None else largest.error,
             "where": certificate.failure or ("" if first is None else f"{first}"),
@@ -164,16 +186,19 @@ def _verified(seeds: range) -> Iterator[dict[str, Any]]:
         jax.clear_caches()  # a process has room for some thousand executables
 
 
-def main() -> None:
+def main(
+    count: tyro.conf.Positional[int], first: tyro.conf.Positional[int] = 0, *, meshes: bool = False
+) -> None:
     """Verify some plans."""
-    os.environ["XLA_FLAGS"] = quick_flags(os.environ.get("XLA_FLAGS", ""))
-    count, first = (*map(int, sys.argv[1:]), 0)[:2]
+    num_devices = _MOST_DEVICES if meshes else 1
+    os.environ["XLA_FLAGS"] = quick_flags(os.environ.get("XLA_FLAGS", ""), num_devices=num_devices)
+    os.environ.update(threads_of_devices(os.environ, num_devices=num_devices))
     _RESULTS.mkdir(exist_ok=True)
-    for row in _verified(range(first, first + count)):
-        append_csv(row, _RESULTS / "plans.csv")
+    for row in _verified(range(first, first + count), meshes=meshes):
+        append_csv(row, _RESULTS / ("meshes.csv" if meshes else "plans.csv"))
         if row["right"] != "yes":
             print(row, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main)

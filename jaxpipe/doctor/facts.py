@@ -16,6 +16,8 @@ from jaxpipe.runtime.process.gpu_assignment import gpu_name
 from jaxpipe.topo.host_tcp import TcpSettings, read_tcp_settings
 
 _PACKAGES = ("jaxpipe", "jax", "jaxlib", "flax", "optax", "numpy", "mpi4py")
+NCCL_PACKAGES = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
+"""NCCL, one for each version of CUDA; none is installed on a machine without GPUs."""
 _SMALL_BYTES, _LARGE_BYTES = 8, 4 * 2**20  # latency, bandwidth
 _SMALL_REPEATS, _LARGE_REPEATS = 20, 5
 _TAG = 0
@@ -55,7 +57,8 @@ def gather_facts(transport: Transport, *, timeout_s: float) -> tuple[RankFacts, 
         host=platform.node(),
         cores=_cores(),
         versions={"python": platform.python_version()}
-        | {name: metadata.version(name) for name in _PACKAGES},
+        | {name: metadata.version(name) for name in _PACKAGES}
+        | {name: version for name in NCCL_PACKAGES if (version := _version(name)) is not None},
         devices=tuple(device.device_kind for device in jax.local_devices()),
         gpus=tuple(
             gpu_name(device.local_hardware_id, os.environ)
@@ -72,6 +75,13 @@ def gather_facts(transport: Transport, *, timeout_s: float) -> tuple[RankFacts, 
     if payloads is None:
         return None
     return tuple(msgspec.json.decode(payload, type=RankFacts) for payload in payloads)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _cores() -> tuple[int, ...]:

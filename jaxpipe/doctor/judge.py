@@ -1,14 +1,16 @@
 """Findings from the facts of all ranks of a job: versions, cores, devices and links."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
-from jaxpipe.doctor.facts import RankFacts
+from jaxpipe.doctor.facts import NCCL_PACKAGES, RankFacts
 from jaxpipe.doctor.finding import Finding, Health
 from jaxpipe.doctor.long_links import judge_measured_links
 from jaxpipe.jaxpr import TESTED, is_tested
 
+_LEAST_NCCL = (2, 31, 2)
+"""With NCCL 2.30.7 a pipeline whose stages send explicitly was reported to hang, not with this."""
 _SLOW_BYTES_PER_S = 100e6
 """Within one host even an old machine copies faster than this."""
 
@@ -53,6 +55,8 @@ def _versions(ranks: Sequence[RankFacts]) -> Finding:
                     fix=f"install {name}=={expected.get(name)} on {facts.host}, or one environment "
                     "on a disk that all hosts share",
                 )
+    if (old := _old_nccl(expected)) is not None:
+        return old
     message = ", ".join(f"{name} {version}" for name, version in expected.items())
     if "jax" in expected and not is_tested(expected["jax"]):
         return Finding(
@@ -62,6 +66,22 @@ def _versions(ranks: Sequence[RankFacts]) -> Finding:
             fix="if anything fails, install one of the tested versions of jax",
         )
     return Finding(about="versions", health=Health.OK, message=f"the same on all ranks: {message}")
+
+
+def _old_nccl(versions: Mapping[str, str]) -> Finding | None:
+    """Return the finding about a version of NCCL with which pipelines may hang, if it is one."""
+    for name in NCCL_PACKAGES:
+        version = versions.get(name, "")
+        numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
+        if version and numbers < _LEAST_NCCL:
+            least = ".".join(map(str, _LEAST_NCCL))
+            return Finding(
+                about="versions",
+                health=Health.BROKEN,
+                message=f"all ranks have {name} {version}, with which pipelines may hang",
+                fix=f"pip install '{name}>={least}'",
+            )
+    return None
 
 
 def _cores(ranks: Sequence[RankFacts]) -> Finding:

@@ -44,6 +44,18 @@ def test_ranks_of_one_host_that_share_a_gpu_are_named():
     assert unwell(judge_job([zero, replace(one, host="b")], num_started=2)) == []
 
 
+@pytest.mark.parametrize(
+    ("version", "is_well"), [("2.30.7", False), ("2.31.2", True), ("2.32", True), ("3.0.1", True)]
+)
+def test_a_version_of_nccl_with_which_pipelines_may_hang_is_named(version: str, is_well: bool):
+    versions = {**ZERO.versions, "nvidia-nccl-cu12": version}
+    findings = judge_job(
+        [replace(facts, versions=versions) for facts in (ZERO, ONE)], num_started=2
+    )
+    expected = [("versions", Health.BROKEN, "pip install 'nvidia-nccl-cu12>=2.31.2'")]
+    assert unwell(findings) == ([] if is_well else expected)
+
+
 def test_one_rank_has_no_links():
     findings = judge_job([replace(ZERO, num_ranks=1)], num_started=1)
     assert unwell(findings) == []
