@@ -22,8 +22,9 @@ from jaxpipe.verify.ranks import Compiler, train_ranks
 from jaxpipe.verify.smaller_plan import Shrunk, shrunk
 from jaxpipe.verify.stand_in import DataForm, form_of, stand_in
 
-_TIMEOUT_S = 30.0
-"""Of a message between two threads, which takes less than a millisecond."""
+_TIMEOUT_S = 120.0
+"""Of a message between two threads: less than a millisecond, but one rank may wait while another
+compiles. On two cores with a load of 20, 30 seconds were too few once in 170 certificates."""
 _MOST_LINES = 5
 
 
