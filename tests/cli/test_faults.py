@@ -100,21 +100,14 @@ def test_a_killed_rank_leaves_a_cause(write_config: WriteConfig, tmp_path: Path)
     assert "signal 9 (SIGKILL)" in cause.message
 
 
-@pytest.mark.parametrize("differs", ["versions", "config"])
-def test_ranks_that_differ_are_refused(
-    write_config: WriteConfig, tmp_path: Path, differs: str
-) -> None:
+def test_ranks_that_differ_are_refused(write_config: WriteConfig, tmp_path: Path) -> None:
     config = write_config(plan={"replicas": 1})
-    command = mpi_command(2, "-m", "tests.programs.differing_rank", str(config), differs)
+    command = mpi_command(2, "-m", "tests.programs.differing_rank", str(config))
     job = subprocess.run(
         command, cwd=REPOSITORY, env=mpi_environment(), capture_output=True, text=True, check=False
     )
     assert job.returncode == 2
-    words = {
-        "versions": "`versions.jax` is '0.0' on rank 1",
-        "config": "`config.run.seed` is 99 on",
-    }
-    assert job.stderr.count(words[differs]) == 1, job.stderr
+    assert job.stderr.count("`config.run.seed` is 99 on") == 1, job.stderr
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
     cause = read_cause(tmp_path / "run")
     assert cause is not None
