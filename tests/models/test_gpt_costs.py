@@ -134,11 +134,13 @@ def assert_counts(counted: float, closed_form: int) -> None:
 @pytest.mark.parametrize(
     ("config", "remat"),
     [
-        (CONFIG, "dots"),
+        *((CONFIG, remat) for remat in REMATS),
+        # Both kinds of experts have one closed form.
         (replace(CONFIG, experts=4), "full"),
         (replace(CONFIG, experts=3, experts_per_token=2), "none"),
+        (replace(CONFIG, experts=3, experts_per_token=2), "dots"),
     ],
-    ids=["dense-dots", "switch-full", "sgmoe-none"],
+    ids=[*(f"dense-{remat}" for remat in REMATS), "switch-full", "sgmoe-none", "sgmoe-dots"],
 )
 def test_flops_of_a_layer_are_those_of_xla(config: GptConfig, remat: str) -> None:
     gpt = Gpt(config)
