@@ -65,10 +65,11 @@ Instances = Mapping[str, Sequence[Instance]]
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A file of the library, its syntax tree and the numbers of its lines of code."""
+    """A file of the library: its syntax tree, all nodes of it, the numbers of its lines of code."""
 
     file: str
     tree: ast.Module
+    nodes: Sequence[ast.AST]
     code_lines: frozenset[int]
 
     @property
@@ -92,7 +93,7 @@ def package_of(file: str) -> str:
 def modules(root: Path) -> tuple[Module, ...]:
     """Return all files of the library, in order."""
     paths = sorted(path for name in ROOTS for path in (root / name).rglob("*.py"))
-    return tuple(_module(root, path) for path in paths)
+    return tuple(module_of(str(path.relative_to(root)), path.read_text()) for path in paths)
 
 
 def instances(root: Path) -> Instances:
@@ -111,11 +112,11 @@ def instances(root: Path) -> Instances:
 def pronouns(module: Module) -> Iterator[Instance]:
     """Yield each binding of a pronoun: by assignment, loop, argument or pattern.
 
-    >>> tree = ast.parse("for each in plans: held = each")
-    >>> [str(name) for name in pronouns(Module("topo/a.py", tree, frozenset()))]
+    >>> module = module_of("topo/a.py", "for each in plans: held = each")
+    >>> [str(name) for name in pronouns(module)]
     ['topo/a.py:1 each', 'topo/a.py:1 held']
     """
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
                 bound = name
@@ -129,7 +130,7 @@ def pronouns(module: Module) -> Iterator[Instance]:
 
 def long_functions(module: Module) -> Iterator[Instance]:
     """Yield each function with more than 40 lines of code, its signature included."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None, ast.dump(node)
             lines = len(module.code_lines & set(range(node.lineno, node.end_lineno + 1)))
@@ -149,28 +150,31 @@ _IN_ONE_FILE: Final[Mapping[str, Callable[[Module], Iterator[Instance]]]] = Mapp
 )
 
 
-def code_lines(text: str) -> frozenset[int]:
-    r"""Return the numbers of the lines that have code, without those of docstrings.
+def module_of(file: str, text: str) -> Module:
+    r"""Return a file with this text, parsed once.
 
-    >>> sorted(code_lines("'A docstring.'\n\nx = 1  # one\n# two\ny = [\n    2,\n]\n"))
+    >>> text = "'A docstring.'\n\nx = 1  # one\n# two\ny = [\n    2,\n]\n"
+    >>> sorted(module_of("topo/a.py", text).code_lines)
     [3, 5, 6, 7]
     """
+    tree = ast.parse(text)
+    nodes = tuple(ast.walk(tree))
+    return Module(file, tree, nodes, _code_lines(text, nodes))
+
+
+def _code_lines(text: str, nodes: Iterable[ast.AST]) -> frozenset[int]:
+    """Return the numbers of the lines that have code, without those of docstrings."""
     numbers = {
         number
         for token in tokenize.generate_tokens(io.StringIO(text).readline)
         if token.type not in _NO_CODE
         for number in range(token.start[0], token.end[0] + 1)
     }
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes:
         match node:
             case ast.Expr(value=ast.Constant(value=str()), lineno=first, end_lineno=int(last)):
                 numbers -= set(range(first, last + 1))
     return frozenset(numbers)
-
-
-def _module(root: Path, path: Path) -> Module:
-    text = path.read_text()
-    return Module(str(path.relative_to(root)), ast.parse(text), code_lines(text))
 
 
 def is_led_by_subject(text: str) -> bool:

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -52,10 +53,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """A folder of its own for one attack or mistake; a command ends within `limit_s`."""
+    """A folder of its own for one attack or mistake; a command ends within `limit_s`.
+
+    The run that `checkpoint` begins is a copy of `imported`, if that is given.
+    """
 
     folder: Path
     limit_s: float = 60.0
+    imported: Path | None = None
 
     def jaxpipe(self, *words: str | Path) -> Ended:
         """Call the command in the folder."""
@@ -137,8 +142,11 @@ class Sandbox:
 
     def checkpoint(self) -> Path:
         """Begin a run with that GPT-2, and return the folder of its checkpoint."""
-        done = self.jaxpipe("import", self.gpt2(), "--out", "run")
-        assert done.code == 0, done.err
+        if self.imported is None:
+            done = self.jaxpipe("import", self.gpt2(), "--out", "run")
+            assert done.code == 0, done.err
+        else:
+            shutil.copytree(self.imported, self.folder / "run")
         return next((self.folder / "run" / "checkpoints").iterdir())
 
     def forge(self, checkpoint: Path, change: Callable[[dict[str, Any]], Any]) -> None:

@@ -146,6 +146,7 @@ def _losses(bin_folder: Path, folder: Path) -> list[float]:
         shutil.rmtree(each, ignore_errors=True)
     steps = read_table()["losses"]["steps"]
     settings = (f"run.folder={run}", f"data.folder={data}", f"train.steps={steps}")
+    settings += ("run.pictures=false", "sample.tokens=0", f"train.eval_every={steps}")
     train = ["train", "experiments/quickstart/two_region.toml", "--set", "train.eval_batches=1"]
     for setting in settings:
         train += ["--set", setting]

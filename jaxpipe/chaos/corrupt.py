@@ -1,6 +1,6 @@
 """Corrupt files of checkpoints: each fault is detected, and the newest intact checkpoint is used.
 
-A tiny run of 2 stages x 2 replicas leaves three checkpoints. Each trial breaks a file in a copy of
+A tiny run of 2 stages leaves three checkpoints. Each trial breaks a file in a copy of
 them and looks, as `--resume` does, for the newest intact one: it must be the newest untouched one,
 bit by bit as it was saved, and a warning must name each one that was passed over.
 
@@ -65,6 +65,7 @@ def _train(setup: Setup) -> Path:
         setup.folder / "saved",
         setup.dataset,
         model={"tied": True},
+        plan={"replicas": 1},  # replicas save nothing more
         train={"steps": steps, "eval_every": steps},
         checkpoint={"keep": steps},  # all: a resume needs older ones to go back to
     )

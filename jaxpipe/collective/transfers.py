@@ -225,8 +225,9 @@ def all_reduce_transfers(
     """
     if kind.facts.is_native:
         raise PlanError(
-            f"`all_reduce` must not be {kind} in a simulation, which does not know the messages of "
-            f"a native library; choose another one, such as {AllReduceKind.HIERARCHICAL}"
+            f"`plan.all_reduce` must not be {kind} in a simulation, which does not know the "
+            "messages of a native library; choose another one, such as "
+            f"{AllReduceKind.HIERARCHICAL}"
         )
     members = ranks(tree)
     message_size = chunk_bytes if kind.facts.is_simulated_in_chunks else inf

@@ -1,6 +1,7 @@
 """`jaxpipe autoshard` plans and compiles a sharded step, and explains wrong input on one line."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -15,17 +16,7 @@ _STEP = ("--model", "tiny", "--layers", "1", "--batch", "2", "--dtype", "float32
 _SEARCH = ("autoshard", "search", "--mesh", "2")
 _MEGATRON = ("autoshard", "megatron")
 _COMPILE = ("autoshard", "compile")
-
-
-def test_a_small_step(capsys: pytest.CaptureFixture[str]) -> None:
-    words = "autoshard megatron --model tiny --layers 1 --batch 2 --dtype float32 --op 2 --json"
-    assert main(words.split()) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["dp"], told["op"], told["truth"]) == (1, 2, "simulated")
-    assert told["counts"]["num_comm"] >= told["counts"]["allreduce"] > 0
-    assert told["collective_bytes"]["all-reduce"] > 0
-    assert told["arguments_bytes"] > 0
-    assert told["predicted_s"] > 0
+_EXECUTE = ("autoshard", "execute")
 
 
 @pytest.mark.parametrize("mesh", ["0", "-1", "1000000000"])
@@ -34,21 +25,16 @@ def test_a_mesh_of_no_possible_size_is_refused(mesh: str, capsys: pytest.Capture
     assert f"`--mesh` must be from 1 to 1024 devices, not {mesh}" in capsys.readouterr().err
 
 
-def test_a_small_search(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*_SEARCH, *_STEP]) == 0
-    out = capsys.readouterr().out
-    assert "strategy      found on" in out
-    assert "(simulated for v100)" in out
-
-
 def test_a_strategy_is_drawn_written_and_used_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, words = tmp_path / "strategy.json", [*_STEP, "--batch", "8", "--draw"]
     assert main([*_SEARCH, *words, "--out", str(out)]) == 0
     first = capsys.readouterr().out
+    assert "strategy      found on" in first
+    assert "(simulated for v100)" in first
     assert f"strategy -> {out}" in first
-    assert "\nstate.params.blocks.*.mlp.up.kernel " in first
+    assert re.search(r"\nstate\.params\.blocks\.\*\.mlp\.up\.kernel +(?!S1R )", first)
     assert "all-reduce   " in first
     assert main([*_COMPILE, str(out), *words]) == 0
     again = capsys.readouterr().out
@@ -68,19 +54,23 @@ def test_a_strategy_by_hand_is_used_again(
     for words in ([*_MEGATRON, "--op", "2", "--out", out], [*_COMPILE, out]):
         assert main([*words, *_STEP, "--json"]) == 0
         told.append(json.loads(capsys.readouterr().out))
-    assert told[0]["counts"] == told[1]["counts"]
-    assert told[0]["strategy"] == told[1]["strategy"]
+    first, again = told
+    assert (first["dp"], first["op"], first["truth"]) == (1, 2, "simulated")
+    assert first["counts"]["num_comm"] >= first["counts"]["allreduce"] > 0
+    assert first["collective_bytes"]["all-reduce"] > 0
+    assert first["arguments_bytes"] > 0
+    assert first["predicted_s"] > 0
+    assert first["counts"] == again["counts"]
+    assert first["strategy"] == again["strategy"]
 
 
 def test_pins_decide_a_sharding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pins = tmp_path / "pins.toml"
-    drawn = []
-    for text in ("RS1", "S1R"):
-        pins.write_text(f'[arguments]\n"state.params.blocks.*.mlp.up.kernel" = "{text}"\n')
-        assert main([*_SEARCH, *_STEP, "--pins", str(pins), "--draw"]) == 0
-        lines = capsys.readouterr().out.splitlines()
-        drawn += [each for each in lines if each.startswith("state.params.blocks.*.mlp.up.kernel")]
-    assert [each.split()[1] for each in drawn] == ["RS1", "S1R"]
+    pins.write_text('[arguments]\n"state.params.blocks.*.mlp.up.kernel" = "S1R"\n')
+    assert main([*_SEARCH, *_STEP, "--pins", str(pins), "--draw"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (drawn,) = (each for each in lines if each.startswith("state.params.blocks.*.mlp.up.kernel"))
+    assert drawn.split()[1] == "S1R"  # a free search does not choose it
 
 
 def test_xla_derives_the_collectives(capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,14 +109,20 @@ def test_pins_that_suit_no_mesh_are_named(
 _BY_HAND = "autoshard megatron --model tiny --layers 1 --batch 4 --dtype float32 --dp 2"
 
 
-def test_microbatches_reduce_gradients_once(capsys: pytest.CaptureFixture[str]) -> None:
-    counts = []
-    for options in ("--zero 3", "--zero 3 --microbatches 2 --duplex"):
-        assert main([*_BY_HAND.split(), *options.split(), "--json"]) == 0
+def test_microbatches_reduce_gradients_once_and_a_strategy_by_hand_is_executed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts, out = [], str(tmp_path / "strategy.json")
+    for options in (("-o", out), ("--microbatches", "2", "--duplex")):
+        assert main([*_BY_HAND.split(), "--zero", "3", *options, "--json"]) == 0
         counts.append(json.loads(capsys.readouterr().out)["counts"])
     whole, halves = counts
     assert halves["reducescatter"] == whole["reducescatter"] > 0
     assert halves["allreduce"] <= whole["allreduce"]
+    assert main([*_EXECUTE, out, *_STEP, "--batch", "4"]) == 0
+    said = capsys.readouterr().out
+    assert "executed      2 steps on emulated devices, one program" in said
+    assert "gradients differ by at most" in said
 
 
 @pytest.mark.parametrize(
@@ -210,7 +206,6 @@ def duplex_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return str(out)
 
 
-_EXECUTE = ("autoshard", "execute")
 _ROUTED = ("--model", "gpt-moe-tiny", "--layers", "1", "--dtype", "float32", "--batch", "8")
 
 
@@ -243,12 +238,3 @@ def test_a_duplex_that_does_not_fit_is_refused(
 ) -> None:
     assert main([*_EXECUTE, duplex_file, *_ROUTED, *options.split()]) == 2
     assert words in capsys.readouterr().err
-
-
-def test_a_strategy_by_hand_is_executed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = str(tmp_path / "strategy.json")
-    assert main([*_BY_HAND.split(), "--zero", "3", "-o", out]) == 0
-    assert main([*_EXECUTE, out, *_STEP, "--batch", "4"]) == 0
-    out = capsys.readouterr().out
-    assert "executed      2 steps on emulated devices, one program" in out
-    assert "gradients differ by at most" in out

@@ -11,7 +11,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jaxpipe.runtime.checkpoint import newest_valid
 from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.runtime.process.launched_rank import launched_rank
 from jaxpipe.runtime.watchdog import CauseKind, read_cause
@@ -75,16 +74,16 @@ def assert_gone(config: Path) -> None:
 def test_a_stopped_rank_is_named_and_the_job_ends(
     write_config: WriteConfig, tmp_path: Path
 ) -> None:
-    config = write_config(train=ENDLESS)
+    config = write_config(plan={"replicas": 1}, train=ENDLESS)
     with training(config) as process:
         wait_for_steps(tmp_path / "run")
-        ranks(config)[2].send_signal(signal.SIGSTOP)
+        ranks(config)[1].send_signal(signal.SIGSTOP)
         _, errors = process.communicate(timeout=60)
     assert process.returncode not in (0, 2)
     cause = read_cause(tmp_path / "run")
     assert cause is not None, errors
-    assert (cause.rank, cause.stage, cause.kind) == (2, 0, CauseKind.STOPPED), cause
-    assert "jaxpipe: rank 2, stage 0, step " in errors
+    assert (cause.rank, cause.stage, cause.kind) == (1, 1, CauseKind.STOPPED), cause
+    assert "jaxpipe: rank 1, stage 1, step " in errors
 
 
 def test_a_killed_rank_leaves_a_cause(write_config: WriteConfig, tmp_path: Path) -> None:
@@ -101,36 +100,14 @@ def test_a_killed_rank_leaves_a_cause(write_config: WriteConfig, tmp_path: Path)
     assert "signal 9 (SIGKILL)" in cause.message
 
 
-def test_a_run_that_is_told_to_stop_saves_and_goes_on(
-    write_config: WriteConfig, tmp_path: Path
-) -> None:
-    config = write_config(plan={"replicas": 1}, train=ENDLESS, checkpoint={"every": 100_000})
-    with training(config) as process:
-        wait_for_steps(tmp_path / "run", steps=1)
-        process.terminate()
-        told, errors = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM, errors
-    done = len(read_metrics(tmp_path / "run" / "metrics.jsonl"))
-    assert f"stopped on request after step {done}/100000" in told
-    assert newest_valid(tmp_path / "run").step == done
-    assert read_cause(tmp_path / "run") is None
-
-
-@pytest.mark.parametrize("differs", ["versions", "config"])
-def test_ranks_that_differ_are_refused(
-    write_config: WriteConfig, tmp_path: Path, differs: str
-) -> None:
+def test_ranks_that_differ_are_refused(write_config: WriteConfig, tmp_path: Path) -> None:
     config = write_config(plan={"replicas": 1})
-    command = mpi_command(2, "-m", "tests.programs.differing_rank", str(config), differs)
+    command = mpi_command(2, "-m", "tests.programs.differing_rank", str(config))
     job = subprocess.run(
         command, cwd=REPOSITORY, env=mpi_environment(), capture_output=True, text=True, check=False
     )
     assert job.returncode == 2
-    words = {
-        "versions": "`versions.jax` is '0.0' on rank 1",
-        "config": "`config.run.seed` is 99 on",
-    }
-    assert job.stderr.count(words[differs]) == 1, job.stderr
+    assert job.stderr.count("`config.run.seed` is 99 on") == 1, job.stderr
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
     cause = read_cause(tmp_path / "run")
     assert cause is not None

@@ -54,20 +54,23 @@ def wait_for_step(folder: Path, step: int) -> None:
     raise AssertionError(f"step {step} was not reached")
 
 
-@pytest.mark.parametrize("command", ["train", "run"])
-def test_ctrl_c_saves_after_the_step_and_names_the_next_command(
-    command: str, write_config: WriteConfig, tmp_path: Path
+@pytest.mark.parametrize(("command", "number"), [("train", signal.SIGINT), ("run", signal.SIGTERM)])
+def test_a_request_saves_after_the_step_and_names_the_next_command(
+    command: str, number: signal.Signals, write_config: WriteConfig, tmp_path: Path
 ) -> None:
     config = write_config(plan={"replicas": 1}, train={"steps": 100_000, "eval_every": 100_000})
     with started(command, str(config)) as job:
         wait_for_step(tmp_path / "run", 2)
-        with started("train", str(config), "--resume") as second:
-            _, refusal = second.communicate(timeout=60)
-        assert second.returncode == 2
-        assert refusal.startswith("jaxpipe: a folder has one run at a time: `run.folder`")
-        os.killpg(job.pid, signal.SIGINT)
+        if command == "train":
+            with started("train", str(config), "--resume") as second:
+                _, refusal = second.communicate(timeout=60)
+            assert second.returncode == 2
+            assert refusal.startswith("jaxpipe: a folder has one run at a time: `run.folder`")
+            os.killpg(job.pid, number)  # as a terminal does
+        else:
+            job.send_signal(number)
         output, errors = job.communicate(timeout=60)
-    assert job.returncode == 130, errors
+    assert job.returncode == 128 + number, errors
     # On a busy machine a start that takes long shows its progress.
     assert [line for line in errors.splitlines() if not line.startswith(_PROGRESS)] == []
     step = open_checkpoint(latest(tmp_path / "run")).step

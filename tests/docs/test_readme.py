@@ -47,7 +47,8 @@ def test_the_files_to_read_first_are_six_with_a_line_for_each():
 def test_the_python_in_the_readme_runs(tmp_path: Path):
     (code,) = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
-    (tmp_path / "readme.py").write_text(code)
+    assert "train.steps=20" in code
+    (tmp_path / "readme.py").write_text(code.replace("train.steps=20", "train.steps=2"))
     assert main(["data", "prepare", "--out", str(tmp_path / "data/topics")]) == 0
     done = subprocess.run(
         [sys.executable, "readme.py"], cwd=tmp_path, capture_output=True, text=True, check=False

@@ -131,11 +131,16 @@ def assert_counts(counted: float, closed_form: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("remat", REMATS)
 @pytest.mark.parametrize(
-    "config",
-    [CONFIG, replace(CONFIG, experts=4), replace(CONFIG, experts=3, experts_per_token=2)],
-    ids=["dense", "switch", "sgmoe"],
+    ("config", "remat"),
+    [
+        *((CONFIG, remat) for remat in REMATS),
+        # Both kinds of experts have one closed form.
+        (replace(CONFIG, experts=4), "full"),
+        (replace(CONFIG, experts=3, experts_per_token=2), "none"),
+        (replace(CONFIG, experts=3, experts_per_token=2), "dots"),
+    ],
+    ids=[*(f"dense-{remat}" for remat in REMATS), "switch-full", "sgmoe-none", "sgmoe-dots"],
 )
 def test_flops_of_a_layer_are_those_of_xla(config: GptConfig, remat: str) -> None:
     gpt = Gpt(config)

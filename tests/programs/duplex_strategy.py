@@ -12,16 +12,19 @@ from jaxpipe.baselines.autoshard.duplex import CollectiveProfile, CostModel, Dev
 from jaxpipe.baselines.autoshard.duplex.describe import count_step_collectives
 from jaxpipe.baselines.autoshard.duplex_step import realized
 from jaxpipe.baselines.autoshard.hlo import collectives
-from jaxpipe.baselines.autoshard.spmd import (
-    NamedStep,
-    run_hosts,
-    run_one_device,
-    run_program,
-    train_step,
-)
+from jaxpipe.baselines.autoshard.spmd import NamedStep, run_program, train_step
 from jaxpipe.baselines.gpt.model_names import model_names
 from jaxpipe.baselines.gpt.model_sizes import duplex_graph
-from tests.programs.priced_collectives import BATCH, GRADIENTS, HASTY, apart, data, small, state_of
+from tests.programs.priced_collectives import (
+    BATCH,
+    GRADIENTS,
+    HASTY,
+    apart,
+    data,
+    on_one_device,
+    small,
+    state_of,
+)
 
 
 def main() -> None:
@@ -29,9 +32,7 @@ def main() -> None:
     print(json.dumps([_run(**case) for case in json.loads(sys.stdin.read())]))  # noqa: T201
 
 
-def _run(
-    model: str, devices: int, profile: dict[str, float], flops_per_s: float, *, hosts: bool = False
-) -> dict[str, Any]:
+def _run(model: str, devices: int, profile: dict[str, float], flops_per_s: float) -> dict[str, Any]:
     gpt = small(model)
     tokens, targets = data()
     arguments = (state_of(gpt), tokens, targets)
@@ -57,11 +58,8 @@ def _run(
         names=model_names(gpt.config),
         num_devices=devices,
     )
-    if hosts:
-        ran = run_hosts(step, arguments, strategy, num_steps=1)
-    else:
-        ran = run_program(step, arguments, strategy, num_steps=1, compiler_options=HASTY)
-    expected = run_one_device(step, arguments, num_steps=1, compiler_options=HASTY).states[0]
+    ran = run_program(step, arguments, strategy, num_steps=1, compiler_options=HASTY)
+    expected, _ = on_one_device(gpt)
     return {
         "apart": max(jax.tree.leaves(jax.tree.map(apart, ran.states[0], expected))),
         "labels": sorted({each.signature.label for each in found.strategy}),

@@ -16,7 +16,8 @@ from jaxpipe.config import config_from, job_from
 from jaxpipe.models import GptConfig
 from jaxpipe.propose.resolve import plan_from
 
-SYSTEMS = (System.DDP, System.HOROVOD, System.ZERO3, System.MEGATRON)
+SYSTEMS = (System.DDP, System.ZERO3, System.MEGATRON)
+"""Horovod is DDP with larger buckets, and this model fits into one of either."""
 WITH_EXPERTS = (System.GSHARD, System.DEEPSPEED_MOE, System.FASTMOE, System.HIDUP)
 
 

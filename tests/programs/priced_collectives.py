@@ -8,6 +8,7 @@ import json
 import math
 import sys
 from collections import Counter
+from functools import cache
 from typing import Any
 
 import jax
@@ -61,7 +62,7 @@ def run(model: str, dp: int, op: int = 1, *, expert_parallel: bool = False) -> d
     lying = jax.device_put(
         arguments, placed(arguments, strategy.arguments, jax_mesh(mesh), names=step.names)
     )
-    expected = jax.jit(step.run)(*arguments)
+    expected = on_one_device(gpt)
     sharded: Any = sharded_step(step, arguments, strategy, donated=())
     compiled = sharded.lower(*lying).compile(HASTY)
     got = compiled(*lying)
@@ -95,6 +96,7 @@ def experts_over_data() -> Pins:
     return Pins(arguments={path: parse_sharding(text) for path, text in texts.items()})
 
 
+@cache
 def state_of(gpt: Gpt) -> Any:
     """Return a fresh state."""
     return initial_state(gpt, GRADIENTS, jax.random.key(0), dtype="float32")
@@ -104,6 +106,13 @@ def data() -> Any:
     """Return tokens and targets."""
     drawn = np.random.default_rng(0).integers(VOCABULARY, size=(2, BATCH, SEQUENCE))
     return jnp.asarray(drawn, dtype=jnp.int32)
+
+
+@cache
+def on_one_device(gpt: Gpt) -> Any:
+    """Return the state and the loss after a step of the whole batch on one device."""
+    step, arguments = jax.jit(train_step(gpt, GRADIENTS, remat=False)), (state_of(gpt), *data())
+    return step.lower(*arguments).compile(HASTY)(*arguments)
 
 
 def totals(pairs: Any) -> dict[str, list[int]]:

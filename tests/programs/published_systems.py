@@ -15,7 +15,6 @@ from jaxpipe.baselines.autoshard.spmd import (
     HostProgram,
     NamedStep,
     baseline,
-    run_one_device,
     run_program,
     trace_host_program,
     train_step,
@@ -25,7 +24,16 @@ from jaxpipe.baselines.gpt.model_names import model_names
 from jaxpipe.baselines.gpt.model_sizes import duplex_graph
 from jaxpipe.baselines.systems import System
 from jaxpipe.models.gpt import Gpt
-from tests.programs.priced_collectives import BATCH, GRADIENTS, HASTY, apart, data, small, state_of
+from tests.programs.priced_collectives import (
+    BATCH,
+    GRADIENTS,
+    HASTY,
+    apart,
+    data,
+    on_one_device,
+    small,
+    state_of,
+)
 
 
 def main() -> None:
@@ -39,20 +47,33 @@ def _run(
     bucket_bytes: float = math.inf,
     fields: dict[str, Any] | None = None,
     reference: dict[str, Any] | None = None,
+    *,
+    other: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Run a system on a model with these fields, and one device on another with `reference`."""
+    """Run a system on a model with these fields, and one device on one with those of `reference`.
+
+    How far it is from a model with the fields of `other` is returned too.
+    """
     config = replace(small("switch").config, **(fields or {}))
     arguments = (state_of(Gpt(config)), *data())
-    step, expected = (_step(Gpt(replace(config, **extra))) for extra in ({}, reference or {}))
+    step = NamedStep(
+        run=train_step(Gpt(config), GRADIENTS, remat=False),
+        names=("state", "tokens", "targets"),
+        result_names=("state", "loss"),
+    )
     strategy = _strategy(System(system), Gpt(config), step, arguments, devices)
     ran = run_program(step, arguments, strategy, num_steps=1, compiler_options=HASTY)
-    wanted = run_one_device(expected, arguments, num_steps=1, compiler_options=HASTY).states[0]
-    whole, program = (
-        trace_host_program(step, arguments, strategy, rank=0, bucket_bytes=size)
-        for size in (math.inf, bucket_bytes)
-    )
+
+    def distance(fields: dict[str, Any] | None) -> float:
+        wanted, _ = on_one_device(Gpt(replace(config, **(fields or {}))))
+        return max(jax.tree.leaves(jax.tree.map(apart, ran.states[0], wanted)))
+
+    whole = program = trace_host_program(step, arguments, strategy, rank=0)
+    if bucket_bytes < math.inf:
+        program = trace_host_program(step, arguments, strategy, rank=0, bucket_bytes=bucket_bytes)
     return {
-        "apart": max(jax.tree.leaves(jax.tree.map(apart, ran.states[0], wanted))),
+        "apart": distance(reference),
+        "apart_from_other": 0.0 if other is None else distance(other),
         "collectives": Counter(each.primitive for each in program.collectives),
         "whole": _sums(whole),
         "buckets": _sums(program),
@@ -62,14 +83,6 @@ def _run(
 def _sums(program: HostProgram) -> list[int]:
     """Return the bytes of each all-reduce."""
     return [each.num_bytes for each in program.collectives if each.primitive == "psum"]
-
-
-def _step(gpt: Gpt) -> NamedStep:
-    return NamedStep(
-        run=train_step(gpt, GRADIENTS, remat=False),
-        names=("state", "tokens", "targets"),
-        result_names=("state", "loss"),
-    )
 
 
 def _strategy(system: System, gpt: Gpt, step: NamedStep, arguments: Any, devices: int) -> Strategy:

@@ -1,4 +1,4 @@
-"""A training run of which rank 2 raises in its second step."""
+"""A training run of which rank 1 raises in its second step."""
 
 import sys
 from pathlib import Path
@@ -12,9 +12,9 @@ _train_step = Worker.train_step
 
 
 def train_step(self: Worker, state: TrainState, *, step: int) -> tuple[TrainState, StepTotals]:
-    if self.transport.rank == 2 and step == 1:
+    if self.transport.rank == 1 and step == 1:
         (Path(sys.argv[1]).parent / "raised").touch()
-        raise ValueError("stage 0 has\nno more memory")
+        raise ValueError("stage 1 has\nno more memory")
     return _train_step(self, state, step=step)
 
 

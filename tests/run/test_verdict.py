@@ -190,7 +190,7 @@ def check_training(bases: Bases, drawn: Fields, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=4)
+@settings(max_examples=2)
 @given(drawn=random_settings())
 def test_what_passes_the_check_trains(bases: Bases, folders: Iterator[Path], drawn: Fields) -> None:
     check_training(bases, drawn, next(folders))

@@ -202,7 +202,7 @@ def test_two_islands_that_share_take_what_the_planner_thinks(q: int, b: float, a
 
 
 def test_what_a_library_does_is_not_simulated():
-    with pytest.raises(PlanError, match="`all_reduce` must not be library in a simulation"):
+    with pytest.raises(PlanError, match=r"`plan\.all_reduce` must not be library in a simulation"):
         all_reduce_transfers(AllReduceKind.LIBRARY, (0, 1), num_bytes=1.0)
 
 

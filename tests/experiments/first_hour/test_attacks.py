@@ -17,10 +17,17 @@ from experiments.table import read_csv
 RESULTS = Path(run.__file__).parent / "results"
 
 
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run whose checkpoint was imported."""
+    box = Sandbox(tmp_path_factory.mktemp("imported"))
+    return box.checkpoint().parents[1]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.what)
-def test_every_attack_fails(attack: Attack, tmp_path: Path):
-    box = Sandbox(tmp_path / "box")
+def test_every_attack_fails(attack: Attack, imported: Path, tmp_path: Path):
+    box = Sandbox(tmp_path / "box", imported=imported)
     box.folder.mkdir()
     assert judge(attack, box, attack.run(box))[0]
 

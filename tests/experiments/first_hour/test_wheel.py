@@ -10,7 +10,15 @@ from experiments.first_hour.wheel import Environment, wheel_trials
 
 pytestmark = [pytest.mark.slow, pytest.mark.mpi]
 ROOT = Path(__file__).parents[3]
-NAMES = tuple(trial.what for trial in wheel_trials(Environment(Path())))
+OTHERWISE = (
+    "`python -m jaxpipe` in a project",
+    "the wheel as a library of a project with its own",
+)
+"""Trials of what the others show with a command, or without the project's own packages."""
+NAMES = tuple(
+    pytest.param(trial.what, marks=[pytest.mark.deep] if trial.what.startswith(OTHERWISE) else [])
+    for trial in wheel_trials(Environment(Path()))
+)
 
 
 @pytest.fixture(scope="module")

@@ -151,8 +151,7 @@ def test_groups_windows_and_bounds_are_those_of_jax(
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("window", [0, 60])
+@pytest.mark.parametrize(("groups", "window"), [(1, 60), (2, 0)])
 def test_tokens_read_their_own_segment_alone(groups: int, window: int) -> None:
     seq = 2 * MIN_PART + 9  # several parts, with segments across their edges
     source = np.random.default_rng(groups)

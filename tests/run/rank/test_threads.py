@@ -25,8 +25,9 @@ def losses(metrics: Sequence[StepMetrics]) -> list[float]:
 
 
 def test_it_trains_as_the_ranks_of_a_run_do_and_resumes(tmp_path: Path, dataset: Path) -> None:
-    expected = run_tree(tiny_tree(tmp_path / "expected", dataset))
-    tree, seen = tiny_tree(tmp_path / "run", dataset), list[StepMetrics]()
+    two = {"plan": {"replicas": 1}}
+    expected = run_tree(tiny_tree(tmp_path / "expected", dataset, **two))
+    tree, seen = tiny_tree(tmp_path / "run", dataset, **two), list[StepMetrics]()
     outcome = train(config_from(tree), observe=seen.append)
     assert losses(seen) == losses(expected)
     assert losses(read_metrics(outcome.metrics)) == losses(expected)
@@ -69,11 +70,25 @@ def test_a_model_of_the_user_takes_the_place_of_the_configured_one(
         train(config, model=build_model(other.model), resume=True)
 
 
+# Islands stop where they meet: after a step that all of them have taken.
+@pytest.mark.parametrize(
+    ("sections", "every"),
+    [
+        ({"plan": {"replicas": 1}}, 1),
+        ({"plan": {"stages": 1}, "outer": {"islands": 2, "every": 5}}, 5),
+    ],
+)
 def test_an_interrupted_call_leaves_a_checkpoint_and_no_thread(
-    tmp_path: Path, dataset: Path, caplog: pytest.LogCaptureFixture
+    sections: dict[str, dict[str, Any]],
+    every: int,
+    tmp_path: Path,
+    dataset: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     many = {"steps": 10_000, "eval_every": 10_000}
-    config = config_from(tiny_tree(tmp_path / "run", dataset, train=many, plan={"replicas": 1}))
+    tree = tiny_tree(tmp_path / "run", dataset, **sections, train=many)
+    tree["checkpoint"]["every"] = 10_000
+    config = config_from(tree)
 
     main = threading.main_thread().ident
     assert main is not None
@@ -86,12 +101,12 @@ def test_an_interrupted_call_leaves_a_checkpoint_and_no_thread(
         train(config, observe=interrupt_after_two)
     step = open_checkpoint(latest(tmp_path / "run")).step
     assert 2 <= step < 10_000
+    assert step % every == 0
     assert f"stopped on request after step {step}/10000" in caplog.text
 
-    more = {"steps": step + 1, "eval_every": 10_000}
-    resumed = config_from(tiny_tree(tmp_path / "run", dataset, train=more, plan={"replicas": 1}))
-    train(resumed, resume=True)
-    assert read_metrics(tmp_path / "run" / "metrics.jsonl")[-1].step == step + 1
+    more = {**tree, "train": {**tree["train"], "steps": step + every}}
+    train(config_from(more), resume=True)
+    assert read_metrics(tmp_path / "run" / "metrics.jsonl")[-1].step == step + every
 
 
 @pytest.mark.parametrize(

@@ -151,9 +151,20 @@ def test_the_free_search_parallelises_the_layers_of_a_large_batch_by_data() -> N
     assert seconds(found) <= seconds(by_data) < 1.05 * seconds(found)
 
 
-@pytest.mark.parametrize(("dp", "op"), [(4, 1), (1, 4), (2, 2)])
-@pytest.mark.parametrize("zero", [ZeroLevel.NONE, ZeroLevel.GRADIENTS, ZeroLevel.PARAMETERS])
-@pytest.mark.parametrize("megatron", [False, True])
+@pytest.mark.parametrize(
+    ("dp", "op", "zero", "megatron"),
+    [  # all pairs of two of them
+        (4, 1, ZeroLevel.NONE, True),
+        (4, 1, ZeroLevel.GRADIENTS, False),
+        (4, 1, ZeroLevel.PARAMETERS, False),
+        (1, 4, ZeroLevel.NONE, False),
+        (1, 4, ZeroLevel.GRADIENTS, True),
+        (1, 4, ZeroLevel.PARAMETERS, False),
+        (2, 2, ZeroLevel.NONE, False),
+        (2, 2, ZeroLevel.GRADIENTS, False),
+        (2, 2, ZeroLevel.PARAMETERS, True),
+    ],
+)
 def test_nothing_by_hand_is_predicted_to_be_faster(
     dp: int, op: int, zero: ZeroLevel, *, megatron: bool
 ) -> None:

@@ -12,6 +12,7 @@ from jaxpipe.baselines.autoshard.spmd import (
     NamedStep,
     accumulated,
     local_piece,
+    run_hosts,
     schedule_of,
     trace_host_program,
 )
@@ -90,6 +91,17 @@ def test_any_strategy_is_the_step_of_one_device(
         assert found
         wanted = local_piece(expected, given.results["up"], MESH, rank=rank)
         np.testing.assert_allclose(got, wanted, atol=1e-5)
+
+
+def test_steps_follow_each_other_on_all_hosts() -> None:
+    given = strategy("RR", "RS0,S0R->S0R +0>0")
+    ran = run_hosts(step(duplex=True), ARGUMENTS, given, num_steps=2)
+    expected = jnp.asarray(ARGUMENTS[0])
+    for state in ran.states:
+        expected = run(expected, jnp.asarray(ARGUMENTS[1]))
+        np.testing.assert_allclose(state, expected, atol=1e-4)
+    assert len(ran.states) == 2
+    assert ran.step_s > 0
 
 
 def test_the_halves_of_a_duplex_take_turns() -> None:
