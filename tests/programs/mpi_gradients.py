@@ -5,11 +5,13 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from safetensors.numpy import save_file
+import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from jaxpipe.comm import BARRIER_TAG, barrier
 from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 from jaxpipe.plan import Plan
+from jaxpipe.runtime.step.step_totals import StepTotals
 from jaxpipe.schedule import ScheduleKind
 from tests.oracles.one_device import draw_tokens
 from tests.runtime.pipelined import compile_all, gradients_of_rank, make_uneven_plan, ops_of
@@ -73,9 +75,18 @@ def _save(case: Case, transport: MpiTransport, file: Path) -> None:
     ops = ops_of(plan)
     compile_all(plan, ranks=[transport.rank], ops=ops)
     barrier(transport, tag=BARRIER_TAG, timeout_s=_COMPILE_S)
-    gradients, totals = gradients_of_rank(transport, plan, tokens, ops=ops)
+    write_result(file, *gradients_of_rank(transport, plan, tokens, ops=ops))
+
+
+def write_result(file: Path, gradients: dict[str, np.ndarray], totals: StepTotals) -> None:
+    """Write what a rank has computed."""
     save_file(gradients, file)
     file.with_suffix(".json").write_text(json.dumps(asdict(totals)))
+
+
+def read_result(file: Path) -> tuple[dict[str, np.ndarray], StepTotals]:
+    """Return what a rank has written: where the oracle is compiled once, and not by every rank."""
+    return load_file(file), StepTotals(**json.loads(file.with_suffix(".json").read_text()))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,15 @@
 """A pipelined, replicated step gives the loss and every gradient of one device."""
 
-import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from safetensors.numpy import load_file
 
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.comm import run_ranks
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.config import Loop
-from jaxpipe.runtime.step.step_totals import StepTotals
 from jaxpipe.schedule import Op, ScheduleKind
 from tests.helpers import mpi_command, mpi_environment
 from tests.oracles.one_device import (
@@ -21,7 +18,7 @@ from tests.oracles.one_device import (
     loss_and_gradients,
     worst_error,
 )
-from tests.programs.mpi_gradients import CASES, NUM_RANKS
+from tests.programs.mpi_gradients import CASES, NUM_RANKS, read_result
 from tests.runtime.pipelined import (
     compile_all,
     gradients_of_rank,
@@ -192,13 +189,10 @@ def assert_gradients_of_one_device(
 def test_gradients_equal_those_of_one_device_over_mpi(tmp_path: Path) -> None:
     command = mpi_command(NUM_RANKS, "-m", "tests.programs.mpi_gradients", str(tmp_path))
     subprocess.run(command, env=mpi_environment(), check=True, timeout=240)
-    # Judged here: the oracle is compiled once, and not by every rank.
     for case in CASES:
         tokens, seen = draw_tokens(num_samples=case.plan().batch), set[str]()
         for rank in range(NUM_RANKS):
-            file = case.file(tmp_path, rank)
-            totals = StepTotals(**json.loads(file.with_suffix(".json").read_text()))
-            gradients = load_file(file)
+            gradients, totals = read_result(case.file(tmp_path, rank))
             assert worst_error(gradients, totals, tokens, tied=True) <= TOLERANCE, case
             seen |= set(gradients)
         assert seen == set(loss_and_gradients(tokens, tied=True)[1]), case
