@@ -67,8 +67,7 @@ def step(calls: StageCalls) -> dict[str, Any]:
     return {**found, "updated": updated}
 
 
-@pytest.mark.parametrize("shards", [(), (OptimizerShard(index=0, count=2),)])
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize(("index", "shards"), [(0, ()), (1, (OptimizerShard(index=0, count=2),))])
 def test_functions_and_executables_compute_the_same(index: int, shards: tuple[OptimizerShard, ...]):
     functions = stage_functions(index, shards=shards)
     plain = step(functions)
