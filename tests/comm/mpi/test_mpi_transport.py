@@ -43,8 +43,8 @@ def launch(num_ranks: int, *arguments: str) -> Job:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    """Return what every check came to on each of three ranks, from one launch."""
-    folder, ranks = tmp_path_factory.mktemp("conformance"), range(3)
+    """Return what every check came to on each of four ranks, from one launch."""
+    folder, ranks = tmp_path_factory.mktemp("conformance"), range(4)
     job = launch(len(ranks), "-m", "tests.programs.run_conformance", str(folder))
     reports = {
         rank: [json.loads(line) for line in (folder / f"{rank}.jsonl").read_text().splitlines()]
