@@ -18,7 +18,7 @@ from jaxpipe.trace import messages, read_chrome
 from tests.oracles.outer_loop import Setting, diloco, eager
 from tests.oracles.outer_training import InnerTraining, flat_step, packed, unpacked
 from tests.outer.replay import replay
-from tests.runtime.training import Tree, run_tree, small_tree
+from tests.runtime.training import Tree, run_tree, small_tree, tiny_tree
 
 pytestmark = pytest.mark.slow
 
@@ -125,14 +125,14 @@ STREAMING = {
     ("plan", "outer"),
     [
         (ONE_RANK_EACH, STREAMING),
-        ({"stages": 2, "replicas": 4}, {**STREAMING, "fragments": 3, "delay": 0}),
+        ({"stages": 2, "replicas": 4}, {**STREAMING, "fragments": 4, "delay": 0}),
         (ONE_RANK_EACH, {"islands": 2, "every": 4, "delay": 3}),
     ],
 )
 def test_fragments_take_their_steps_as_in_one_process(
     tmp_path: Path, dataset: Path, plan: dict[str, Any], outer: dict[str, Any]
 ):
-    tree = small_tree(tmp_path, dataset, plan=plan, outer=outer, train={"steps": 8})
+    tree = tiny_tree(tmp_path, dataset, plan=plan, outer=outer, train={"steps": 8})
     metrics = run_tree(tree)
     inner = inner_training(tree)
     run = replay(inner.start, OuterConfig(**outer), num_steps=8)
