@@ -6,6 +6,7 @@ transports or slices.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from jaxpipe.runtime.checkpoint import flatten, restore
 from jaxpipe.runtime.data import open_dataset, sample
 from jaxpipe.runtime.data.order.samples import Windows
 from jaxpipe.runtime.stage.optimizer import learning_rate, matrices
+from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.runtime.stage.stage import Stage
 
 Tensors = dict[str, np.ndarray]
@@ -44,9 +46,6 @@ class InnerTraining:
         self.whole = Stage(model=model, index=0, num_stages=1, layers=layers)
         self.params = jax.jit(lambda: self.whole.init(seed=self.config.run.seed))()
         self.dataset = open_dataset(Path(self.config.data.folders[0]))
-        self.loss = jax.jit(self._loss)
-        self.value_and_grad = jax.jit(jax.value_and_grad(self._loss))
-        self.update = jax.jit(self._update)
 
     @property
     def start(self) -> Tensors:
@@ -57,9 +56,12 @@ class InnerTraining:
         """Return the parameters of an island after one inner step, without dropout."""
         tokens = self._tokens(step, self.rows[island])
         params = restore(self.params, local, first_layer=0)
-        loss, gradients = self.value_and_grad(params, tokens)
-        moments = self.moments.get(island, self._optimizer().init(self.params))
-        params, self.moments[island] = self.update(params, moments, gradients)
+        loss, gradients = _value_and_grad(self.whole, params, tokens)
+        optimizer, num_steps = self.config.optimizer, self.config.train.steps
+        moments = self.moments.get(island)
+        if moments is None:
+            moments = _adamw(optimizer, num_steps).init(self.params)
+        params, self.moments[island] = _update(optimizer, num_steps, params, moments, gradients)
         self.losses.setdefault(island, []).append(float(loss))
         return flatten(params, first_layer=0)
 
@@ -70,29 +72,7 @@ class InnerTraining:
         held_out = Windows(tokens=self.dataset.eval, sequence=sequence)
         tokens = held_out.read(np.arange(train.batch)).rows
         single = {name: each.astype(np.float32) for name, each in anchor.items()}
-        return float(self.loss(restore(self.params, single, first_layer=0), tokens))
-
-    def _loss(self, params: Any, tokens: Any) -> jax.Array:
-        total = self.whole.apply(params, tokens[:, :-1], tokens[:, 1:], None)
-        assert isinstance(total, jax.Array)
-        return total / (tokens.shape[0] * (tokens.shape[1] - 1))
-
-    def _update(self, params: Any, moments: Any, gradients: Any) -> tuple[Any, Any]:
-        clip = optax.clip_by_global_norm(self.config.optimizer.clip_norm)
-        clipped, _ = clip.update(gradients, clip.init(params))
-        changes, moments = self._optimizer().update(clipped, moments, params)
-        return jax.tree.map(jnp.add, params, changes), moments
-
-    def _optimizer(self) -> optax.GradientTransformation:
-        given = self.config.optimizer
-        return optax.adamw(
-            learning_rate(given, num_steps=self.config.train.steps),
-            b1=given.beta1,
-            b2=given.beta2,
-            eps=given.epsilon,
-            weight_decay=given.weight_decay,
-            mask=matrices,
-        )
+        return float(_jitted_loss(self.whole, restore(self.params, single, first_layer=0), tokens))
 
     def _tokens(self, step: int, rows: range) -> np.ndarray:
         train = self.config.train
@@ -104,6 +84,38 @@ class InnerTraining:
             sequence=self.config.model.sequence,
             rows=rows,
         )
+
+
+# Compiled once for all islands and runs of a model, whichever rows they have.
+def _loss(whole: Stage, params: Any, tokens: Any) -> jax.Array:
+    total = whole.apply(params, tokens[:, :-1], tokens[:, 1:], None)
+    assert isinstance(total, jax.Array)
+    return total / (tokens.shape[0] * (tokens.shape[1] - 1))
+
+
+_jitted_loss = jax.jit(_loss, static_argnums=0)
+_value_and_grad = jax.jit(jax.value_and_grad(_loss, argnums=1), static_argnums=0)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _update(
+    optimizer: OptimizerConfig, num_steps: int, params: Any, moments: Any, gradients: Any
+) -> tuple[Any, Any]:
+    clip = optax.clip_by_global_norm(optimizer.clip_norm)
+    clipped, _ = clip.update(gradients, clip.init(params))
+    changes, moments = _adamw(optimizer, num_steps).update(clipped, moments, params)
+    return jax.tree.map(jnp.add, params, changes), moments
+
+
+def _adamw(given: OptimizerConfig, num_steps: int) -> optax.GradientTransformation:
+    return optax.adamw(
+        learning_rate(given, num_steps=num_steps),
+        b1=given.beta1,
+        b2=given.beta2,
+        eps=given.epsilon,
+        weight_decay=given.weight_decay,
+        mask=matrices,
+    )
 
 
 def flat_step(inner: InnerTraining) -> Callable[[np.ndarray, int, int], np.ndarray]:

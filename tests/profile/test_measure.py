@@ -24,7 +24,7 @@ from jaxpipe.schedule import Op, Remat
 
 pytestmark = pytest.mark.slow
 
-TINY = GptConfig(num_layers=3, dim=16, num_heads=2, sequence=8, vocabulary=32)
+TINY = GptConfig(num_layers=2, dim=16, num_heads=2, sequence=8, vocabulary=32)
 SETTINGS = MeasureConfig(microbatch=2, repeats=3, remat=Remat.FULL)
 
 
@@ -49,16 +49,15 @@ def test_every_part_is_timed_in_every_way(measured: GptCosts):
     ]
     for part in (*measured.kinds, *measured.stages):
         assert list(part.timings) == list(TIMED)
-        # Three blocks are measured in a row, and the costs are those of one.
-        expected_s = 1 / 3 if part.name == "block" else 1.0
+        # Two blocks are measured in a row, and the costs are those of one.
+        expected_s = 1 / 2 if part.name == "block" else 1.0
         assert {timing.median_s for timing in part.timings.values()} == {expected_s}
         assert part.compiled_bytes >= 4 * part.parameters
         assert part.live_bytes >= 4 * 4 * part.parameters + part.kept_bytes
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_parameters_of_16_bits_are_updated_again_and_again(dtype: str):
-    config = replace(TINY, param_dtype=dtype, compute_dtype=dtype)
+def test_parameters_of_16_bits_are_updated_again_and_again():
+    config = replace(TINY, num_layers=1, param_dtype="bfloat16", compute_dtype="bfloat16")
     ticks = ticking_clock()
     measured = measure_gpt(
         config, settings=SETTINGS, clock=lambda: next(ticks), observe=lambda _: None
@@ -83,7 +82,7 @@ def test_the_profile_has_the_sizes_of_the_one_that_is_counted(measured: GptCosts
     counted = gpt_profile(TINY, remat=Remat.FULL, flops_per_s=1.0).scaled(microbatch=2)
     assert profile.activation_bytes == counted.activation_bytes
     assert len(profile.layers) == len(counted.layers)
-    for cut in ((3,), (1, 2)):
+    for cut in ((2,), (1, 1)):
         for stage in range(len(cut)):
             here, there = profile.stage(cut, stage), counted.stage(cut, stage)
             assert here.parameters == there.parameters
@@ -93,7 +92,7 @@ def test_the_profile_has_the_sizes_of_the_one_that_is_counted(measured: GptCosts
 
 def test_the_profile_has_the_seconds_of_the_optimizer(measured: GptCosts):
     profile = as_profile(measured)
-    assert (profile.embed.update_s, profile.layers[0].update_s) == (1.0, 1 / 3)
+    assert (profile.embed.update_s, profile.layers[0].update_s) == (1.0, 1 / 2)
     assert profile.head.update_s == pytest.approx(
         profile.head.parameters / measured.kinds[2].parameters
     )

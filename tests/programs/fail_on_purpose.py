@@ -37,25 +37,17 @@ def stay_away_from_the_end(transport: MpiTransport) -> None:
         time.sleep(60.0)
 
 
-def stay_away_from_a_sum(transport: MpiTransport, algorithm: AllReduceKind) -> None:
+def stay_away_from_the_first_sum_in_the_library(transport: MpiTransport) -> None:
     if transport.rank == 0:
         time.sleep(60.0)
-    all_reduce(transport, np.ones(9), (0, 1), tag=5, timeout_s=0.5, algorithm=algorithm)
-
-
-def stay_away_from_a_hierarchical_sum(transport: MpiTransport) -> None:
-    stay_away_from_a_sum(transport, AllReduceKind.HIERARCHICAL)
-
-
-def stay_away_from_the_first_sum_in_the_library(transport: MpiTransport) -> None:
-    stay_away_from_a_sum(transport, AllReduceKind.LIBRARY)
+    all_reduce(transport, np.ones(9), (0, 1), tag=5, timeout_s=0.5, algorithm=AllReduceKind.LIBRARY)
 
 
 def stay_away_from_the_second_sum_in_the_library(transport: MpiTransport) -> None:
     all_reduce(
         transport, np.ones(9), (0, 1), tag=5, timeout_s=10.0, algorithm=AllReduceKind.LIBRARY
     )
-    stay_away_from_a_sum(transport, AllReduceKind.LIBRARY)
+    stay_away_from_the_first_sum_in_the_library(transport)
 
 
 def post_a_receive_too_many(transport: MpiTransport) -> None:
@@ -78,7 +70,6 @@ ENDINGS = (
     compute_on_rank_0_while_rank_1_raises,
     wait_for_what_never_comes,
     stay_away_from_the_end,
-    stay_away_from_a_hierarchical_sum,
     stay_away_from_the_first_sum_in_the_library,
     stay_away_from_the_second_sum_in_the_library,
     post_a_receive_too_many,

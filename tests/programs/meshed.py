@@ -20,8 +20,8 @@ from tests.runtime.training import run_tree, tiny_tree, write_dataset
 MESH = {"data": 2, "tensor": 2}
 SHAPES = {
     "layer": {"cut": (2, 1, 2), "stage": 1, "tied": False},
-    "first": {"cut": (2, 1, 2), "stage": 0, "tied": True},
-    "last": {"cut": (2, 1, 2), "stage": 2, "tied": False},
+    "first": {"cut": (1, 1, 1), "stage": 0, "tied": True},
+    "last": {"cut": (1, 1, 1), "stage": 2, "tied": False},
 }
 _COLLECTIVE = re.compile(
     r" (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("

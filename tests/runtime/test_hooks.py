@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from jaxpipe.plan import Plan
 from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.hooks import Hooks, SavePhase
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
+from jaxpipe.runtime.step import worker
 from jaxpipe.runtime.train import train
 from jaxpipe.schedule import Instruction, Op
+from tests.runtime.compiled_once import compile_stage_once
 from tests.runtime.training import run_tree, tiny_tree
 
 pytestmark = pytest.mark.slow
@@ -71,7 +74,8 @@ def test_hooks_are_called_at_their_points(tmp_path: Path, dataset: Path) -> None
         train(job, transport, checkpoint=None, observe=ignore, hooks=recorder)
         return recorder
 
-    first, middle, last = run_ranks(plan.num_ranks, work)
+    with patch.object(worker, "compile_stage", compile_stage_once):  # the run below has the same
+        first, middle, last = run_ranks(plan.num_ranks, work)
     for recorder in (first, middle, last):
         total = recorder.compiled[0][1]
         assert recorder.compiled == [(done, total) for done in range(total)]

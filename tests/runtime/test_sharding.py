@@ -30,7 +30,7 @@ from jaxpipe.runtime.train_snapshot import restore_state
 from jaxpipe.simulate.plan_step import gathered_bytes
 from jaxpipe.trace import Lane, read_chrome
 from tests.runtime.compiled_once import compile_stage_once
-from tests.runtime.training import Tree, run_tree, tiny_tree
+from tests.runtime.training import Tree, run_tree, small_tree
 
 pytestmark = pytest.mark.slow
 
@@ -38,12 +38,6 @@ ROUNDING = 1e-5
 SHARDED = {"sharded": True, "learning_rate": 1e-2, "warmup_steps": 1, "clip_norm": 0.5}
 WHOLE = {**SHARDED, "sharded": False}
 UNLIKE = {"cuts": ((1, 1), (2,)), "shares": (5, 3)}
-
-
-def small(folder: Path, dataset: Path, **sections: dict[str, Any]) -> Tree:
-    """Return a run that compiles fast."""
-    model = {"num_layers": 2, **sections.pop("model", {})}
-    return tiny_tree(folder, dataset, model=model, train={"loop": "scan"}, **sections)
 
 
 def checksums(folder: Path) -> dict[str, str]:
@@ -126,7 +120,7 @@ def test_it_changes_roundings_alone(
     more: dict[str, Any],
 ) -> None:
     sharded, whole = (
-        run_tree(small(tmp_path / name, dataset, plan=plan, optimizer=optimizer, **more))
+        run_tree(small_tree(tmp_path / name, dataset, plan=plan, optimizer=optimizer, **more))
         for name, optimizer in (("sharded", SHARDED), ("whole", WHOLE))
     )
     assert not caplog.messages, "the copies of a tied embedding differ"
@@ -141,7 +135,9 @@ def test_it_changes_roundings_alone(
     assert {span.lane for span in gathers} == {Lane.REDUCE}
     assert len(gathers) == len([span for span in spans if span.lane is Lane.UPDATE])
     more = {**more, "paced": {"tflops": 1.0}}
-    config = config_from(small(tmp_path / "sharded", dataset, plan=plan, optimizer=SHARDED, **more))
+    config = config_from(
+        small_tree(tmp_path / "sharded", dataset, plan=plan, optimizer=SHARDED, **more)
+    )
     # The bytes that a simulation of the plan has: each rank brings its shards of them. Profiles
     # count learned positions with the token table, which is left out where it is tied.
     shape, planned = config.model, plan_from(config)
@@ -173,10 +169,10 @@ def test_a_rank_holds_its_part_of_the_moments(tmp_path: Path, dataset: Path) -> 
     one: tuple[dict[str, Any], dict[str, Any]] = {"replicas": 1}, {}
     whole, alone, sharded = (
         moment_bytes(
-            tiny_tree(
+            small_tree(
                 tmp_path,
                 dataset,
-                model={"tied": False, "num_layers": 2},
+                model={"tied": False},
                 plan=plan,
                 train=train,
                 optimizer=optimizer,
@@ -201,7 +197,7 @@ def halfway(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> dict[str
         ("unlike", SHARDED, UNLIKE),
     ):
         folder = tmp_path_factory.mktemp("runs") / "half"
-        run_tree(small(folder, dataset, optimizer=optimizer, plan=plan))
+        run_tree(small_tree(folder, dataset, optimizer=optimizer, plan=plan))
         shutil.copytree(folder, folder.with_name("whole"))
         shutil.rmtree(folder / "checkpoints" / "step-00000004")
         folders[name] = folder
@@ -233,7 +229,7 @@ def test_checkpoints_do_not_depend_on_it(
     reference = halfway[saved].with_name("whole")
     folder = tmp_path / "run"
     shutil.copytree(halfway[saved], folder)
-    resumed = run_tree(small(folder, dataset, optimizer=optimizer, plan=plan), resume=True)
+    resumed = run_tree(small_tree(folder, dataset, optimizer=optimizer, plan=plan), resume=True)
     if (saved, optimizer, plan) in (("sharded", SHARDED, {}), ("unlike", SHARDED, UNLIKE)):
         assert checksums(folder) == checksums(reference)
     expected = [m.loss for m in read_metrics(reference / "metrics.jsonl")]
@@ -244,7 +240,7 @@ def test_unlike_replicas_train_as_one_device(
     halfway: dict[str, Path], tmp_path: Path, dataset: Path
 ) -> None:
     alone = {"stages": 1, "replicas": 1}
-    expected = run_tree(small(tmp_path, dataset, optimizer=WHOLE, plan=alone))
+    expected = run_tree(small_tree(tmp_path, dataset, optimizer=WHOLE, plan=alone))
     found = read_metrics(halfway["unlike"].with_name("whole") / "metrics.jsonl")
     assert [m.loss for m in found] == pytest.approx([m.loss for m in expected], rel=ROUNDING)
     norms = [m.grad_norm for m in expected]
@@ -256,7 +252,7 @@ def test_memory_of_the_moments_of_unlike_replicas(
     tmp_path: Path, dataset: Path, tied: bool
 ) -> None:
     plan = {"cuts": ((2, 1), (3,), (1, 2)), "shares": (2, 3, 3)}
-    tree = small(tmp_path, dataset, plan=plan, model={"tied": tied, "num_layers": 3})
+    tree = small_tree(tmp_path, dataset, plan=plan, model={"tied": tied, "num_layers": 3})
     config = config_from({**tree, "optimizer": SHARDED})
     # Positions are sharded, but counted with the tied embedding, which is not.
     more = config.model.sequence * config.model.dim if tied else 0
@@ -272,6 +268,6 @@ def test_memory_of_the_moments_of_unlike_replicas(
 
 
 def test_a_mesh_is_refused(tmp_path: Path, dataset: Path) -> None:
-    tree = small(tmp_path, dataset, optimizer=SHARDED, mesh={"tensor": 2})
+    tree = small_tree(tmp_path, dataset, optimizer=SHARDED, mesh={"tensor": 2})
     with pytest.raises(ConfigError, match=r"`optimizer.sharded` .* and `mesh` .* exclude"):
         plan_from(config_from(tree))

@@ -22,7 +22,7 @@ from jaxpipe.runtime.metrics.records import read_metrics
 from jaxpipe.runtime.step import worker
 from jaxpipe.runtime.train import train
 from tests.runtime.compiled_once import compile_stage_once
-from tests.runtime.training import Tree, run_tree, tiny_tree
+from tests.runtime.training import Tree, run_tree, small_tree
 
 STEPS, TIMEOUT_S = 6, 60.0
 APART = Disks(leader_of=(0, 1), hosts=("a", "b"))
@@ -65,7 +65,7 @@ def train_apart(root: Path, tree: Tree, *, resume: bool = False) -> None:
 def test_a_lost_disk_changes_no_bit(
     tmp_path: Path, dataset: Path, sections: dict[str, dict[str, Any]], lost: int
 ) -> None:
-    tree = tiny_tree(
+    tree = small_tree(
         tmp_path / "shared",
         dataset,
         plan={"cluster": "two-region", "stages": 1},

@@ -22,7 +22,7 @@ from jaxpipe.runtime.storage.object_folder import ObjectFolder, open_object_fold
 from jaxpipe.runtime.train import train
 from jaxpipe.topo import load
 from tests.runtime.compiled_once import compile_stage_once
-from tests.runtime.training import Tree, run_tree, tiny_tree
+from tests.runtime.training import Tree, run_tree, small_tree
 from tests.s3_server import BUCKET, s3_server
 
 TIMEOUT_S = 60.0
@@ -62,9 +62,9 @@ def test_a_run_resumes_from_object_storage_with_other_stages(
     tmp_path: Path, dataset: Path, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = {"replicas": 1, "stages": 2}
-    local = tiny_tree(tmp_path / "local", dataset, plan=one)
+    local = small_tree(tmp_path / "local", dataset, plan=one)
     expected = [(m.step, m.loss, m.grad_norm) for m in run_tree(local)]
-    stored = tiny_tree(tmp_path / "first", dataset, plan=one, checkpoint={"folder": url})
+    stored = small_tree(tmp_path / "first", dataset, plan=one, checkpoint={"folder": url})
     run_tree(stored)
     assert not (tmp_path / "first" / "checkpoints").exists()
     place = job_from(config_from(stored), plan_from(config_from(stored))).checkpoints
@@ -73,10 +73,10 @@ def test_a_run_resumes_from_object_storage_with_other_stages(
     newest = committed(place)[4]
     assert isinstance(newest, ObjectFolder)
     flip(newest)
-    other = tiny_tree(
+    other = small_tree(
         tmp_path / "second",  # as on another host
         dataset,
-        plan={"replicas": 1, "stages": 3},
+        plan={"replicas": 1, "stages": 1},
         checkpoint={"folder": url},
     )
     with caplog.at_level(logging.WARNING):
@@ -103,8 +103,8 @@ def test_islands_take_an_older_step_together(
     outer = {"islands": 2, "every": 2, "delay": 1, "codec": "top_k"}
     shape = {"stages": 2, "replicas": 2}
     sections = {"plan": shape, "outer": outer, "checkpoint": {"every": 1, "folder": url}}
-    expected = [m.loss for m in run_tree(tiny_tree(tmp_path / "first", dataset, **sections))]
-    other = tiny_tree(tmp_path / "second", dataset, **sections)
+    expected = [m.loss for m in run_tree(small_tree(tmp_path / "first", dataset, **sections))]
+    other = small_tree(tmp_path / "second", dataset, **sections)
     place = job_from(config_from(other), plan_from(config_from(other))).checkpoints
     for resumed, shard in enumerate(("stage-1", "island-1-stage-0", "island-0", "island-1-rank-3")):
         newest = committed(place)[4]
@@ -121,12 +121,12 @@ def test_other_islands_resume_from_what_is_stored(tmp_path: Path, dataset: Path,
     """They read what they need of all islands; from a local folder they start with the same."""
     saved: Tree = {"checkpoint": {"every": 2}, "train": {"steps": 6}}
     apart: Tree = {"outer": {"islands": 2, "every": 6}, "plan": {"stages": 2, "replicas": 2}}
-    met: Tree = {"plan": {"stages": 3, "replicas": 1}}
+    met: Tree = {"plan": {"stages": 1, "replicas": 1}}
     losses = {}
     for name, folder in (("stored", url), ("local", None)):
         at = {**saved, "checkpoint": {"every": 2, "folder": folder} if folder else {"every": 2}}
-        run_tree(tiny_tree(tmp_path / name, dataset, **at, **apart))
-        tree = tiny_tree(tmp_path / name, dataset, **at, **met)
+        run_tree(small_tree(tmp_path / name, dataset, **at, **apart))
+        tree = small_tree(tmp_path / name, dataset, **at, **met)
         config = config_from(tree)
         place = job_from(config, plan_from(config)).checkpoints
         newest = committed(place)[6]  # the islands are together there, and apart before
@@ -141,11 +141,11 @@ def test_other_islands_resume_from_what_is_stored(tmp_path: Path, dataset: Path,
 
 @pytest.mark.slow
 def test_a_run_on_stored_data_equals_one_on_a_disk(tmp_path: Path, dataset: Path, url: str) -> None:
-    local = [m.loss for m in run_tree(tiny_tree(tmp_path / "local", dataset))]
+    local = [m.loss for m in run_tree(small_tree(tmp_path / "local", dataset))]
     folder = open_object_folder(url, setting="data.folder")
     for path in dataset.iterdir():
         folder.put(path.name, path.read_bytes())
-    tree = tiny_tree(tmp_path / "stored", dataset, data={"folder": url})
+    tree = small_tree(tmp_path / "stored", dataset, data={"folder": url})
     assert [m.loss for m in run_tree(tree)] == local
     # The tokenizer for `generate` is kept in the folder of the run, as with data on a disk.
     config = config_from(tree)
@@ -155,6 +155,6 @@ def test_a_run_on_stored_data_equals_one_on_a_disk(tmp_path: Path, dataset: Path
 
 def test_data_that_is_not_there_is_one_error(tmp_path: Path, dataset: Path, url: str) -> None:
     for missing in (url, "s3://no-such-bucket/data"):
-        tree = tiny_tree(tmp_path / "run", dataset, data={"folder": missing})
+        tree = small_tree(tmp_path / "run", dataset, data={"folder": missing})
         with pytest.raises(DataError, match=rf"`data.folder` must be readable .*{missing}"):
             check_run(config_from(tree), resume=False)

@@ -28,7 +28,10 @@ def write_dataset(folder: Path) -> Path:
 
 
 def tiny_tree(run: Path, dataset: Path, /, **sections: dict[str, Any]) -> Tree:
-    """Return a configuration of 2 stages x 2 replicas, changed by `sections`."""
+    """Return a configuration of 2 stages x 2 replicas, changed by `sections`.
+
+    Its layers are scanned, which compiles faster.
+    """
     tree: Tree = {
         "run": {"folder": str(run), "seed": 1, "timeout_s": 60.0, "pictures": False},
         "data": {"folder": str(dataset)},
@@ -46,12 +49,19 @@ def tiny_tree(run: Path, dataset: Path, /, **sections: dict[str, Any]) -> Tree:
             "microbatch": 1,
             "schedule": "1f1b",
         },
-        "train": {"steps": 4, "batch": 8, "eval_every": 2, "eval_batches": 1},
+        "train": {"steps": 4, "batch": 8, "eval_every": 2, "eval_batches": 1, "loop": "scan"},
         "optimizer": {"learning_rate": 1e-2, "warmup_steps": 1},
         "checkpoint": {"every": 2, "keep": 3},
         "sample": {"tokens": 0},
     }
     return {name: {**tree.get(name, {}), **sections.get(name, {})} for name in {**tree, **sections}}
+
+
+def small_tree(run: Path, dataset: Path, /, **sections: dict[str, Any]) -> Tree:
+    """Return such a configuration with a layer in each stage, which compiles fastest."""
+    return tiny_tree(
+        run, dataset, **{**sections, "model": {"num_layers": 2, **sections.get("model", {})}}
+    )
 
 
 def run_tree(

@@ -47,6 +47,8 @@ def real_plans(draw: st.DrawFn) -> tuple[Config, Plan]:
             "shares": [microbatch * count for count in counts],
             "microbatch": microbatch,
             "schedule": draw(st.sampled_from(("1f1b", "gpipe", "zb-h2"))),
+            # Set: the fastest one would be simulated, for a second, of each plan.
+            "all_reduce": draw(st.sampled_from(AllReduceKind)),
         },
         "train": {"batch": microbatch * sum(counts)},
     }

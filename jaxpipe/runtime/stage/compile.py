@@ -215,13 +215,13 @@ def _compile_stage(
     # returns: so no call of a step has to move an array.
     spec, layout = functions.spec, functions.stage.layout
     sharding = layout.whole
-    # All but the update and what it starts from: alike for whatever optimizer and batch.
-    computes = functions.computes
+    # Each with what it reads alone: alike for whatever optimizer, batch, or other replicas.
+    computes, reduces, starts = functions.computes, functions.reduces, functions.starts
     of_result, add = layout.of_result, partial(compiler.add, reads=computes)
     data, position, scalar = _inputs(functions, spec)
 
-    out = of_result(functions.init)
-    params, moments = compiler.add("init", functions.init, reads=functions, out=out)
+    out = of_result(starts.init)
+    params, moments = compiler.add("init", starts.init, reads=starts, out=out)
     compute = add("cast", computes.cast, params, out=of_result(computes.cast, params))
     is_copy = compute == params and not functions.merges
     if is_copy:  # the executable would copy all parameters, once a step
@@ -234,8 +234,9 @@ def _compile_stage(
     split = _compile_backwards(
         compiler, computes, (compute, residuals, output), gradients, ops=ops, layout=layout
     )
-    buckets = add("pack", computes.pack, gradients, out=sharding)
-    add("square_norm", computes.square_norm, buckets, out=sharding)
+    add = partial(compiler.add, reads=reduces)
+    buckets = add("pack", reduces.pack, gradients, out=sharding)
+    add("square_norm", reduces.square_norm, buckets, out=sharding)
     scalars = (scalar, scalar) if functions.scales_loss or functions.masked else (scalar,)
     _compile_update(compiler, functions, (params, moments, buckets, *scalars), layout=layout)
     return CompiledStage(spec=spec, executables=compiler.executables, split=split)

@@ -122,14 +122,32 @@ class StageFunctions:
         return parameters if any(parameters.sizes) else None
 
     @property
-    def computes(self) -> "StageFunctions":
-        """The functions with nothing but what forwards, backwards and the sums of gradients read.
+    def starts(self) -> "StageFunctions":
+        """The functions with nothing but what `init` reads: of any batch and number of steps."""
+        return replace(self, work=self._any_batch, scales_loss=False, masked=False)
+
+    @property
+    def reduces(self) -> "StageFunctions":
+        """The functions with nothing but what `pack` and `square_norm` read.
 
         Its optimizer, batch and number of steps are any: its `init`, `update` and `join` are not
         to be called.
         """
-        work = replace(self.work, batch=self.work.microbatch, num_steps=1)
-        return StageFunctions(stage=self.stage, work=work, optimizer=_ANY_OPTIMIZER)
+        return StageFunctions(stage=self.stage, work=self._any_batch, optimizer=_ANY_OPTIMIZER)
+
+    @property
+    def computes(self) -> "StageFunctions":
+        """The functions with nothing but what forwards and backwards read.
+
+        Those of `reduces`, whatever the partitions of other replicas: its `pack` is not to be
+        called either.
+        """
+        stage = replace(self.stage, segments=(), shares_embedding=False)
+        return replace(self.reduces, stage=stage)
+
+    @property
+    def _any_batch(self) -> Work:
+        return replace(self.work, batch=self.work.microbatch, num_steps=1)
 
     @property
     def merges(self) -> bool:

@@ -19,7 +19,7 @@ from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.outer.met_islands import met
 from jaxpipe.runtime.outer.outer_snapshot import needed_outer_tensors
-from tests.runtime.training import Tree, run_tree, tiny_tree
+from tests.runtime.training import Tree, run_tree, small_tree
 
 OTHER = OuterConfig(islands=7, every=1, learning_rate=0.5, momentum=0.25)
 NAME = "blocks.0.up"  # in the second of two fragments
@@ -129,12 +129,12 @@ parallelism; and so is the mean of their momenta."""
 def test_islands_that_always_meet_may_become_any_others(
     tmp_path: Path, dataset: Path, numbers: tuple[int, ...]
 ) -> None:
-    whole = run_tree(tiny_tree(tmp_path / "whole", dataset, **LINEAR, train={"steps": 6}))
+    whole = run_tree(small_tree(tmp_path / "whole", dataset, **LINEAR, train={"steps": 6}))
     folder = tmp_path / "run"
     found = []
     for steps, islands in zip((2, 4, 6), numbers, strict=True):
         outer: Tree = {"outer": {"islands": islands, **MEAN}} if islands else {}
-        tree = tiny_tree(folder, dataset, **LINEAR, **outer, train={"steps": steps})
+        tree = small_tree(folder, dataset, **LINEAR, **outer, train={"steps": steps})
         found = run_tree(tree, resume=steps > 2)
     # The held-out loss is that of the whole model; losses are those of the first island.
     losses = [[m.eval_loss for m in run if m.eval_loss is not None] for run in (found, whole)]
@@ -147,7 +147,7 @@ def tree_of(
     outer = {"islands": islands, "every": 4, "delay": 1, "momentum": 0.0}
     plan = {"stages": 2, "replicas": replicas}
     given = {"plan": plan, "train": {"steps": 8}, **sections}
-    return tiny_tree(folder, dataset, **given, **({"outer": outer} if islands else {}))
+    return small_tree(folder, dataset, **given, **({"outer": outer} if islands else {}))
 
 
 @pytest.mark.slow

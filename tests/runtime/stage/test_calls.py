@@ -1,5 +1,6 @@
 """All implementations of `StageCalls` offer the same calls; functions and executables agree."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -67,8 +68,7 @@ def step(calls: StageCalls) -> dict[str, Any]:
     return {**found, "updated": updated}
 
 
-@pytest.mark.parametrize("shards", [(), (OptimizerShard(index=0, count=2),)])
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize(("index", "shards"), [(0, ()), (1, (OptimizerShard(index=0, count=2),))])
 def test_functions_and_executables_compute_the_same(index: int, shards: tuple[OptimizerShard, ...]):
     functions = stage_functions(index, shards=shards)
     plain = step(functions)
@@ -77,6 +77,19 @@ def test_functions_and_executables_compute_the_same(index: int, shards: tuple[Op
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), plain, compiled
     )
+
+
+def test_stages_share_the_executables_that_read_the_same():
+    functions = stage_functions(1)
+    larger = replace(functions, work=replace(functions.work, batch=4))
+    shared = replace(functions, stage=replace(functions.stage, shares_embedding=True))
+    one, *others = (
+        compile_stage_once(each, ops=(Op.BACKWARD,)).executables
+        for each in (functions, larger, shared)
+    )
+    names = [{name for name in one if one[name] is other[name]} for other in others]
+    computed = {"cast", "zeros", "forward", "evaluate", "backward"}
+    assert names == [{*computed, "init", "pack", "square_norm"}, computed]
 
 
 def test_a_stage_refuses_what_it_was_not_compiled_for():

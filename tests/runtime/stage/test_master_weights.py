@@ -13,7 +13,7 @@ from jaxpipe.config import check_run, config_from
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.stage.master_weights import MasterState, updated, with_master_weights
-from tests.runtime.training import run_tree, tiny_tree
+from tests.runtime.training import run_tree, small_tree
 
 PREFIX = "master."
 
@@ -48,11 +48,12 @@ def test_shards_have_the_masters_of_one_rank_and_resume_bit_for_bit(
     dataset: Path, tmp_path: Path
 ) -> None:
     sections: dict[str, dict[str, Any]] = {
-        "model": {"param_dtype": "bfloat16", "num_layers": 2},
-        "train": {"steps": 2, "eval_every": 2, "loop": "scan"},
+        "model": {"param_dtype": "bfloat16"},
+        "train": {"steps": 2, "eval_every": 2},
         "checkpoint": {"every": 1},
     }
-    tree = tiny_tree(tmp_path / "a", dataset, **sections, optimizer={"sharded": True})
+    two = {"stages": 1, "replicas": 2}
+    tree = small_tree(tmp_path / "a", dataset, **sections, plan=two, optimizer={"sharded": True})
     run_tree(tree)
     master, params = masters(tmp_path / "a")
     for name, value in master.items():
@@ -65,7 +66,7 @@ def test_shards_have_the_masters_of_one_rank_and_resume_bit_for_bit(
     for name, value in master.items():
         np.testing.assert_array_equal(again[name], value)
 
-    alone = tiny_tree(tmp_path / "b", dataset, **sections, plan={"stages": 1, "replicas": 1})
+    alone = small_tree(tmp_path / "b", dataset, **sections, plan={"stages": 1, "replicas": 1})
     run_tree(alone)
     for name, value in masters(tmp_path / "b")[0].items():
         # Sums of gradients of 16 bits, in another order: a step of AdamW is at most its rate.
@@ -78,12 +79,12 @@ def test_shards_have_the_masters_of_one_rank_and_resume_bit_for_bit(
 
 @pytest.mark.slow
 def test_layers_that_are_frozen_keep_their_masters(dataset: Path, tmp_path: Path) -> None:
-    tree = tiny_tree(
+    tree = small_tree(
         tmp_path,
         dataset,
-        model={"param_dtype": "bfloat16", "num_layers": 2},
+        model={"param_dtype": "bfloat16"},
         plan={"stages": 1, "replicas": 1},
-        train={"steps": 2, "eval_every": 2, "loop": "scan", "frozen": ["blocks.[0-0].*"]},
+        train={"steps": 2, "eval_every": 2, "frozen": ["blocks.[0-0].*"]},
         optimizer={"learning_rate": 0.1},
     )
     run_tree(tree)

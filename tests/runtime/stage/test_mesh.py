@@ -1,6 +1,5 @@
 """A stage over several devices computes what one device does; tried on four forced ones."""
 
-import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,16 @@ from jaxpipe.models import layer_residual_bytes_of_part, parameters_of_part
 from jaxpipe.runtime.rank_mesh import MeshConfig
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE, layout_over
 from tests.helpers import mpi_command, mpi_environment
-from tests.oracles.one_device import MICROBATCH, TOLERANCE, tiny_gpt
+from tests.oracles.one_device import (
+    MICROBATCH,
+    TOLERANCE,
+    loss_and_gradients,
+    tiny_gpt,
+    worst_error,
+)
 from tests.programs.meshed import MESH, SHAPES
-from tests.programs.mpi_mesh import CASES
+from tests.programs.mpi_gradients import read_result
+from tests.programs.mpi_mesh import CASES, file_of, tokens
 from tests.programs.report import devices, report_of
 
 ROUNDING = 1e-5
@@ -31,10 +37,13 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_gradients_equal_those_of_one_device_over_mpi(tmp_path: Path) -> None:
     command = mpi_command(2, "-m", "tests.programs.mpi_mesh", str(tmp_path))
     subprocess.run(command, env=mpi_environment() | devices(4), check=True, timeout=240)
-    for rank in range(2):
-        errors = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert len(errors) == len(CASES)
-        assert max(errors) <= TOLERANCE, errors
+    for number, case in enumerate(CASES):
+        seen = set[str]()
+        for rank in range(2):
+            gradients, totals = read_result(file_of(tmp_path, rank, number))
+            assert worst_error(gradients, totals, tokens(), tied=True) <= TOLERANCE, case
+            seen |= set(gradients)
+        assert seen == set(loss_and_gradients(tokens(), tied=True)[1]), case
 
 
 @pytest.mark.slow
