@@ -124,7 +124,6 @@ def configure(engine: "Tokenizer", config: TokenizerConfig, *, byte_level: bool)
     contents |= {token.content for token in new}
     more = (*config.named.values(), *config.extra)
     engine.add_tokens([*new, *(token for token in more if token.content not in contents)])
-    engine.add_special_tokens(list(more))
     engine.encode_special_tokens = config.fields.get("split_special_tokens") is True
 
 

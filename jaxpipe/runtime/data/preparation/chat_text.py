@@ -8,8 +8,8 @@
                          ├──── rendered, with the message ─────────────────────────────┤
                                                                           └── counts ──┘
 
-Where a template changes earlier turns, as those that drop their reasoning do, the end of a turn is
-where the rest of the conversation begins, which is rendered with another text in the turn.
+Where a template changes earlier turns, as those that drop their reasoning do, what ends a turn is
+found by rendering it with other texts.
 """
 
 import re
@@ -172,13 +172,19 @@ def _turn(
     with_turn = shown(*before, messages[number])
     if text.startswith(with_turn):
         return len(begin), len(with_turn)
-    cut, full = shown(*before, other), shown(*before, other, *after)
-    if not full.startswith(cut) or not text.endswith(full[len(cut) :]):
+    # Behind the content there is what ends a turn, then the rest of the conversation.
+    rest = _common_suffix([shown(*before, turn, *after) for turn in (other, another)])
+    end = _common_suffix([shown(*before, turn) for turn in (other, another)])
+    if not text.endswith(rest) or not rest.startswith(end):
         raise DataError(
             f"`chat_template` must show where message {number + 1} ends, which the messages after "
             "it change; put {% generation %} around what the assistant says"
         )
-    return len(begin), len(text) - len(full) + len(cut)
+    return len(begin), len(text) - len(rest) + len(end)
+
+
+def _common_suffix(texts: Sequence[str]) -> str:
+    return _common_prefix([text[::-1] for text in texts])[::-1]
 
 
 def _common_prefix(texts: Sequence[str]) -> str:

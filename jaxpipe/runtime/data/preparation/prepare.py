@@ -134,5 +134,5 @@ def _options(fields: Fields) -> dict[str, str]:
 
 def _warn_of_ignored(fields: Fields) -> None:
     if fields.form.ignored:
-        names = ", ".join(f"`{name}` ({n})" for name, n in fields.form.ignored.most_common())
+        names = ", ".join(f"`{name}` ({n})" for name, n in sorted(fields.form.ignored.items()))
         _log.warning("the chat template reads no %s: these fields of messages are lost", names)
