@@ -8,10 +8,11 @@ ACL 2016, section 3.2; over bytes: Radford et al., Language Models are Unsupervi
 Learners, 2019, section 2.2.
 """
 
+import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -70,17 +71,25 @@ class BytePairs:
         configure(self._engine, self._config, byte_level='"ByteLevel"' in text)
         self._files = MappingProxyType(dict(definition))
 
-    @cached_property
+    @property
     def vocabulary(self) -> int:
         """The largest token and one: a vocabulary may have holes."""
-        return max(self._engine.get_vocab(with_added_tokens=True).values()) + 1
+        return self._vocabulary
 
-    @cached_property
+    @property
     def frame(self) -> Frame:
         """What the post-processor puts around a text, and the end of text.
 
         A blank line separates documents where the tokenizer has no end of text.
         """
+        return self._frame
+
+    @cached_property
+    def _vocabulary(self) -> int:
+        return max(self._engine.get_vocab(with_added_tokens=True).values()) + 1
+
+    @cached_property
+    def _frame(self) -> Frame:
         begin, closing = _around(self._engine)
         ends = self._ends(closing)
         if not ends:
@@ -102,8 +111,6 @@ class BytePairs:
     @cached_property
     def canonical(self) -> str:
         """The definition with which the files are read, without what changes no token of a text."""
-        import json
-
         definition = json.loads(self._engine.to_str())
         parts = ("normalizer", "pre_tokenizer", "model", "added_tokens")
         return json.dumps([definition[part] for part in parts], sort_keys=True)
@@ -170,14 +177,14 @@ class BytePairs:
 
 def _around(engine: "Engine") -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the tokens that a post-processor puts before and after a text."""
-    inside = [
-        text
-        for text in ("a", "0", ".", *sorted(engine.get_vocab(with_added_tokens=False))[:100])
-        if engine.encode(text, add_special_tokens=False).ids
-    ]
-    if not inside:
+    vocabulary = (name for _ in range(1) for name in sorted(engine.get_vocab())[:100])
+    probes = chain(("a", "0", "."), vocabulary)  # few need the vocabulary, which takes a while
+    marked = next(
+        (engine.encode(text) for text in probes if engine.encode(text, add_special_tokens=False)),
+        None,
+    )
+    if marked is None:
         return (), ()
-    marked = engine.encode(inside[0])
     mask = marked.special_tokens_mask
     first = mask.index(0) if 0 in mask else 0
     last = len(mask) - mask[::-1].index(0) if 0 in mask else len(mask)

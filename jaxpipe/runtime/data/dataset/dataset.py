@@ -124,8 +124,10 @@ def dataset_folder(text: str) -> Folder:
     return folder_named(text, setting="data.folder")
 
 
-def open_dataset(folder: Folder, *, verify: bool = True) -> Dataset:
-    """Open the dataset that `prepare` wrote.
+def open_dataset(
+    folder: Folder, *, verify: bool = True, tokenizer: Tokenizer | None = None
+) -> Dataset:
+    """Open the dataset that `prepare` wrote; with its `tokenizer`, if that is loaded already.
 
     Verifying reads all files on disk once; one rank per host is enough. Without it, a truncated
     file or a wrong dtype is still detected, a flipped token is not. What is in object storage is
@@ -143,7 +145,7 @@ def open_dataset(folder: Folder, *, verify: bool = True) -> Dataset:
         labels=_open_labels(folder, record.labels, verify=verify),
         documents=_open_splits(folder, _DOCUMENTS, record.documents, verify=verify),
         counted=_open_splits(folder, "counted", record.counted, verify=verify),
-        tokenizer=_open_tokenizer(folder, record, verify=verify),
+        tokenizer=tokenizer or _open_tokenizer(folder, record, verify=verify),
         source=record.source,
     )
     if dataset.vocabulary != record.vocabulary:

@@ -41,11 +41,11 @@ class SpeltTokens:
         self.pattern = re.compile("|".join(map(re.escape, longest)) or "(?!)")
         definition = _renamed(json.loads(engine.to_str()), self._names)
         self._engine = Tokenizer.from_str(json.dumps(definition))
-        self._real = {
-            number: engine.token_to_id(name)
-            for name, other in self._names.items()
-            if (number := self._engine.token_to_id(other)) is not None
-        }
+        self._real: dict[int, int] = {}
+        for name, other in self._names.items():
+            number, real = self._engine.token_to_id(other), engine.token_to_id(name)
+            if number is not None and real is not None:
+                self._real[number] = real
 
     @property
     def engine(self) -> "Tokenizer":

@@ -94,7 +94,7 @@ def prepare_labelled(samples: Labelled, folder: Path, *, eval_fraction: float = 
         ),
     )
     write_record(folder, record)  # last: only now is the folder a dataset
-    return open_dataset(folder)
+    return open_dataset(folder, tokenizer=tokenizer if tokenizer.files else None)
 
 
 def smallest_unsigned(values: Integer[np.ndarray, "..."], *, below: int) -> UInt[np.ndarray, "..."]:

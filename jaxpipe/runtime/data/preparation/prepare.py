@@ -59,7 +59,7 @@ def prepare(
         )
     _warn_of_ignored(source.fields)
     write_record(folder, record)  # last: only now is the folder a dataset
-    return open_dataset(folder)
+    return open_dataset(folder, tokenizer=tokenizer if tokenizer.files else None)
 
 
 def _held_out(stream: TokenStream, *, eval_fraction: float) -> HeldOutSplit:
