@@ -49,7 +49,7 @@ def prepare(  # noqa: PLR0913  each is an option of the command line
     prompt_field: str | None = None,
     completion_field: str | None = None,
     messages_field: str | None = None,
-    layout: data.Layout | None = None,
+    layout: data.RecordLayout | None = None,
     special_tokens: data.SpecialTokens = data.SpecialTokens.OWN,
     tokenizer: Path | None = None,
     vocabulary: int | None = None,

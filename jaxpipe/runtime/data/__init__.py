@@ -30,7 +30,7 @@ from jaxpipe.runtime.data.order.batches import sample
 from jaxpipe.runtime.data.order.mixture import Mixture, mixture_of
 from jaxpipe.runtime.data.order.samples import Samples
 from jaxpipe.runtime.data.preparation.chat_text import ChatForm, SpecialTokens, chat_form
-from jaxpipe.runtime.data.preparation.conversation import Conversation, Layout
+from jaxpipe.runtime.data.preparation.conversation import Conversation, RecordLayout
 from jaxpipe.runtime.data.preparation.document import Document, Fields
 from jaxpipe.runtime.data.preparation.labelled import (
     Labelled,
@@ -54,9 +54,9 @@ __all__ = [
     "InputShape",
     "Labelled",
     "Labels",
-    "Layout",
     "Mixture",
     "Piece",
+    "RecordLayout",
     "Samples",
     "Source",
     "SpecialTokens",

@@ -37,7 +37,7 @@ _CALL: Final = "function_call"
 _WEIGHTS: Final = ("weight", "train")
 
 
-class Layout(StrEnum):
+class RecordLayout(StrEnum):
     """How a record holds a conversation."""
 
     MESSAGES = "messages"
@@ -52,21 +52,21 @@ class Layout(StrEnum):
     """`prompt`, `chosen` and `rejected`, of which the chosen side is learned."""
 
 
-LAYOUT_FIELDS: Final[Mapping[Layout, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    Layout.MESSAGES: (("messages",), ("tools",)),
-    Layout.SHAREGPT: (("conversations",), ("system", "tools")),
-    Layout.ALPACA: (("instruction", "output"), ("input", "system")),
-    Layout.PREFERENCE: (("chosen", "rejected"), ("prompt", "tools")),
-    Layout.PROMPT_COMPLETION: (("prompt", "completion"), ("tools",)),
+LAYOUT_FIELDS: Final[Mapping[RecordLayout, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    RecordLayout.MESSAGES: (("messages",), ("tools",)),
+    RecordLayout.SHAREGPT: (("conversations",), ("system", "tools")),
+    RecordLayout.ALPACA: (("instruction", "output"), ("input", "system")),
+    RecordLayout.PREFERENCE: (("chosen", "rejected"), ("prompt", "tools")),
+    RecordLayout.PROMPT_COMPLETION: (("prompt", "completion"), ("tools",)),
 }
 """The fields that a record of a layout has, and those that it may have."""
 
 
-def layout_of(names: Sequence[str]) -> Layout | None:
+def layout_of(names: Sequence[str]) -> RecordLayout | None:
     """Return the first layout whose fields are among those of a record.
 
     >>> layout_of(["prompt", "chosen", "rejected"])
-    <Layout.PREFERENCE: 'preference'>
+    <RecordLayout.PREFERENCE: 'preference'>
     """
     fits = (layout for layout, (needs, _) in LAYOUT_FIELDS.items() if set(needs) <= set(names))
     return next(fits, None)
@@ -90,7 +90,11 @@ class Prompted:
 
 
 def read_conversation(
-    record: Mapping[str, Any], layout: Layout, *, where: str, names: Sequence[str] | None = None
+    record: Mapping[str, Any],
+    layout: RecordLayout,
+    *,
+    where: str,
+    names: Sequence[str] | None = None,
 ) -> Conversation | Prompted:
     """Return the conversation of a record; `names` are those that its needed fields have there.
 
@@ -271,10 +275,12 @@ def _wrong(name: str, value: Any, rule: str, *, where: str) -> DataError:
     return DataError(f"`{name}` must be {rule}: in {where} it is {value!r:.60}; correct it")
 
 
-_READERS: Final[Mapping[Layout, Callable[[Mapping[str, Any], str], Conversation | Prompted]]] = {
-    Layout.MESSAGES: _of_messages,
-    Layout.SHAREGPT: _of_sharegpt,
-    Layout.ALPACA: _of_alpaca,
-    Layout.PROMPT_COMPLETION: _of_prompt,
-    Layout.PREFERENCE: _of_preference,
+_READERS: Final[
+    Mapping[RecordLayout, Callable[[Mapping[str, Any], str], Conversation | Prompted]]
+] = {
+    RecordLayout.MESSAGES: _of_messages,
+    RecordLayout.SHAREGPT: _of_sharegpt,
+    RecordLayout.ALPACA: _of_alpaca,
+    RecordLayout.PROMPT_COMPLETION: _of_prompt,
+    RecordLayout.PREFERENCE: _of_preference,
 }

@@ -18,8 +18,8 @@ from jaxpipe.runtime.data.dataset.tokenizer import Piece
 from jaxpipe.runtime.data.preparation.chat_text import ChatForm, SpecialTokens, ends_itself
 from jaxpipe.runtime.data.preparation.conversation import (
     LAYOUT_FIELDS,
-    Layout,
     Prompted,
+    RecordLayout,
     read_conversation,
 )
 
@@ -57,7 +57,7 @@ class Fields:
     prompt: str | None = None
     completion: str | None = None
     messages: str | None = None
-    layout: Layout | None = None
+    layout: RecordLayout | None = None
     form: ChatForm = field(default_factory=ChatForm)
     special: SpecialTokens = SpecialTokens.OWN
 
@@ -74,13 +74,13 @@ class Fields:
             )
 
     @property
-    def chat(self) -> Layout | None:
+    def chat(self) -> RecordLayout | None:
         """The layout of conversations; None of records with texts."""
         if self.layout is not None:
             return self.layout
         if self.messages is not None:
-            return Layout.MESSAGES
-        return None if self.prompt is None else Layout.PROMPT_COMPLETION
+            return RecordLayout.MESSAGES
+        return None if self.prompt is None else RecordLayout.PROMPT_COMPLETION
 
     @property
     def masked(self) -> bool:

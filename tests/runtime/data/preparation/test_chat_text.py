@@ -15,7 +15,7 @@ from jaxpipe.runtime.data import (
     BytePairs,
     Bytes,
     Fields,
-    Layout,
+    RecordLayout,
     Source,
     SpecialTokens,
     chat_form,
@@ -79,7 +79,9 @@ def form_of(tokenizer: BytePairs, template: str) -> BytePairs:
 def counted(tokenizer: BytePairs, record: dict[str, Any], **fields: Any) -> list[str]:
     """Return the parts of a conversation that count."""
     form = chat_form(tokenizer, fields.pop("special", SpecialTokens.OWN))
-    document = Fields(form=form, **{"layout": Layout.MESSAGES, **fields}).document(record, where="")
+    document = Fields(form=form, **{"layout": RecordLayout.MESSAGES, **fields}).document(
+        record, where=""
+    )
     return [piece.text for piece in document if piece.counts]
 
 
@@ -91,7 +93,7 @@ def test_tokens_and_masks_are_those_of_the_owner(
     ours, theirs = load_byte_pairs(marked), transformers.AutoTokenizer.from_pretrained(marked)
     form = chat_form(ours, SpecialTokens.ALL)
     record = {"messages": messages, "tools": [{"type": "function", "function": {"name": "f"}}]}
-    document = Fields(form=form, layout=Layout.MESSAGES).document(record, where="")
+    document = Fields(form=form, layout=RecordLayout.MESSAGES).document(record, where="")
     encoded = ours.encode_pieces(list(document))
     expected = theirs.apply_chat_template(
         messages, tools=record["tools"], return_assistant_tokens_mask=True, return_dict=True
@@ -192,7 +194,7 @@ def test_layouts_are_recognised(record: dict[str, Any], plain: BytePairs, tmp_pa
 def test_a_call_of_a_function_is_no_text(marked: Path) -> None:
     call = {"from": "function_call", "value": '{"name": "f", "arguments": {"a": 1}}'}
     record = {"conversations": [SHARED[0], call, {"from": "observation", "value": "2"}]}
-    (said,) = counted(load_byte_pairs(marked), record, layout=Layout.SHAREGPT)
+    (said,) = counted(load_byte_pairs(marked), record, layout=RecordLayout.SHAREGPT)
     assert said == '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call><|im_end|>'
 
 
