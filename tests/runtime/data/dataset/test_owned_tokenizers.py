@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jaxpipe.runtime.data import BytePairs, Piece, Source, load_byte_pairs
 from jaxpipe.runtime.data.dataset.long_text import Window, encode_windows
-from tests.runtime.data.dataset.owned_tokenizers import KINDS, chatml, write_older, write_owned
+from tests.runtime.data.dataset.owned_tokenizers import KINDS, write_older, write_owned
 
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 transformers = pytest.importorskip("transformers")
@@ -95,11 +95,9 @@ def test_the_end_and_the_size_are_those_of_the_owner(pair: Pair) -> None:
 
 
 def test_a_text_without_line_ends_is_read_in_parts(tmp_path: Path) -> None:
-    text = "2 + 2 = 4. The fox, the dog. " * 50_000
+    text = "2 + 2 = 4. The fox, the dog. " * 90_000
     (tmp_path / "a.txt").write_text(text)
     documents = Source(path=tmp_path / "a.txt").documents()
     pieces = list(next(documents))
     assert max(len(piece.text) for piece in pieces) < len(text)
-    tokenizer = load_byte_pairs(write_owned(tmp_path, chatml))
-    tokens = [token for part in tokenizer.encode_long(pieces) for token in part.tolist()]
-    assert tokens == tokenizer.encode(text).tolist()
+    assert "".join(piece.text for piece in pieces) == text
