@@ -1,5 +1,6 @@
 """Tokens are those of the owner's library: of texts, of pieces, and of texts of any length."""
 
+import json
 import os
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -9,9 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.runtime.data import BytePairs, Piece, Source, load_byte_pairs
+from jaxpipe.errors import DataError
+from jaxpipe.runtime.data import BytePairs, Piece, Source, load_byte_pairs, same_tokens
 from jaxpipe.runtime.data.dataset.long_text import Window, encode_windows
-from tests.runtime.data.dataset.owned_tokenizers import KINDS, write_older, write_owned
+from tests.runtime.data.dataset.owned_tokenizers import (
+    KINDS,
+    llama2,
+    word_level,
+    write_older,
+    write_owned,
+)
 
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 transformers = pytest.importorskip("transformers")
@@ -101,3 +109,43 @@ def test_a_text_without_line_ends_is_read_in_parts(tmp_path: Path) -> None:
     pieces = list(next(documents))
     assert max(len(piece.text) for piece in pieces) < len(text)
     assert "".join(piece.text for piece in pieces) == text
+
+
+@pytest.mark.parametrize("ends", [3, [3, 9]])
+def test_ends_of_a_model_without_those_of_generation_are_ends(tmp_path: Path, ends: Any) -> None:
+    path = write_owned(tmp_path, word_level)  # it names no end
+    (path / "config.json").write_text(json.dumps({"eos_token_id": ends}))
+    tokenizer = load_byte_pairs(path)
+    # Token 3 is in a hole of the vocabulary: no text ends with what is no token.
+    assert tokenizer.frame.ends == ((9,) if ends == [3, 9] else ())
+    assert json.loads(tokenizer.files["generation_config.json"]) == {"eos_token_id": ends}
+    (path / "generation_config.json").write_text('{"eos_token_id": 4}')
+    assert load_byte_pairs(path).frame.ends == (4,)
+
+
+def test_a_model_that_takes_the_file_as_it_is_keeps_its_prefixes(tmp_path: Path) -> None:
+    path = write_owned(tmp_path, llama2)
+    as_class = load_byte_pairs(path)
+    (path / "config.json").write_text('{"model_type": "mistral"}')
+    as_file = load_byte_pairs(path)
+    theirs = transformers.AutoTokenizer.from_pretrained(path)
+    for text in ("  two", " a", "the </s> fox"):
+        assert [1, *as_file.encode(text).tolist()] == theirs(text).input_ids
+    assert as_class.encode("  two").tolist() != as_file.encode("  two").tolist()
+    assert not same_tokens(as_class, as_file)
+    assert same_tokens(as_file, BytePairs(as_file.files))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("tokenizer_config.json", "[]", "`tokenizer_config.json` must be an object of JSON"),
+        ("tokenizer_config.json", '{"eos_token": {}}', "`eos_token` of .* must be a token"),
+        ("added_tokens.json", '{"<a>": "x"}', "`added_tokens.json` must give tokens by number"),
+    ],
+)
+def test_a_wrong_file_is_named(tmp_path: Path, name: str, content: str, words: str) -> None:
+    path = write_owned(tmp_path, word_level)
+    (path / name).write_text(content)
+    with pytest.raises(DataError, match=words):
+        load_byte_pairs(path)
