@@ -11,7 +11,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from jaxpipe.errors import DataError
 from jaxpipe.runtime.data.dataset.tokenizer import Piece
@@ -22,6 +22,11 @@ from jaxpipe.runtime.data.preparation.conversation import (
     RecordLayout,
     read_conversation,
 )
+
+_LAYOUTS_OF: Final = {
+    "prompt_field": (RecordLayout.PROMPT_COMPLETION,),
+    "messages_field": (RecordLayout.MESSAGES, RecordLayout.SHAREGPT),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +55,8 @@ class Fields:
     where the names of special tokens are their ids.
 
     Raises:
-        DataError: there is a prompt without a completion, or messages next to them.
+        DataError: there is a prompt without a completion, or messages next to them, or they are of
+            another layout.
     """
 
     text: str = "text"
@@ -72,6 +78,13 @@ class Fields:
                 "a record has a prompt and a completion, or messages: `prompt_field` is "
                 f"{self.prompt!r}, `messages_field` {self.messages!r}; give either"
             )
+        given = {"prompt_field": self.prompt, "messages_field": self.messages}
+        for name, layouts in _LAYOUTS_OF.items():
+            if given[name] is not None and self.layout not in (None, *layouts):
+                raise DataError(
+                    f"`{name}` ({given[name]}) is for records of the layout {layouts[0]}, not "
+                    f"{self.layout}; leave one of them out"
+                )
 
     @property
     def chat(self) -> RecordLayout | None:

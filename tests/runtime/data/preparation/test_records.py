@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxpipe.errors import DataError
-from jaxpipe.runtime.data import Fields, Source, mixture_of, open_dataset, prepare
+from jaxpipe.runtime.data import Fields, RecordLayout, Source, mixture_of, open_dataset, prepare
 from jaxpipe.runtime.data.order.samples import IGNORED
 from jaxpipe.runtime.data.preparation import arrow_rows as arrow_rows_module
 from jaxpipe.runtime.data.preparation.document import Piece
@@ -130,6 +130,10 @@ def test_fields_that_exclude_each_other() -> None:
         Fields(prompt="p")
     with pytest.raises(DataError, match=r"give either"):
         Fields(prompt="p", completion="c", messages="m")
+    with pytest.raises(
+        DataError, match=r"`messages_field` \(m\) is for .* layout messages, not alp"
+    ):
+        Fields(messages="m", layout=RecordLayout.ALPACA)
 
 
 @pytest.mark.parametrize("write", [write_parquet, write_saved])
