@@ -49,6 +49,8 @@ def prepare(  # noqa: PLR0913  each is an option of the command line
     prompt_field: str | None = None,
     completion_field: str | None = None,
     messages_field: str | None = None,
+    layout: data.RecordLayout | None = None,
+    special_tokens: data.SpecialTokens = data.SpecialTokens.OWN,
     tokenizer: Path | None = None,
     vocabulary: int | None = None,
     sequence: int = 128,
@@ -71,7 +73,11 @@ def prepare(  # noqa: PLR0913  each is an option of the command line
         prompt_field: the field with a prompt, whose tokens do not count in the loss.
         completion_field: the field with the completion of the prompt.
         messages_field: the field with messages, of which those of the assistant count alone.
-        tokenizer: a tokenizer.json to use.
+        layout: how a record holds a conversation: messages, sharegpt, alpaca, prompt-completion or
+            preference; by default recognised by the fields of the first record.
+        special_tokens: where the names of special tokens in a text are their ids: own (in texts,
+            prompts and completions, not in messages), all, or none.
+        tokenizer: the folder of a tokenizer, or its tokenizer.json, to use with what is beside it.
         vocabulary: train a byte-pair tokenizer of this size on the source.
         sequence: the length of a labelled text, in tokens; longer ones are cut.
         size: the height and width of pictures, in pixels.
@@ -93,8 +99,10 @@ def prepare(  # noqa: PLR0913  each is an option of the command line
                 prompt=prompt_field,
                 completion=completion_field,
                 messages=messages_field,
+                layout=layout,
+                special=special_tokens,
             )
-            text = data.Source(path=source, fields=fields)
+            text = data.Source(path=source, fields=fields).recognised()
             dataset = _prepare_text(
                 text, out, _byte_pairs(tokenizer, vocabulary, text.pieces), eval_fraction
             )

@@ -20,12 +20,14 @@ def generate(  # noqa: PLR0913 - each is an option
     top_k: int | None = None,
     top_p: float | None = None,
     stop: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TEXT")] = (),
+    chat: bool = False,
+    system: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None,
     seed: int = 0,
 ) -> int:
     """Continue a text with the newest checkpoint of a run.
 
     One text is shown as it is drawn. Several are drawn as one batch, and shown at the end; text n,
-    counted from 0, is that of `--seed` + n.
+    counted from 0, is that of `--seed` + n. A text ends where the model writes its end of text.
 
     Args:
         run: the folder of a run.
@@ -35,12 +37,16 @@ def generate(  # noqa: PLR0913 - each is an option
         top_k: sample from the k most likely tokens only.
         top_p: sample from the fewest tokens that together have this probability.
         stop: end before this text; may be repeated.
+        chat: each prompt is a message of the user, in the chat template of the tokenizer.
+        system: a message of the system before that of the user, with `--chat`.
         seed: seed of the sampling.
     """
     if tokens < 0:
         raise ConfigError(f"`--tokens` must not be negative, not {tokens}; give 0 or more")
     if not prompt:
         raise ConfigError("`--prompt` is missing; give one or more texts to continue")
+    if system is not None and not chat:
+        raise ConfigError("`--system` needs `--chat`; give both, or neither")
     from jaxpipe.runtime.process.jax_backend import check_platforms  # it loads clusters
 
     check_platforms(os.environ)
@@ -48,7 +54,7 @@ def generate(  # noqa: PLR0913 - each is an option
 
     # They import jax, which then uses the cache.
     from jaxpipe.config import place_in
-    from jaxpipe.inference.sample_texts import sample_texts
+    from jaxpipe.inference.sample_texts import Chat, sample_texts
     from jaxpipe.runtime.checkpoint import latest
 
     streams = len(prompt) == 1
@@ -59,7 +65,7 @@ def generate(  # noqa: PLR0913 - each is an option
         if not streams:
             return
         # The prompt comes with the first token: before it, the checkpoint may be refused.
-        shown = text if begun else prompt[0] + text
+        shown = text if begun or chat else prompt[0] + text
         begun = True
         console.print(shown, markup=False, end="")
 
@@ -72,6 +78,7 @@ def generate(  # noqa: PLR0913 - each is an option
         top_p=top_p,
         seed=seed,
         stops=stop,
+        chat=Chat(system=system) if chat else None,
         show=show,
     )
     if streams:

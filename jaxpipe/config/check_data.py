@@ -5,15 +5,20 @@ from pathlib import Path
 
 from jaxpipe.config.read import Config
 from jaxpipe.errors import ConfigError
+from jaxpipe.runtime.checkpoint import committed
 from jaxpipe.runtime.data import (
     Dataset,
     InputShape,
     Labels,
     dataset_folder,
+    load_byte_pairs,
     mixture_of,
     open_dataset,
+    same_tokens,
 )
 from jaxpipe.runtime.data.dataset.record import RECORD
+from jaxpipe.runtime.data.dataset.tokenizer_config import TOKENIZER
+from jaxpipe.runtime.data.dataset.tokenizer_files import read_tokenizer_files
 
 
 def check_data(config: Config, datasets: Sequence[Dataset]) -> None:
@@ -27,6 +32,7 @@ def check_data(config: Config, datasets: Sequence[Dataset]) -> None:
     _check_counted(config, datasets)
     for folder, dataset in zip(config.data.folders, datasets, strict=True):
         _check_dataset(config, dataset, folder=folder)
+    _check_tokenizer(config, datasets[0])
     sequence = config.train.sequence or config.model.sequence
     mixture = mixture_of(datasets, config.data.weights, sequence=sequence, pack=config.data.pack)
     batches = mixture.num_eval_batches(batch=config.train.batch)
@@ -57,6 +63,25 @@ def _check_counted(config: Config, datasets: Sequence[Dataset]) -> None:
         raise ConfigError(
             f"`model.experts` ({experts}) needs data in which all tokens count, since the balance "
             "of experts is a mean over them; set it to 0, or prepare the data without prompts"
+        )
+
+
+def _check_tokenizer(config: Config, dataset: Dataset) -> None:
+    """Check that a run that has begun, or was imported, has the tokenizer of its dataset.
+
+    Its folder may be on another host, where the same is checked.
+    """
+    folder = Path(config.run.folder)
+    path = folder / TOKENIZER
+    if dataset.labels is not None or not path.is_file() or not committed(folder):
+        return
+    if read_tokenizer_files(path)[TOKENIZER] == dataset.tokenizer.files.get(TOKENIZER):
+        return  # without loading it once more
+    if not same_tokens(load_byte_pairs(path), dataset.tokenizer):
+        raise ConfigError(
+            f"`data.folder` ({config.data.folders[0]}) must have the tokenizer of the model, "
+            f"{path}; prepare it with `jaxpipe data prepare --tokenizer {folder}`, or name the "
+            "folder of another run"
         )
 
 

@@ -24,6 +24,7 @@ from jaxpipe.runtime.data import (
     open_dataset,
 )
 from jaxpipe.runtime.data.dataset.record import RECORD
+from jaxpipe.runtime.data.dataset.tokenizer_files import write_tokenizer_files
 from jaxpipe.runtime.run_config import ComputeKind
 from jaxpipe.runtime.storage.object_folder import ObjectFolder
 from jaxpipe.topo import Cluster
@@ -61,10 +62,10 @@ def keep_inputs(config: Config, cluster: Cluster, folder: Path) -> None:
 
 
 def keep_tokenizer(tokenizer: Tokenizer, folder: Path) -> Path:
-    """Write a tokenizer into a folder, in the format of the library tokenizers."""
-    path = folder / TOKENIZER_FILE
-    path.write_text(tokenizer.definition or byte_level_definition(), encoding="utf-8")
-    return path
+    """Write the files of a tokenizer into a folder; those of bytes as the library tokenizers."""
+    files = tokenizer.files or {TOKENIZER_FILE: byte_level_definition().encode()}
+    write_tokenizer_files(files, folder)
+    return folder / TOKENIZER_FILE
 
 
 def config_in(folder: Path, tree: dict[str, Any]) -> Config:

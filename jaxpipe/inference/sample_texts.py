@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 
 import jax
 import numpy as np
+from jaxtyping import Int64
 
 from jaxpipe.config import Config, model_from, saved_config
 from jaxpipe.errors import ConfigError
 from jaxpipe.inference import tokens as drawing
 from jaxpipe.inference.sampling import Sampling
 from jaxpipe.runtime.checkpoint import open_checkpoint
-from jaxpipe.runtime.data import Tokenizer
+from jaxpipe.runtime.data import Conversation, SpecialTokens, Tokenizer, chat_form
 from jaxpipe.runtime.storage.object_folder import Folder
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,13 @@ logger = logging.getLogger(__name__)
 
 def _nothing(_: str) -> None:
     """Show nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chat:
+    """That prompts are messages of a user, and what the system says before."""
+
+    system: str | None = None
 
 
 def sample_text(
@@ -53,12 +61,15 @@ def sample_texts(  # noqa: PLR0913 - the options of `jaxpipe generate`
     top_p: float | None = None,
     seed: int = 0,
     stops: Sequence[str] = (),
+    chat: Chat | None = None,
     show: Callable[[str], object] = _nothing,
 ) -> list[str]:
     """Return each prompt with its continuation, up to the first of the strings `stops`.
 
-    Text number n is drawn with the seed `seed` + n. `show` is called with the text that each token
-    adds to the first prompt. Products have the precision of the run, `run.matmul_precision`.
+    A continuation ends before the tokenizer's end of text. With `chat`, a prompt is a message, and
+    the answer is returned alone. Text number n is drawn with the seed `seed` + n. `show` is called
+    with the text that each token adds to the first prompt. Products have the precision of the run,
+    `run.matmul_precision`.
 
     Raises:
         ConfigError: a prompt or a stop string is empty, or how tokens are drawn is none.
@@ -72,12 +83,12 @@ def sample_texts(  # noqa: PLR0913 - the options of `jaxpipe generate`
         raise ConfigError("`--stop` must hold at least one character; it is empty")
     checkpoint = open_checkpoint(folder)
     model, params, tokenizer = model_from(checkpoint)
-    encoded = [np.asarray(tokenizer.encode(prompt), np.int64) for prompt in prompts]
+    encoded = [prompt_tokens(tokenizer, prompt, chat=chat) for prompt in prompts]
     if not all(map(len, encoded)):
         raise ConfigError("`--prompt` must hold at least one token; it is empty")
     config = saved_config(checkpoint)
     _warn_of_untrained(config, longest=max(map(len, encoded)) + tokens)
-    texts = [Continuation(tokenizer, stops) for _ in prompts]
+    texts = [Continuation(tokenizer, stops, context=tuple(tokens)) for tokens in encoded]
     precision = config.run.matmul_precision
     with jax.default_matmul_precision(precision.jax_name):  # all of it: tokens come one by one
         steps = drawing.generated(model, params, encoded, num_tokens=tokens, sampling=sampling)
@@ -89,7 +100,36 @@ def sample_texts(  # noqa: PLR0913 - the options of `jaxpipe generate`
     show(texts[0].rest())
     for text in texts:
         text.rest()
-    return [prompt + text.shown for prompt, text in zip(prompts, texts, strict=True)]
+    given = ["" for _ in prompts] if chat is not None else prompts
+    return [prompt + text.shown for prompt, text in zip(given, texts, strict=True)]
+
+
+def prompt_tokens(
+    tokenizer: Tokenizer, prompt: str, *, chat: Chat | None = None
+) -> Int64[np.ndarray, " tokens"]:
+    """Return the tokens of a prompt, with those that its tokenizer puts around a text.
+
+    With `chat`, it is a message of the user, and a role that it spells is no role.
+
+    Raises:
+        ConfigError: the prompt is empty, or the tokenizer has no chat template.
+    """
+    if not prompt:
+        raise ConfigError("`--prompt` must hold at least one character; it is empty")
+    if chat is None:
+        frame = tokenizer.frame
+        return np.array([*frame.begin, *tokenizer.encode(prompt), *frame.closing], np.int64)
+    if getattr(tokenizer, "template", None) is None:
+        raise ConfigError(
+            "`--chat` needs a tokenizer with a chat template, and that of the run has none; leave "
+            "it out"
+        )
+    turns = [("system", chat.system), ("user", prompt)]
+    messages = tuple({"role": role, "content": text} for role, text in turns if text is not None)
+    form = chat_form(tokenizer, SpecialTokens.OWN)
+    conversation = Conversation(messages=messages, learned=(False,) * len(messages))
+    pieces = form.rendered(conversation, prompts=True)
+    return tokenizer.encode_pieces(pieces).tokens.astype(np.int64)
 
 
 def _warn_of_untrained(config: Config, *, longest: int) -> None:
@@ -104,6 +144,7 @@ def _warn_of_untrained(config: Config, *, longest: int) -> None:
         )
 
 
+_CONTEXT = 4
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """What a tokenizer makes of the first bytes of a character."""
 
@@ -111,6 +152,9 @@ _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 @dataclass(slots=True)
 class Continuation:
     """A text that grows by tokens, and ends before the first of the `stops` in it.
+
+    An end of text ends it as well. The text of a token depends on the tokens before it, the last
+    of which are the `context`.
 
     >>> from jaxpipe.runtime.data import Bytes
     >>> text = Continuation(Bytes(), stops=("end",))
@@ -122,6 +166,7 @@ class Continuation:
 
     tokenizer: Tokenizer
     stops: Sequence[str] = ()
+    context: Sequence[int] = ()
     is_stopped: bool = False
     shown: str = ""
     _tokens: list[int] = field(default_factory=list)
@@ -130,6 +175,10 @@ class Continuation:
         """Return the text that a token completes: what no later token can change or stop."""
         if self.is_stopped:
             return ""
+        if token in self.tokenizer.frame.ends:
+            rest = self.rest()
+            self.is_stopped = True
+            return rest
         self._tokens.append(token)
         text = self._text()
         positions = [position for stop in self.stops if (position := text.find(stop)) >= 0]
@@ -144,7 +193,10 @@ class Continuation:
         return "" if self.is_stopped else self._show(self._text())
 
     def _text(self) -> str:
-        return self.tokenizer.decode(np.array(self._tokens, np.int64))
+        # A tokenizer that begins a text without its first blank would lose one here.
+        before = self.context[-_CONTEXT:]
+        text = self.tokenizer.decode(np.array([*before, *self._tokens], np.int64))
+        return text[len(self.tokenizer.decode(np.array(before, np.int64))) :]
 
     def _show(self, text: str) -> str:
         new = text[len(self.shown) :]

@@ -14,9 +14,11 @@ from jaxpipe.runtime.data import (
     Fields,
     Labelled,
     Source,
+    byte_level_definition,
     mixture_of,
     prepare,
     prepare_labelled,
+    train_byte_pairs,
 )
 
 TEXT: dict[str, Any] = {
@@ -115,3 +117,20 @@ def test_only_text_with_known_documents_is_packed(tmp_path: Path) -> None:
         check(replace(dataset, documents=None), model, pack=True)
     with pytest.raises(DataError, match="`pack` is for text, numbers has labels"):
         mixture_of([labelled(tmp_path / "l", 5)], (1.0,), sequence=5, pack=True)
+
+
+def test_a_run_has_one_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("some words " * 50)
+    source, run = Source(path=tmp_path / "text.txt"), tmp_path / "run"
+    dataset = prepare(source, tmp_path / "d")
+    config = {"run": {"folder": str(run)}, "data": {"folder": "data"}}
+    config |= {"model": TEXT | {"classes": 0}, "train": {"batch": 2, "eval_batches": 1}}
+    step = run / "checkpoints" / "step-00000000"
+    step.mkdir(parents=True)
+    (step / "manifest.json").write_text("{}")
+    (run / "tokenizer.json").write_text(byte_level_definition())
+    check_data(config_from(config), [dataset])
+    other = train_byte_pairs(["some words"], vocabulary=257)
+    (run / "tokenizer.json").write_bytes(other.files["tokenizer.json"])
+    with pytest.raises(ConfigError, match=r"`data.folder` \(data\) must have the tokenizer of the"):
+        check_data(config_from(config), [dataset])

@@ -25,11 +25,13 @@ from jaxpipe.runtime.data.dataset.dataset import (
     dataset_folder,
     open_dataset,
 )
-from jaxpipe.runtime.data.dataset.tokenizer import Bytes, Tokenizer
+from jaxpipe.runtime.data.dataset.tokenizer import Bytes, Frame, Piece, Tokenizer
 from jaxpipe.runtime.data.order.batches import sample
 from jaxpipe.runtime.data.order.mixture import Mixture, mixture_of
 from jaxpipe.runtime.data.order.samples import Samples
-from jaxpipe.runtime.data.preparation.document import Fields
+from jaxpipe.runtime.data.preparation.chat_text import ChatForm, SpecialTokens, chat_form
+from jaxpipe.runtime.data.preparation.conversation import Conversation, RecordLayout
+from jaxpipe.runtime.data.preparation.document import Document, Fields
 from jaxpipe.runtime.data.preparation.labelled import (
     Labelled,
     labelled_lines,
@@ -43,16 +45,24 @@ from jaxpipe.runtime.data.preparation.source import Source
 __all__ = [
     "BytePairs",
     "Bytes",
+    "ChatForm",
+    "Conversation",
     "Dataset",
+    "Document",
     "Fields",
+    "Frame",
     "InputShape",
     "Labelled",
     "Labels",
     "Mixture",
+    "Piece",
+    "RecordLayout",
     "Samples",
     "Source",
+    "SpecialTokens",
     "Tokenizer",
     "byte_level_definition",
+    "chat_form",
     "dataset_folder",
     "draw_glyphs",
     "labelled_lines",

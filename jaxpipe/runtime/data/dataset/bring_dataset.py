@@ -21,15 +21,17 @@ from jaxpipe.comm import FILE_TAG, Transport, exchange_bytes, first_text
 from jaxpipe.errors import DataError
 from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
 from jaxpipe.runtime.checkpoint.own_disks.fetch import file_moves, move_files
+from jaxpipe.runtime.data.dataset.chat_template import TEMPLATES
 from jaxpipe.runtime.data.dataset.dataset import open_dataset
-from jaxpipe.runtime.data.dataset.record import RECORD, TOKENIZER
+from jaxpipe.runtime.data.dataset.record import RECORD
+from jaxpipe.runtime.data.dataset.tokenizer_files import NAMES, is_tokenizer_file
 from jaxpipe.runtime.storage.block_checksums import blocks_file
 from jaxpipe.runtime.storage.checksum import checksum_file
 from jaxpipe.runtime.storage.object_folder import Folder, ObjectFolder
 
 _KINDS = ("", "-labels", "-documents", "-counted")
 _ARRAYS = tuple(f"{split}{kind}.npy" for split in ("train", "eval") for kind in _KINDS)
-_FILES = (RECORD, TOKENIZER, *_ARRAYS, *map(blocks_file, _ARRAYS))
+_FILES = (RECORD, *NAMES, *_ARRAYS, *map(blocks_file, _ARRAYS))
 _COPY = "dataset"
 
 
@@ -112,7 +114,11 @@ def _find(folder: Path, copy: Path) -> _Found:
 
 
 def _checksums(folder: Path) -> dict[str, str]:
-    return {name: checksum_file(folder / name) for name in _FILES if (folder / name).exists()}
+    names = (
+        *_FILES,
+        *(f"{TEMPLATES}/{path.name}" for path in (folder / TEMPLATES).glob("*.jinja")),
+    )
+    return {name: checksum_file(folder / name) for name in names if (folder / name).exists()}
 
 
 def _broken(folder: Path) -> str:
@@ -130,7 +136,9 @@ def _problem(found: Sequence[_Found], disks: Disks, folder: Path) -> str:
         host, each = disks.hosts[rank], found[rank]
         if each.problem:
             return f"{each.problem} (on {host})"
-        if others := set(each.files).difference(_FILES):
+        if others := {
+            name for name in each.files if name not in _FILES and not is_tokenizer_file(name)
+        }:
             return f"a dataset has the files {', '.join(_FILES)}; {host} names {min(others)!r:.80}"
         if each.files and each.files != found[0].files:
             return (

@@ -8,35 +8,57 @@ ACL 2016, section 3.2; over bytes: Radford et al., Language Models are Unsupervi
 Learners, 2019, section 2.2.
 """
 
+import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate, chain
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Integer, UInt32
+from jaxtyping import Bool, Integer, UInt32
 
 from jaxpipe.errors import DataError
-from jaxpipe.foreign_file import read_text, reason_of
-from jaxpipe.runtime.data.dataset.tokenizer import Tokenizer
+from jaxpipe.runtime.data.dataset.chat_template import ChatTemplate, chat_template_of
+from jaxpipe.runtime.data.dataset.long_text import Window, encode_windows
+from jaxpipe.runtime.data.dataset.spelt_tokens import SpeltTokens
+from jaxpipe.runtime.data.dataset.tokenizer import Encoded, Frame, Piece, Tokenizer
+from jaxpipe.runtime.data.dataset.tokenizer_config import (
+    DEFINING,
+    TOKENIZER,
+    configure,
+    ends_of,
+    read_config,
+)
+from jaxpipe.runtime.data.dataset.tokenizer_files import read_tokenizer_files
 
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+    from tokenizers import Tokenizer as Engine
+
+# The ends of text of tokenizers whose files name none.
 _END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
-_MOST_BYTES = 2**28
 _log = logging.getLogger(__name__)
 
 
 class BytePairs:
-    """A tokenizer of the library `tokenizers`, from the text of its `tokenizer.json`."""
+    """A tokenizer of the library `tokenizers`, from the files of its owner."""
 
-    def __init__(self, definition: str) -> None:
-        """Load `definition`.
+    def __init__(self, definition: str | Mapping[str, bytes]) -> None:
+        """Load the text of a `tokenizer.json`, or all files of a tokenizer by their names.
 
         Raises:
-            DataError: it defines no tokenizer.
+            DataError: they define no tokenizer.
         """
         import tokenizers
 
+        if isinstance(definition, str):
+            definition = {TOKENIZER: definition.encode()}
+        text = definition[TOKENIZER].decode()
         try:
-            self._engine = tokenizers.Tokenizer.from_str(definition)
+            self._engine = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises nothing narrower
             raise DataError(
                 f"`tokenizer.json` must define a tokenizer of the library tokenizers: {error};"
@@ -45,38 +67,147 @@ class BytePairs:
         # A definition may bring padding and truncation for inference: both would change the data.
         self._engine.no_padding()
         self._engine.no_truncation()
-        # A text that mentions "<|endoftext|>" does not end there.
-        self._engine.encode_special_tokens = True
-        self._definition = definition
+        self._config = read_config(definition)
+        configure(self._engine, self._config, byte_level='"ByteLevel"' in text)
+        self._files = MappingProxyType(dict(definition))
 
     @property
     def vocabulary(self) -> int:
-        """The number of tokens, special ones included."""
-        return self._engine.get_vocab_size(with_added_tokens=True)
+        """The largest token and one: a vocabulary may have holes."""
+        return self._vocabulary
 
     @property
-    def separator(self) -> tuple[int, ...]:
-        """The end-of-text token; a blank line where the tokenizer has none."""
-        ends = (self._engine.token_to_id(name) for name in _END_OF_TEXT)
-        end = next((end for end in ends if end is not None), None)
-        return tuple(self.encode("\n\n").tolist()) if end is None else (end,)
+    def frame(self) -> Frame:
+        """What the post-processor puts around a text, and the end of text.
+
+        A blank line separates documents where the tokenizer has no end of text.
+        """
+        return self._frame
+
+    @cached_property
+    def _vocabulary(self) -> int:
+        return max(self._engine.get_vocab(with_added_tokens=True).values()) + 1
+
+    @cached_property
+    def _frame(self) -> Frame:
+        begin, closing = _around(self._engine)
+        ends = self._ends(closing)
+        if not ends:
+            separator = (*closing, *self.encode("\n\n").tolist())
+        else:
+            separator = closing if closing[-1:] == ends[:1] else (*closing, ends[0])
+        return Frame(begin=begin, closing=closing, separator=separator, ends=ends)
 
     @property
-    def definition(self) -> str | None:
-        """The text of `tokenizer.json`."""
-        return self._definition
+    def files(self) -> Mapping[str, bytes]:
+        """The files of its owner, `tokenizer.json` and what stands beside it."""
+        return self._files
+
+    @cached_property
+    def template(self) -> ChatTemplate | None:
+        """The chat template of its owner; None if there is none."""
+        return chat_template_of(self._files, self._config)
+
+    @cached_property
+    def canonical(self) -> str:
+        """The definition with which the files are read, without what changes no token of a text."""
+        definition = json.loads(self._engine.to_str())
+        parts = ("normalizer", "pre_tokenizer", "model", "added_tokens")
+        return json.dumps([definition[part] for part in parts], sort_keys=True)
 
     def encode(self, text: str) -> UInt32[np.ndarray, " tokens"]:
-        """Return the tokens of `text`."""
+        """Return the tokens of `text`; special tokens in it are their ids."""
         return np.array(self._engine.encode(text, add_special_tokens=False).ids, np.uint32)
+
+    def encode_pieces(self, pieces: Sequence[Piece]) -> Encoded:
+        """Return the tokens of the text of all pieces; spelt ones have no special tokens."""
+        texts = [piece.text for piece in pieces]
+        if any(piece.spelt and self._spelt.pattern.search(piece.text) for piece in pieces):
+            encoding, ids, texts = self._spelt.encode(pieces)
+        else:
+            encoding = self._engine.encode("".join(texts), add_special_tokens=False)
+            ids = encoding.ids
+        counted = _counted(encoding, texts, [piece.counts for piece in pieces])
+        return Encoded(np.array(ids, np.uint32), counted)
+
+    def encode_long(self, pieces: Iterable[Piece]) -> Iterator[UInt32[np.ndarray, " tokens"]]:
+        """Yield the tokens of a text of any length, all pieces of which are spelt, or none."""
+        pieces = iter(pieces)
+        first = next(pieces, Piece(""))
+        engine = self._spelt.engine if first.spelt else self._engine
+        texts = (piece.text for part in ((first,), pieces) for piece in part)
+        return encode_windows(engine, texts, Window())
 
     def decode(self, tokens: Integer[np.ndarray, " tokens"]) -> str:
         """Return the text, separators spelt out."""
         return self._engine.decode(np.asarray(tokens).tolist(), skip_special_tokens=False)
 
+    @property
+    def special(self) -> frozenset[str]:
+        """The names of special tokens."""
+        tokens = self._engine.get_added_tokens_decoder().values()
+        return frozenset(token.content for token in tokens if token.special)
+
+    @cached_property
+    def control(self) -> frozenset[str]:
+        """The names of special tokens, and of other added ones that the chat template writes."""
+        tokens = self._engine.get_added_tokens_decoder().values()
+        literals = "" if self.template is None else self.template.literals
+        return self.special | {
+            token.content
+            for token in tokens
+            if token.content in literals and not token.content.isspace()
+        }
+
+    @cached_property
+    def _spelt(self) -> SpeltTokens:
+        return SpeltTokens(self._engine, self.control)
+
+    def _ends(self, closing: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the ends of text: as the files say, else by the usual names."""
+        ends = []
+        if (token := self._config.named.get("eos_token")) is not None:
+            ends.append(self._engine.token_to_id(token.content))
+        ends += [end for end in ends_of(self._files) if self._engine.id_to_token(end) is not None]
+        if not ends and "eos_token" not in self._config.fields:
+            names = (self._engine.token_to_id(name) for name in _END_OF_TEXT)
+            ends += closing[-1:] or [number for number in names if number is not None][:1]
+        return tuple(dict.fromkeys(end for end in ends if end is not None))
+
+
+def _around(engine: "Engine") -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the tokens that a post-processor puts before and after a text."""
+    vocabulary = (name for _ in range(1) for name in sorted(engine.get_vocab())[:100])
+    probes = chain(("a", "0", "."), vocabulary)  # few need the vocabulary, which takes a while
+    marked = next(
+        (engine.encode(text) for text in probes if engine.encode(text, add_special_tokens=False)),
+        None,
+    )
+    if marked is None:
+        return (), ()
+    mask = marked.special_tokens_mask
+    first = mask.index(0) if 0 in mask else 0
+    last = len(mask) - mask[::-1].index(0) if 0 in mask else len(mask)
+    return tuple(marked.ids[:first]), tuple(marked.ids[last:])
+
+
+def _counted(
+    encoding: "Encoding", texts: Sequence[str], counts: Sequence[bool]
+) -> Bool[np.ndarray, " tokens"]:
+    """Return which tokens have a character of a text that counts."""
+    if all(counts):
+        return np.ones(len(encoding.ids), bool)
+    offsets: np.ndarray = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+    counted = np.zeros(len(offsets), bool)
+    spans = zip(accumulate(map(len, texts), initial=0), accumulate(map(len, texts)), strict=False)
+    for (begin, end), counts_here in zip(spans, counts, strict=True):
+        if counts_here and end > begin:
+            counted |= (offsets[:, 0] < end) & (offsets[:, 1] > begin)
+    return counted
+
 
 def same_tokens(one: Tokenizer, other: Tokenizer) -> bool:
-    """Return whether two tokenizers are the same; that of bytes may be defined by a file or not.
+    """Return whether two tokenizers give a text the same tokens; that of bytes may have files.
 
     Runs and exports write the definition of bytes, a dataset of bytes has none.
 
@@ -84,10 +215,15 @@ def same_tokens(one: Tokenizer, other: Tokenizer) -> bool:
     >>> same_tokens(Bytes(), BytePairs(byte_level_definition()))
     True
     """
-    if one.definition == other.definition:
+    if {name: one.files.get(name) for name in DEFINING} == {
+        name: other.files.get(name) for name in DEFINING
+    }:
         return True  # without importing `tokenizers`
-    definitions = {each.definition or byte_level_definition() for each in (one, other)}
-    return len(definitions) == 1
+    pairs = (
+        tokenizer if isinstance(tokenizer, BytePairs) else BytePairs(byte_level_definition())
+        for tokenizer in (one, other)
+    )
+    return len({tokenizer.canonical for tokenizer in pairs}) == 1
 
 
 def byte_level_definition() -> str:
@@ -107,19 +243,14 @@ def byte_level_definition() -> str:
 
 
 def load_byte_pairs(path: Path, *, inside: bool = False) -> BytePairs:
-    """Read a `tokenizer.json`; with `inside`, no link may lead out of its folder.
+    """Read a tokenizer: the folder of its owner, or a `tokenizer.json` with what is beside it.
+
+    With `inside`, no link may lead out of its folder.
 
     Raises:
-        DataError: it is missing, or it defines no tokenizer.
+        DataError: a file is missing, or they define no tokenizer.
     """
-    try:
-        text = read_text(path, most_bytes=_MOST_BYTES, inside=inside)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"`tokenizer` must be the path of a readable tokenizer.json, not {path}: "
-            f"{reason_of(error)}; name another, or train one by giving `vocabulary`"
-        ) from None
-    return BytePairs(text)
+    return BytePairs(read_tokenizer_files(path, inside=inside))
 
 
 def train_byte_pairs(texts: Iterable[str], *, vocabulary: int) -> BytePairs:

@@ -16,10 +16,10 @@ import numpy as np
 from jaxtyping import UInt
 
 from jaxpipe.errors import DataError
-from jaxpipe.foreign_file import check_regular
-from jaxpipe.runtime.data.dataset.byte_pairs import BytePairs, load_byte_pairs
+from jaxpipe.foreign_file import check_regular, read_regular, reason_of
+from jaxpipe.runtime.data.dataset.byte_pairs import BytePairs
 from jaxpipe.runtime.data.dataset.record import (
-    TOKENIZER,
+    RECORD,
     LabelFiles,
     Record,
     SplitFiles,
@@ -27,6 +27,8 @@ from jaxpipe.runtime.data.dataset.record import (
     read_record,
 )
 from jaxpipe.runtime.data.dataset.tokenizer import Bytes, Tokenizer
+from jaxpipe.runtime.data.dataset.tokenizer_config import TOKENIZER
+from jaxpipe.runtime.data.dataset.tokenizer_files import MOST_BYTES, is_tokenizer_file
 from jaxpipe.runtime.storage.block_checksums import blocks_file, read_block_checksums
 from jaxpipe.runtime.storage.checksum import checksum_bytes, checksum_file
 from jaxpipe.runtime.storage.object_folder import Folder, ObjectFolder, folder_named
@@ -122,8 +124,10 @@ def dataset_folder(text: str) -> Folder:
     return folder_named(text, setting="data.folder")
 
 
-def open_dataset(folder: Folder, *, verify: bool = True) -> Dataset:
-    """Open the dataset that `prepare` wrote.
+def open_dataset(
+    folder: Folder, *, verify: bool = True, tokenizer: Tokenizer | None = None
+) -> Dataset:
+    """Open the dataset that `prepare` wrote; with its `tokenizer`, if that is loaded already.
 
     Verifying reads all files on disk once; one rank per host is enough. Without it, a truncated
     file or a wrong dtype is still detected, a flipped token is not. What is in object storage is
@@ -141,7 +145,7 @@ def open_dataset(folder: Folder, *, verify: bool = True) -> Dataset:
         labels=_open_labels(folder, record.labels, verify=verify),
         documents=_open_splits(folder, _DOCUMENTS, record.documents, verify=verify),
         counted=_open_splits(folder, "counted", record.counted, verify=verify),
-        tokenizer=_open_tokenizer(folder, record, verify=verify),
+        tokenizer=tokenizer or _open_tokenizer(folder, record, verify=verify),
         source=record.source,
     )
     if dataset.vocabulary != record.vocabulary:
@@ -254,15 +258,27 @@ def _checked(tokens: _Array, path: Folder, expected: TokenFile, *, row: tuple[in
 def _open_tokenizer(folder: Folder, record: Record, *, verify: bool) -> Tokenizer:
     if record.tokenizer_checksum is None:
         return Bytes()
+    checksums = {TOKENIZER: record.tokenizer_checksum, **(record.tokenizer_files or {})}
+    files = {}
+    for name, checksum in checksums.items():
+        if not is_tokenizer_file(name):
+            raise _corrupt(folder / RECORD, f"`tokenizer_files` names {name!r:.80}")
+        files[name] = _content(folder, name, checksum, verify=verify)
+    return BytePairs(files)
+
+
+def _content(folder: Folder, name: str, checksum: str, *, verify: bool) -> bytes:
     if isinstance(folder, ObjectFolder):
-        content = stored_content(folder, TOKENIZER)
-        if checksum_bytes(content) != record.tokenizer_checksum:
-            raise _corrupt(folder / TOKENIZER, _CHANGED)
-        return BytePairs(content.decode())
-    path = folder / TOKENIZER
+        content = stored_content(folder, name)
+        if checksum_bytes(content) != checksum:
+            raise _corrupt(folder / name, _CHANGED)
+        return content
     if verify:
-        _verify(path, record.tokenizer_checksum)
-    return load_byte_pairs(path)
+        _verify(folder / name, checksum)
+    try:
+        return read_regular(folder / name, most_bytes=MOST_BYTES)
+    except OSError as error:
+        raise _corrupt(folder / name, reason_of(error)) from None
 
 
 def _verify(path: Path, checksum: str) -> None:

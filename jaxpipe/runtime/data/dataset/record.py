@@ -5,6 +5,7 @@
     folder/train.npy         tokens, one-dimensional, of the smallest unsigned dtype that fits
            eval.npy          the same; no token of the text is in both
            tokenizer.json    the definition of byte pairs; absent for the tokenizer of bytes
+           tokenizer_config.json, ...   what its owner has beside it
            dataset.json      this record, with a checksum of its own; written last
            train-documents.npy, eval-documents.npy   the ends of documents, as numbers of tokens
            train-counted.npy, eval-counted.npy       1 for each token that is a target, else 0
@@ -30,7 +31,6 @@ from jaxpipe.runtime.storage.object_folder import Folder, ObjectFolder
 from jaxpipe.runtime.storage.stored_array import stored_content
 
 RECORD = "dataset.json"
-TOKENIZER = "tokenizer.json"
 _MOST_BYTES = 2**26
 _VERSION = 1
 _LABELLED = 2
@@ -76,7 +76,9 @@ class Record:
 
     Pixels of pictures are bytes, and count as tokens of the tokenizer of bytes. `documents` are
     None of samples with labels, and of datasets of older versions; `counted` where all tokens are
-    targets.
+    targets. `tokenizer_files` are the checksums of what stands beside `tokenizer.json`; `begin` and
+    `separator` the tokens around each document, and `options` how records became text. They are
+    None of older versions.
     """
 
     vocabulary: int
@@ -88,6 +90,10 @@ class Record:
     labels: LabelFiles | None = None
     documents: SplitFiles | None = None
     counted: SplitFiles | None = None
+    tokenizer_files: dict[str, str] | None = None
+    begin: tuple[int, ...] | None = None
+    separator: tuple[int, ...] | None = None
+    options: dict[str, str] | None = None
 
     @property
     def version(self) -> int:
@@ -105,7 +111,7 @@ class _Format:
 def write_record(folder: Path, record: Record) -> None:
     """Write `dataset.json`, which makes the folder a dataset."""
     content = msgspec.to_builtins(record)
-    for name in ("labels", "documents", "counted"):
+    for name in ("labels", "documents", "counted", "tokenizer_files", "options"):
         if content[name] is None:
             del content[name]
     write_durably(folder / RECORD, seal(content, version=record.version))

@@ -1,10 +1,51 @@
-"""The interface of tokenizers, and the one that needs no training: bytes."""
+"""The interface of tokenizers, and the one that needs no training: bytes.
 
+::
+
+    document    begin │ tokens of the text │ separator
+    prompt      begin │ tokens of the text │ closing
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Integer, UInt8
+from jaxtyping import Bool, Integer, UInt8
+
+
+class Piece(NamedTuple):
+    """A part of a text; where it does not count, its tokens are no targets.
+
+    In a `spelt` piece the names of special tokens are text like any other.
+    """
+
+    text: str
+    counts: bool = True
+    spelt: bool = False
+
+
+class Encoded(NamedTuple):
+    """The tokens of a text in pieces, and which of them count."""
+
+    tokens: Integer[np.ndarray, " tokens"]
+    counted: Bool[np.ndarray, " tokens"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """The tokens that a tokenizer puts around a text.
+
+    `begin` and `closing` are those of its post-processor, before and after any text; `separator`
+    is written after each document. `ends` are the tokens with which a model ends a text, the one
+    of the separator first; there may be none.
+    """
+
+    begin: tuple[int, ...] = ()
+    closing: tuple[int, ...] = ()
+    separator: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
 
 
 @runtime_checkable
@@ -13,21 +54,32 @@ class Tokenizer(Protocol):
 
     @property
     def vocabulary(self) -> int:
-        """The number of different tokens."""
+        """The number of tokens, unused ones included: the largest, and one."""
         ...
 
     @property
-    def separator(self) -> tuple[int, ...]:
-        """The tokens that are written after each document."""
+    def frame(self) -> Frame:
+        """The tokens around a text."""
         ...
 
     @property
-    def definition(self) -> str | None:
-        """The text of `tokenizer.json`, which defines `BytePairs`; None for `Bytes`."""
+    def files(self) -> Mapping[str, bytes]:
+        """The files that define it, by their names; of `Bytes` none."""
         ...
 
     def encode(self, text: str) -> Integer[np.ndarray, " tokens"]:
-        """Return the tokens of a text, without a separator; the text has no special tokens."""
+        """Return the tokens of a text, without those of the frame."""
+        ...
+
+    def encode_pieces(self, pieces: Sequence[Piece]) -> Encoded:
+        """Return the tokens of the text that pieces make together; a token may be of several.
+
+        A token counts if a character of it is in a piece that counts.
+        """
+        ...
+
+    def encode_long(self, pieces: Iterable[Piece]) -> Iterator[Integer[np.ndarray, " tokens"]]:
+        """Yield the tokens of a text of any length, in memory of a fixed size."""
         ...
 
     def decode(self, tokens: Integer[np.ndarray, " tokens"]) -> str:
@@ -51,18 +103,33 @@ class Bytes:
         return 256
 
     @property
-    def separator(self) -> tuple[int, ...]:
-        """A zero byte."""
-        return (0,)
+    def frame(self) -> Frame:
+        """A zero byte at the end."""
+        return Frame(separator=(0,), ends=(0,))
 
     @property
-    def definition(self) -> str | None:
+    def files(self) -> Mapping[str, bytes]:
         """None: there is nothing to define."""
-        return None
+        return MappingProxyType({})
 
     def encode(self, text: str) -> UInt8[np.ndarray, " tokens"]:
         """Return the bytes of `text`."""
         return np.frombuffer(text.encode(), np.uint8)
+
+    def encode_pieces(self, pieces: Sequence[Piece]) -> Encoded:
+        """Return the bytes of all pieces."""
+        parts = [self.encode(piece.text) for piece in pieces]
+        counted = [
+            np.full(len(part), piece.counts) for part, piece in zip(parts, pieces, strict=True)
+        ]
+        return Encoded(
+            np.concatenate([np.empty(0, np.uint8), *parts]),
+            np.concatenate([np.empty(0, bool), *counted]),
+        )
+
+    def encode_long(self, pieces: Iterable[Piece]) -> Iterator[UInt8[np.ndarray, " tokens"]]:
+        """Yield the bytes of each piece."""
+        return (self.encode(piece.text) for piece in pieces)
 
     def decode(self, tokens: Integer[np.ndarray, " tokens"]) -> str:
         """Return the text of bytes, every one of which is below 256."""

@@ -11,6 +11,7 @@ pyarrow is an optional dependency, and only the columns with text are read.
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,11 +61,41 @@ def saved_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def rows_of(path: Path, *, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+def columns_of(path: Path) -> tuple[str, ...]:
+    """Return the names of the columns of a `.parquet` or `.arrow` file.
+
+    Raises:
+        DataError: as `rows_of`.
+    """
+    with _arrow_errors(path) as arrow:
+        check_regular(path.stat(), path)
+        if path.suffix == ".parquet":
+            return tuple(import_module("pyarrow.parquet").read_schema(path).names)
+        with arrow.memory_map(str(path)) as file, arrow.ipc.open_stream(file) as reader:
+            return tuple(reader.schema.names)
+
+
+def rows_of(
+    path: Path, *, columns: Sequence[str], optional: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
     """Yield the rows of a `.parquet` or `.arrow` file, with these columns alone.
+
+    Those of `optional` may be missing.
 
     Raises:
         DataError: pyarrow is not installed, the file is not one, or a column is missing.
+    """
+    with _arrow_errors(path) as arrow:
+        for batch in _batches(arrow, path, columns, optional):
+            yield from batch.to_pylist()
+
+
+@contextmanager
+def _arrow_errors(path: Path) -> Iterator[Any]:
+    """Import pyarrow, and translate its errors.
+
+    Raises:
+        DataError: it is not installed, or the file is not intact.
     """
     if find_spec("pyarrow") is None:
         raise DataError(
@@ -73,8 +104,7 @@ def rows_of(path: Path, *, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
         )
     arrow: Any = import_module("pyarrow")
     try:
-        for batch in _batches(arrow, path, columns):
-            yield from batch.to_pylist()
+        yield arrow
     # Its errors are those of Python, too: ValueError, KeyError, OSError.
     except (arrow.ArrowException, OSError, ValueError) as error:
         words = str(error).splitlines()[:1]
@@ -84,26 +114,31 @@ def rows_of(path: Path, *, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
         ) from None
 
 
-def _batches(arrow: Any, path: Path, columns: Sequence[str]) -> Iterator[Any]:
+def _batches(
+    arrow: Any, path: Path, columns: Sequence[str], optional: Sequence[str]
+) -> Iterator[Any]:
     check_regular(path.stat(), path)
     if path.suffix == ".parquet":
         with import_module("pyarrow.parquet").ParquetFile(path) as file:
-            _check_columns(path, file.schema_arrow.names, columns)
-            yield from file.iter_batches(batch_size=_ROWS, columns=list(columns))
+            names = _columns_in(path, file.schema_arrow.names, columns, optional)
+            yield from file.iter_batches(batch_size=_ROWS, columns=names)
         return
     with (
         arrow.memory_map(str(path)) as file,
         arrow.ipc.open_stream(file) as reader,
     ):
-        _check_columns(path, reader.schema.names, columns)
+        names = _columns_in(path, reader.schema.names, columns, optional)
         for batch in reader:
-            yield batch.select(list(columns))
+            yield batch.select(names)
 
 
-def _check_columns(path: Path, found: Sequence[str], wanted: Sequence[str]) -> None:
+def _columns_in(
+    path: Path, found: Sequence[str], wanted: Sequence[str], optional: Sequence[str]
+) -> list[str]:
     missing = [name for name in wanted if name not in found]
     if missing:
         raise DataError(
             f"`source` must have a column `{missing[0]}`; {path} has {', '.join(found):.200}; name "
             "another field"
         )
+    return [*wanted, *(name for name in optional if name in found)]

@@ -5,39 +5,67 @@
     record                                      pieces (in parentheses: they do not count)
     {"text": t}                                 t
     {"prompt": p, "completion": c}              (p) c
-    {"messages": [{"role": "user", ...},        (user: LF content LF LF)
-                  {"role": "assistant", ...}]}  (assistant: LF) content LF LF
+    {"messages": [{"role": "user", ...},        the text of the chat template, in which what
+                  {"role": "assistant", ...}]}  the assistant says counts
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from jaxpipe.errors import DataError
+from jaxpipe.runtime.data.dataset.tokenizer import Piece
+from jaxpipe.runtime.data.preparation.chat_text import ChatForm, SpecialTokens, ends_itself
+from jaxpipe.runtime.data.preparation.conversation import (
+    LAYOUT_FIELDS,
+    Prompted,
+    RecordLayout,
+    read_conversation,
+)
 
-_ROLES = ("system", "user", "assistant", "tool")
-_LEARNED_ROLE = "assistant"
+_LAYOUTS_OF: Final = {
+    "prompt_field": (RecordLayout.PROMPT_COMPLETION,),
+    "messages_field": (RecordLayout.MESSAGES, RecordLayout.SHAREGPT),
+}
 
 
-class Piece(NamedTuple):
-    """A part of a document; where it does not count, its tokens are no targets."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """The pieces of a document, and what its tokenizer puts around them.
 
-    text: str
-    counts: bool = True
+    `begins` and `ends` say whether it gets the begin of text and the separator, `end_counts`
+    whether a model learns the latter.
+    """
+
+    pieces: Iterable[Piece]
+    begins: bool = True
+    ends: bool = True
+    end_counts: bool = True
+
+    def __iter__(self) -> Iterator[Piece]:
+        """Yield the pieces."""
+        return iter(self.pieces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
     """The fields of a record that have its text: one, or a prompt and a completion, or messages.
 
+    `layout` says how a record holds a conversation, `form` how that becomes text, and `special`
+    where the names of special tokens are their ids.
+
     Raises:
-        DataError: there is a prompt without a completion, or messages next to them.
+        DataError: there is a prompt without a completion, or messages next to them, or they are of
+            another layout.
     """
 
     text: str = "text"
     prompt: str | None = None
     completion: str | None = None
     messages: str | None = None
+    layout: RecordLayout | None = None
+    form: ChatForm = field(default_factory=ChatForm)
+    special: SpecialTokens = SpecialTokens.OWN
 
     def __post_init__(self) -> None:
         if (self.prompt is None) != (self.completion is None):
@@ -50,36 +78,79 @@ class Fields:
                 "a record has a prompt and a completion, or messages: `prompt_field` is "
                 f"{self.prompt!r}, `messages_field` {self.messages!r}; give either"
             )
+        given = {"prompt_field": self.prompt, "messages_field": self.messages}
+        for name, layouts in _LAYOUTS_OF.items():
+            if given[name] is not None and self.layout not in (None, *layouts):
+                raise DataError(
+                    f"`{name}` ({given[name]}) is for records of the layout {layouts[0]}, not "
+                    f"{self.layout}; leave one of them out"
+                )
+
+    @property
+    def chat(self) -> RecordLayout | None:
+        """The layout of conversations; None of records with texts."""
+        if self.layout is not None:
+            return self.layout
+        if self.messages is not None:
+            return RecordLayout.MESSAGES
+        return None if self.prompt is None else RecordLayout.PROMPT_COMPLETION
 
     @property
     def masked(self) -> bool:
         """Whether parts of a document do not count."""
-        return self.prompt is not None or self.messages is not None
+        return self.chat is not None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the fields that are read."""
-        if self.messages is not None:
-            return (self.messages,)
+        """The names of the fields that are read, and have to be there."""
+        if self.chat is None:
+            return (self.text,)
         if self.prompt is not None and self.completion is not None:
             return (self.prompt, self.completion)
-        return (self.text,)
+        first, *others = LAYOUT_FIELDS[self.chat][0]
+        return (self.messages or first, *others)
 
-    def pieces(self, record: Mapping[str, Any], *, where: str) -> tuple[Piece, ...]:
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """The names of the fields that are read if they are there."""
+        return () if self.chat is None else LAYOUT_FIELDS[self.chat][1]
+
+    def document(self, record: Mapping[str, Any], *, where: str) -> Document:
         """Return the document of a record; `where` names its place in an error.
 
         Raises:
             DataError: a field is missing, or is of another kind.
 
         >>> fields = Fields(prompt="q", completion="a")
-        >>> fields.pieces({"q": "2 + 2 = ", "a": "4"}, where="line 1 of x.jsonl")
-        (Piece(text='2 + 2 = ', counts=False), Piece(text='4', counts=True))
+        >>> document = fields.document({"q": "2 + 2 = ", "a": "4"}, where="line 1 of x.jsonl")
+        >>> [(piece.text, piece.counts) for piece in document]
+        [('2 + 2 = ', False), ('4', True)]
         """
-        if self.messages is not None:
-            return _of_messages(record, self.messages, where=where)
-        found = [_text(record, name, where=where) for name in self.names]
-        counted = (True,) if len(found) == 1 else (False, True)
-        return tuple(map(Piece, found, counted))
+        if self.chat is None:
+            return Document(pieces=(self.piece(_text(record, self.text, where=where)),))
+        for name in self.names:
+            if name not in record:
+                raise _wrong(record, name, kind="a text or messages", where=where)
+        conversation = read_conversation(record, self.chat, where=where, names=self.names)
+        if isinstance(conversation, Prompted):
+            prompt, completion = (
+                _checked(text, name, where=where)
+                for text, name in zip(
+                    (conversation.prompt, conversation.completion), self.names, strict=False
+                )
+            )
+            return Document(pieces=(self.piece(prompt, counts=False), self.piece(completion)))
+        try:
+            pieces = self.form.rendered(conversation)
+        except DataError as error:
+            raise DataError(f"{error} ({where})") from None
+        ends = not ends_itself(pieces, self.form.control)
+        counts = conversation.learned[-1]
+        return Document(pieces=pieces, begins=False, ends=ends, end_counts=counts)
+
+    def piece(self, text: str, *, counts: bool = True) -> Piece:
+        """Return a piece of a text of the user."""
+        return Piece(text, counts, spelt=self.special is SpecialTokens.NONE)
 
 
 def _text(record: Mapping[str, Any], name: str, *, where: str) -> str:
@@ -87,24 +158,6 @@ def _text(record: Mapping[str, Any], name: str, *, where: str) -> str:
     if not isinstance(text, str):
         raise _wrong(record, name, kind="a text", where=where)
     return _checked(text, name, where=where)
-
-
-def _of_messages(record: Mapping[str, Any], name: str, *, where: str) -> tuple[Piece, ...]:
-    messages = record.get(name)
-    if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
-        raise _wrong(record, name, kind="a list of messages", where=where)
-    pieces: list[Piece] = []
-    for number, each in enumerate(messages, 1):
-        role = each.get("role") if isinstance(each, Mapping) else None
-        content = each.get("content") if isinstance(each, Mapping) else None
-        if role not in _ROLES or not isinstance(content, str):
-            raise DataError(
-                f"`{name}` must be messages with a `role` ({', '.join(_ROLES)}) and a text as "
-                f"`content`: message {number} in {where} is not ({each!r:.60}); correct it"
-            )
-        content = _checked(content, name, where=where)
-        pieces += [Piece(f"{role}:\n", False), Piece(f"{content}\n\n", role == _LEARNED_ROLE)]
-    return tuple(pieces)
 
 
 def _checked(text: str, name: str, *, where: str) -> str:

@@ -18,7 +18,6 @@ from jaxpipe.errors import DataError
 from jaxpipe.foreign_file import open_text, reason_of
 from jaxpipe.runtime.data.dataset.dataset import Dataset, open_dataset
 from jaxpipe.runtime.data.dataset.record import (
-    TOKENIZER,
     LabelFiles,
     Record,
     TokenFile,
@@ -83,8 +82,7 @@ def prepare_labelled(samples: Labelled, folder: Path, *, eval_fraction: float = 
     tokenizer = samples.tokenizer
     record = Record(
         vocabulary=tokenizer.vocabulary,
-        tokenizer="bytes" if tokenizer.definition is None else "byte pairs",
-        tokenizer_checksum=write_tokenizer(folder / TOKENIZER, tokenizer),
+        **write_tokenizer(folder, tokenizer),
         source=samples.source,
         train=inputs["train"],
         eval=inputs["eval"],
@@ -96,7 +94,7 @@ def prepare_labelled(samples: Labelled, folder: Path, *, eval_fraction: float = 
         ),
     )
     write_record(folder, record)  # last: only now is the folder a dataset
-    return open_dataset(folder)
+    return open_dataset(folder, tokenizer=tokenizer if tokenizer.files else None)
 
 
 def smallest_unsigned(values: Integer[np.ndarray, "..."], *, below: int) -> UInt[np.ndarray, "..."]:
@@ -139,7 +137,7 @@ def read_labelled_text(path: Path, *, tokenizer: Tokenizer, sequence: int) -> La
     lines = list(labelled_lines(path))
     classes = tuple(sorted({label for label, _ in lines}))
     number = {label: n for n, label in enumerate(classes)}
-    separator = tokenizer.separator[0]
+    separator = tokenizer.frame.separator[0]
     inputs = np.full((len(lines), sequence), separator, np.uint32)
     for row, (_, text) in zip(inputs, lines, strict=True):
         tokens = tokenizer.encode(text)[: sequence - 1]

@@ -1,16 +1,20 @@
 """Prepare a dataset: tokenize the documents, hold tokens out, write the record last."""
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import UInt
 
 from jaxpipe.errors import DataError
 from jaxpipe.runtime.data.dataset.dataset import Dataset, open_dataset
-from jaxpipe.runtime.data.dataset.record import RECORD, TOKENIZER, Record, SplitFiles, write_record
+from jaxpipe.runtime.data.dataset.record import RECORD, Record, SplitFiles, write_record
 from jaxpipe.runtime.data.dataset.tokenizer import Bytes, Tokenizer
+from jaxpipe.runtime.data.dataset.tokenizer_config import TOKENIZER
+from jaxpipe.runtime.data.preparation.document import Fields
 from jaxpipe.runtime.data.preparation.held_out import HeldOutSplit, hold_out, hold_out_documents
 from jaxpipe.runtime.data.preparation.source import Source
 from jaxpipe.runtime.data.preparation.token_stream import (
@@ -21,6 +25,8 @@ from jaxpipe.runtime.data.preparation.token_stream import (
 )
 from jaxpipe.runtime.storage.atomic_write import write_durably
 from jaxpipe.runtime.storage.checksum import checksum_file
+
+_log = logging.getLogger(__name__)
 
 
 def prepare(
@@ -33,7 +39,8 @@ def prepare(
 ) -> Dataset:
     """Write the dataset of `source` into `folder`, and open it.
 
-    Every document is followed by the tokenizer's separator; `hold_out` chooses the tokens for
+    Every document has the tokenizer's begin of text and separator around it, but for conversations
+    whose chat template writes its own. `hold_out` chooses the tokens for
     evaluation, or whole documents where parts of them do not count. The default tokenizer is
     `Bytes`. The callback `report` receives the number of tokens after each piece of text, of up to
     a million characters, to show progress. Needs twice the disk space of the tokens while it runs.
@@ -44,13 +51,15 @@ def prepare(
     """
     check_no_dataset(folder)
     tokenizer = Bytes() if tokenizer is None else tokenizer
+    source = source.recognised().written_by(tokenizer)
     folder.mkdir(parents=True, exist_ok=True)
     with spooled(source, folder, tokenizer, report=report) as stream:
         record = _write_splits(
             folder, stream, source, tokenizer, _held_out(stream, eval_fraction=eval_fraction)
         )
+    _warn_of_ignored(source.fields)
     write_record(folder, record)  # last: only now is the folder a dataset
-    return open_dataset(folder)
+    return open_dataset(folder, tokenizer=tokenizer if tokenizer.files else None)
 
 
 def _held_out(stream: TokenStream, *, eval_fraction: float) -> HeldOutSplit:
@@ -80,9 +89,9 @@ def _write_splits(
     tokens = written(stream.tokens)
     return Record(
         vocabulary=tokenizer.vocabulary,
-        tokenizer="bytes" if tokenizer.definition is None else "byte pairs",
-        tokenizer_checksum=write_tokenizer(folder / TOKENIZER, tokenizer),
+        **write_tokenizer(folder, tokenizer),
         source=source.description,
+        options=_options(source.fields),
         train=tokens.train,
         eval=tokens.eval,
         documents=SplitFiles(**documents),
@@ -102,9 +111,28 @@ def check_no_dataset(folder: Path) -> None:
         )
 
 
-def write_tokenizer(path: Path, tokenizer: Tokenizer) -> str | None:
-    """Write a tokenizer that has a definition, and return the checksum; else return None."""
-    if tokenizer.definition is None:
-        return None
-    write_durably(path, tokenizer.definition.encode())
-    return checksum_file(path)
+def write_tokenizer(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Write the files of a tokenizer, and return what a record says about it."""
+    for name, content in tokenizer.files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        write_durably(folder / name, content)
+    checksums = {name: checksum_file(folder / name) for name in tokenizer.files}
+    return {
+        "tokenizer": "byte pairs" if checksums else "bytes",
+        "tokenizer_checksum": checksums.pop(TOKENIZER, None),
+        "tokenizer_files": checksums or None,
+        "begin": tokenizer.frame.begin,
+        "separator": tokenizer.frame.separator,
+    }
+
+
+def _options(fields: Fields) -> dict[str, str]:
+    """Return the options by which records became tokens, where they have a choice."""
+    options = {"special_tokens": fields.special.value}
+    return options if fields.chat is None else options | {"layout": fields.chat.value}
+
+
+def _warn_of_ignored(fields: Fields) -> None:
+    if fields.form.ignored:
+        names = ", ".join(f"`{name}` ({n})" for name, n in sorted(fields.form.ignored.items()))
+        _log.warning("the chat template reads no %s: these fields of messages are lost", names)

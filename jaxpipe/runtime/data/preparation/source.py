@@ -5,9 +5,9 @@ text file is one document, each record is one, each topic of the manual is one. 
 lines, or rows of Parquet or Arrow.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,8 +15,11 @@ import msgspec
 
 from jaxpipe.errors import DataError
 from jaxpipe.foreign_file import open_text, reason_of
-from jaxpipe.runtime.data.preparation.arrow_rows import rows_of, saved_files
-from jaxpipe.runtime.data.preparation.document import Fields, Piece
+from jaxpipe.runtime.data.dataset.tokenizer import Piece, Tokenizer
+from jaxpipe.runtime.data.preparation.arrow_rows import columns_of, rows_of, saved_files
+from jaxpipe.runtime.data.preparation.chat_text import chat_form
+from jaxpipe.runtime.data.preparation.conversation import layout_of
+from jaxpipe.runtime.data.preparation.document import Document, Fields
 
 _SUFFIXES = (".jsonl", ".md", ".parquet", ".txt")
 _TABLES = (".parquet", ".arrow")
@@ -50,14 +53,33 @@ class Source:
             return f"pydoc_data.topics of Python {platform.python_version()}"
         return self.path.name
 
-    def documents(self) -> Iterator[Iterable[Piece]]:
-        """Yield each document as its pieces, which must be read before the next document is.
+    def recognised(self) -> "Source":
+        """Return the source with the layout of its first record, if that has no field with text.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        fields = self.fields
+        if self.path is None or fields.chat is not None:
+            return self
+        names = next(filter(None, map(_field_names, _files(self.path))), ())
+        if not names or fields.text in names:
+            return self
+        return replace(self, fields=replace(fields, layout=layout_of(names)))
+
+    def written_by(self, tokenizer: Tokenizer) -> "Source":
+        """Return the source with conversations in the form of a tokenizer."""
+        form = chat_form(tokenizer, self.fields.special)
+        return replace(self, fields=replace(self.fields, form=form))
+
+    def documents(self) -> Iterator[Document]:
+        """Yield each document, whose pieces must be read before the next document is.
 
         Raises:
             DataError: a file is missing or unreadable, or a record lacks one of the fields.
         """
         if self.path is None:
-            return _topics()
+            return _topics(self.fields)
         return (doc for file in _files(self.path) for doc in _documents(file, self.fields))
 
     def pieces(self) -> Iterator[str]:
@@ -65,11 +87,25 @@ class Source:
         return (piece.text for document in self.documents() for piece in document)
 
 
-def _topics() -> Iterator[Iterable[Piece]]:
+def _topics(fields: Fields) -> Iterator[Document]:
     from pydoc_data.topics import topics
 
     # Sorted: the dictionary of another Python version may have another order.
-    return ((Piece(topics[name]),) for name in sorted(topics))
+    return (Document(pieces=(fields.piece(topics[name]),)) for name in sorted(topics))
+
+
+def _field_names(path: Path) -> tuple[str, ...]:
+    """Return the names of the fields of the first record of a file; none of a text."""
+    if path.suffix in _TABLES:
+        return columns_of(path)
+    if path.suffix != ".jsonl":
+        return ()
+    with _reading(path), open_text(path) as file:
+        line = next((line for line in file if line.strip()), "{}")
+    try:
+        return tuple(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
+    except (RecursionError, ValueError):
+        return ()  # it is named where the line is read
 
 
 def _files(path: Path) -> list[Path]:
@@ -88,16 +124,17 @@ def _files(path: Path) -> list[Path]:
     return [path]
 
 
-def _documents(path: Path, fields: Fields) -> Iterator[Iterable[Piece]]:
+def _documents(path: Path, fields: Fields) -> Iterator[Document]:
     if path.suffix in _TABLES:
-        for number, row in enumerate(rows_of(path, columns=fields.names), 1):
-            yield fields.pieces(row, where=f"row {number} of {path}")
+        rows = rows_of(path, columns=fields.names, optional=fields.optional)
+        for number, row in enumerate(rows, 1):
+            yield fields.document(row, where=f"row {number} of {path}")
         return
     with _reading(path), open_text(path) as file:
         if path.suffix == ".jsonl":
             yield from _json_lines(file, path, fields)
         else:
-            yield _pieces(file, path)
+            yield Document(pieces=_pieces(file, path, fields))
 
 
 @contextmanager
@@ -121,23 +158,26 @@ def _reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _pieces(file: IO[str], path: Path) -> Iterator[Piece]:
+def _pieces(file: IO[str], path: Path, fields: Fields) -> Iterator[Piece]:
     with _reading(path):
-        while lines := file.readlines(_PIECE):
-            yield Piece("".join(lines))
+        # To the end of a line, if that is not far: a line may be as long as the file.
+        while text := file.read(_PIECE):
+            rest = "" if text.endswith("\n") else file.readline(_PIECE)
+            yield fields.piece(text + rest)
 
 
-def _json_lines(file: IO[str], path: Path, fields: Fields) -> Iterator[Iterable[Piece]]:
+def _json_lines(file: IO[str], path: Path, fields: Fields) -> Iterator[Document]:
     for number, line in enumerate(file, 1):
         if not line.strip():
             continue
         where = f"line {number} of {path}"
         try:
             record: dict[str, Any] = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-            texts = {n: msgspec.json.decode(record[n]) for n in fields.names if n in record}
+            names = (*fields.names, *fields.optional)
+            texts = {n: msgspec.json.decode(record[n]) for n in names if n in record}
         except (RecursionError, ValueError) as error:
             raise DataError(
                 f"`source` must have a JSON object in each line; {where} has none ({error});"
                 " correct it"
             ) from None
-        yield fields.pieces(record | texts, where=where)
+        yield fields.document(record | texts, where=where)

@@ -2,7 +2,7 @@
 
 ::
 
-    folder/tokens.partial      tokens of all documents, each with a separator behind it
+    folder/tokens.partial      tokens of all documents, with the begin and the end of text
            counted.partial     one byte for each token: 1 if it is a target; of masked sources
            documents.partial   the end of each document, as a number of tokens
 
@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import UInt
+from jaxtyping import Bool, Integer, UInt
 
 from jaxpipe.runtime.data.dataset.record import Dtype, TokenFile
-from jaxpipe.runtime.data.dataset.tokenizer import Tokenizer
+from jaxpipe.runtime.data.dataset.tokenizer import Encoded, Frame, Tokenizer
+from jaxpipe.runtime.data.preparation.document import Document
 from jaxpipe.runtime.data.preparation.source import Source
 from jaxpipe.runtime.storage.atomic_write import sync_file
 from jaxpipe.runtime.storage.block_checksums import write_block_checksums
@@ -123,25 +124,43 @@ def _tokenize(
     *,
     report: Callable[[int], None] | None,
 ) -> None:
-    dtype = dtype_of(tokenizer)
-    separator: np.ndarray = np.array(tokenizer.separator, dtype)
+    dtype, frame = dtype_of(tokenizer), tokenizer.frame
     num_tokens = 0
     with ExitStack() as stack:
         files = {name: stack.enter_context(path.open("wb")) for name, path in paths.items()}
+
+        def write(tokens: Integer[np.ndarray, " tokens"], counted: Bool[np.ndarray, " tokens"]):
+            nonlocal num_tokens
+            files["tokens"].write(tokens.astype(dtype).data)
+            if "counted" in files:
+                files["counted"].write(counted.astype(np.uint8).data)
+            num_tokens += len(tokens)
+            if report is not None:
+                report(num_tokens)
+
         for document in source.documents():
-            for piece in document:
-                tokens = tokenizer.encode(piece.text).astype(dtype)
-                files["tokens"].write(tokens.data)
-                if "counted" in files:
-                    files["counted"].write(bytes([piece.counts]) * len(tokens))
-                num_tokens += len(tokens)
-                if report is not None:
-                    report(num_tokens)
-            files["tokens"].write(separator.data)
-            if "counted" in files:  # a model learns where a completion ends
-                files["counted"].write(b"\1" * len(separator))
-            num_tokens += len(separator)
+            for part in _encoded(document, frame, tokenizer, masked="counted" in files):
+                write(*part)
             files["documents"].write(np.uint64(num_tokens).tobytes())
+
+
+def _encoded(
+    document: Document, frame: Frame, tokenizer: Tokenizer, *, masked: bool
+) -> Iterator[Encoded]:
+    """Yield the tokens of a document, with those of the frame around it."""
+    if document.begins and frame.begin:
+        yield _all_tokens(frame.begin, counts=not masked)
+    if masked:  # a record, which is in memory already
+        yield tokenizer.encode_pieces(tuple(document))
+    else:
+        for tokens in tokenizer.encode_long(document):
+            yield Encoded(tokens, np.ones(len(tokens), bool))
+    if document.ends:  # a model learns where a completion ends
+        yield _all_tokens(frame.separator, counts=document.end_counts)
+
+
+def _all_tokens(tokens: Sequence[int], *, counts: bool) -> Encoded:
+    return Encoded(np.array(tokens, np.uint32), np.full(len(tokens), counts))
 
 
 def _mapped(path: Path, dtype: Dtype) -> UInt[np.ndarray, " elements"]:

@@ -12,6 +12,7 @@ from jaxpipe.errors import DataError
 from jaxpipe.runtime.data import (
     BytePairs,
     Bytes,
+    Piece,
     Source,
     Tokenizer,
     load_byte_pairs,
@@ -32,23 +33,29 @@ def test_decode_inverts_encode(tokenizer: Tokenizer, text: str) -> None:
 
 @pytest.mark.parametrize("tokenizer", [Bytes(), PAIRS], ids=["bytes", "byte pairs"])
 def test_separators_are_tokens(tokenizer: Tokenizer) -> None:
-    assert tokenizer.separator
-    assert all(0 <= token < tokenizer.vocabulary for token in tokenizer.separator)
+    assert tokenizer.frame.separator
+    assert all(0 <= token < tokenizer.vocabulary for token in tokenizer.frame.separator)
 
 
 def test_broken_bytes_become_replacement_characters() -> None:
     assert Bytes().decode(np.array([0xC3, 0x41])) == "\N{REPLACEMENT CHARACTER}A"
 
 
-def test_a_text_about_the_end_of_text_does_not_end() -> None:
-    (end,) = PAIRS.separator
+def test_the_end_of_text_in_a_text_is_its_token_but_where_it_is_spelt() -> None:
+    (end,) = PAIRS.frame.separator
+    assert PAIRS.frame.ends == (end,)
     assert PAIRS.decode(np.array([end])) == "<|endoftext|>"
-    assert end not in PAIRS.encode("<|endoftext|>")
+    assert PAIRS.encode("<|endoftext|>").tolist() == [end]
+    spelt = PAIRS.encode_pieces([Piece("<|endoftext|>", spelt=True), Piece("<|endoftext|>")])
+    assert spelt.tokens.tolist().count(end) == 1
+    assert PAIRS.decode(spelt.tokens) == "<|endoftext|>" * 2
+    (tokens,) = PAIRS.encode_long([Piece("<|endoftext|>", spelt=True)])
+    assert tokens.tolist() == spelt.tokens.tolist()[:-1]
 
 
 def test_training_is_deterministic_and_merges() -> None:
     again = train_byte_pairs(list(Source().pieces())[:20], vocabulary=400)
-    assert again.definition == PAIRS.definition
+    assert again.files == PAIRS.files
     assert PAIRS.vocabulary == 400
     assert len(PAIRS.encode("the statement")) < len(Bytes().encode("the statement"))
 
@@ -60,9 +67,10 @@ def test_a_short_text_has_fewer_pairs_and_says_so(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_tokenizer_without_end_of_text_separates_by_a_blank_line() -> None:
-    assert PAIRS.definition is not None
-    other = BytePairs(PAIRS.definition.replace("<|endoftext|>", "<|other|>"))
-    assert other.decode(np.array(other.separator)) == "\n\n"
+    definition = PAIRS.files["tokenizer.json"].decode()
+    other = BytePairs(definition.replace("<|endoftext|>", "<|other|>"))
+    assert other.frame.ends == ()
+    assert other.decode(np.array(other.frame.separator)) == "\n\n"
 
 
 def test_a_vocabulary_below_the_bytes() -> None:

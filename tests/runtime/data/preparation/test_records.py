@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxpipe.errors import DataError
-from jaxpipe.runtime.data import Fields, Source, mixture_of, open_dataset, prepare
+from jaxpipe.runtime.data import Fields, RecordLayout, Source, mixture_of, open_dataset, prepare
 from jaxpipe.runtime.data.order.samples import IGNORED
 from jaxpipe.runtime.data.preparation import arrow_rows as arrow_rows_module
 from jaxpipe.runtime.data.preparation.document import Piece
@@ -81,7 +81,7 @@ def test_messages_of_the_assistant_count_alone() -> None:
         {"role": "user", "content": "hi"},
         {"role": "assistant", "content": "hello"},
     ]
-    pieces = Fields(messages="m").pieces({"m": messages}, where="line 1")
+    pieces = list(Fields(messages="m").document({"m": messages}, where="line 1"))
     assert [piece.text for piece in pieces if piece.counts] == ["hello\n\n"]
     assert "".join(piece.text for piece in pieces) == (
         "system:\nshort\n\nuser:\nhi\n\nassistant:\nhello\n\n"
@@ -96,12 +96,24 @@ def test_messages_of_the_assistant_count_alone() -> None:
             {"p": "a"},
             r"under `c`: in line 2 of .*rows\.jsonl it is missing, .* are p;",
         ),
-        (PAIRS, {"p": 1, "c": "b"}, "a text under `p`: in line 2 of .* it is 1, .*another field"),
-        (Fields(messages="m"), {"m": "hi"}, "a list of messages under `m`: in line 2 .*'hi'"),
-        (Fields(messages="m"), {"m": []}, "a list of messages under `m`"),
-        (Fields(messages="m"), {"m": ["hi"]}, r"message 1 in line 2 of .* is not \('hi'\)"),
-        (Fields(messages="m"), {"m": [{"role": "x", "content": ""}]}, "`m` must be messages with"),
-        (Fields(messages="m"), {"m": [{"role": "user"}]}, "a text as `content`: message 1 in"),
+        (PAIRS, {"p": 1, "c": "b"}, "`p` must be a list of messages: in line 2 of .* it is 1;"),
+        (Fields(messages="m"), {"m": "hi"}, "`m` must be a list of messages: in line 2 .*'hi'"),
+        (Fields(messages="m"), {"m": []}, "`m` must be a list of messages"),
+        (
+            Fields(messages="m"),
+            {"m": ["hi"]},
+            "`message` must be an object with `role` and `content`: in message 1 in line 2 .*'hi'",
+        ),
+        (
+            Fields(messages="m"),
+            {"m": [{"role": "x", "content": ""}]},
+            "`role` must be one of system, .*: in message 1 in line 2 of .* it is 'x'",
+        ),
+        (
+            Fields(messages="m"),
+            {"m": [{"role": "user"}]},
+            "`content` must be a text, or parts of text: in message 1 in line 2",
+        ),
     ],
 )
 def test_a_wrong_record_is_named(
@@ -118,6 +130,10 @@ def test_fields_that_exclude_each_other() -> None:
         Fields(prompt="p")
     with pytest.raises(DataError, match=r"give either"):
         Fields(prompt="p", completion="c", messages="m")
+    with pytest.raises(
+        DataError, match=r"`messages_field` \(m\) is for .* layout messages, not alp"
+    ):
+        Fields(messages="m", layout=RecordLayout.ALPACA)
 
 
 @pytest.mark.parametrize("write", [write_parquet, write_saved])
