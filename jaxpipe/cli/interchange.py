@@ -19,6 +19,7 @@ from jaxpipe.topo.toml_text import toml_text
 if TYPE_CHECKING:  # they take long to import
     from jaxpipe.interchange import ExportForm, ImportRecord
     from jaxpipe.runtime.checkpoint import Checkpoint
+    from jaxpipe.runtime.data import Tokenizer
 
 _HEAD = "# An imported model; edit `plan` and `train`."
 _LONG = 2048
@@ -146,8 +147,7 @@ def _export_model(
     except DataError as error:
         errors.print(f"no tokenizer.json: {error}", markup=False)
         tokenizer = None
-    separator = () if tokenizer is None else tokenizer.separator
-    fields = special_tokens(record, separator)
+    fields = special_tokens(record, () if tokenizer is None else _separator(tokenizer))
     with replaced_folder(out, names) as folder:
         form = dataclasses.replace(form, fields=fields)
         name = write_model(folder, model, read_merged(checkpoint), form)
@@ -156,6 +156,14 @@ def _export_model(
         if GENERATION not in keep_beside(run, folder):
             write_generation(folder, fields)
     return f"transformers.{name}.from_pretrained({str(out)!r})"
+
+
+def _separator(tokenizer: "Tokenizer") -> tuple[int, ...]:
+    """Return the tokens that end a document; those of bytes, if a run keeps them as pairs."""
+    from jaxpipe.runtime.data import Bytes, byte_level_definition
+
+    is_bytes = tokenizer.definition == byte_level_definition()
+    return Bytes().separator if is_bytes else tokenizer.separator
 
 
 def _export_adapter(

@@ -52,9 +52,9 @@ def write_adapter(
     """
     exchange = exchange_of(config, form.kind)
     names, adapted = frozenset(present), dict[str, tuple[str, ...]]()
-    for theirs, ours in exchange.theirs.items():
+    for their_name, ours in exchange.theirs.items():
         if any(name + LORA_A in names for name in ours):
-            adapted[theirs.removesuffix(_WEIGHT)] = ours
+            adapted[their_name.removesuffix(_WEIGHT)] = ours
     ends = _check_layers(adapted, exchange, lora)
     wanted = [name + s for ours in adapted.values() for name in ours for s in (LORA_A, LORA_B)]
     tensors = read([name for name in wanted if name in names])
