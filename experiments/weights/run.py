@@ -52,7 +52,7 @@ def main(
 ) -> int:
     """Print and write a row for each architecture; return 1 if one has another meaning."""
     rows, is_wrong = [], False
-    with _theirs(python, path) as process, tempfile.TemporaryDirectory() as place:
+    with theirs(python, path) as process, tempfile.TemporaryDirectory() as place:
         version = json.loads(_answer(process))
         # Version 4 does not read this form, which version 5 writes.
         without = ("rope_parameters",) if version["transformers"].startswith("4") else ()
@@ -97,9 +97,9 @@ def _counts(
         folder = place / f"{kind}-{seed}"
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(fields))
-        answer = _asked(process, folder)
+        answer = asked(process, folder)
         try:
-            ours = _logits(folder)
+            ours = logits(folder)
             refusal = None
         except UserError as error:
             ours, refusal = None, str(error)
@@ -131,7 +131,7 @@ def _outcome(ours: Any, answer: dict[str, Any]) -> tuple[str, float]:
     return ("equal" if difference <= TOLERANCE else "different"), difference
 
 
-def _logits(folder: Path) -> Any:
+def logits(folder: Path) -> Any:
     """Return the logits of a folder: read by jaxpipe, computed in NumPy."""
     config, streamed = read_model(folder)
     tensors = {tensor.name: tensor.array() for tensor in streamed}
@@ -168,7 +168,8 @@ def _put(tree: dict[str, Any], name: str, tensor: np.ndarray) -> None:
 
 
 @contextmanager
-def _theirs(python: Path, path: Path | None) -> "Iterator[subprocess.Popen[str]]":
+def theirs(python: Path, path: Path | None) -> "Iterator[subprocess.Popen[str]]":
+    """Yield a process that makes models of `config.json` and computes their logits."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     if path is not None:
         environment["PYTHONPATH"] = str(path)
@@ -187,7 +188,8 @@ def _theirs(python: Path, path: Path | None) -> "Iterator[subprocess.Popen[str]]
         process.wait(TIMEOUT_S)
 
 
-def _asked(process: "subprocess.Popen[str]", folder: Path) -> dict[str, Any]:
+def asked(process: "subprocess.Popen[str]", folder: Path) -> dict[str, Any]:
+    """Return the answer of the process for a folder, which then has weights, too."""
     assert process.stdin is not None
     process.stdin.write(json.dumps({"folder": str(folder), "tokens": TOKENS}) + "\n")
     process.stdin.flush()

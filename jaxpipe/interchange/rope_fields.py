@@ -55,10 +55,12 @@ def _form(stated: Mapping[str, Any], name: str, record: Architecture) -> dict[st
         raise ConfigError(f"`{name}` is {scaling!r:.80} in `config.json`; give a table, or null")
     for key in ("rope_theta", _PART):
         inner, outer = scaling.get(key), stated.get(key)
-        if inner is not None and outer is not None and inner != outer:
+        # Inside of the old form, version 4 does not read it, and version 5 does.
+        is_old = name == "rope_scaling" and outer is None
+        if inner is not None and inner != outer and (outer is not None or is_old):
             raise ConfigError(
                 f"`{key}` in `config.json` is {outer!r:.80}, and {inner!r:.80} in `{name}`: "
-                "versions of `transformers` read one or the other; remove the wrong one"
+                "versions of `transformers` read one or the other; state one value in both"
             )
     kind = _kind(scaling, record)
     if unknown := sorted(scaling.keys() - _ALL_KEYS - _KEYS[kind]):

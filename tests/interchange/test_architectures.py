@@ -170,6 +170,11 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
             "say the",
         ),
         ("llama", {"rope_parameters": {"rope_theta": 3.0, "rope_type": "default"}}, "`rope_theta`"),
+        (
+            "qwen2",
+            {"rope_theta": None, "rope_scaling": {"rope_theta": 3.0}},
+            "`rope_theta` .* None",
+        ),
         ("llama", {"rope_scaling": {**LINEAR, "type": "yarn"}}, "`rope_type` .* and `type`"),
         ("llama", {"rope_scaling": {**LINEAR, "mscale": 2.0}}, "has mscale = 2.0"),
         ("llama", {"rope_parameters": {"full_attention": LINEAR}}, "has full_attention"),
