@@ -4,7 +4,8 @@
 family                models                                                         configuration
 ====================  =============================================================  ==============
 `gpt` (left out)      GPT-2, encoders, vision transformers, mixtures of experts      `GptConfig`
-`llama`               Llama, Qwen 2 and 3, Mistral, Gemma 2                          `LlamaConfig`
+`llama`               Llama, Qwen 2 and 3, Mistral, Gemma 1 and 2, Phi 3 and 4,      `LlamaConfig`
+                      OLMo 2, Granite
 ====================  =============================================================  ==============
 
 An installed package adds a family by an entry point of the group `jaxpipe_families`, whose name is

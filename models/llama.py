@@ -16,7 +16,7 @@ Outside, parameters are nested dicts of arrays; inside, they become NNX modules:
                               "key":     {"kernel": (layers, dim, kv_heads * width), "bias"},
                               "value":   {"kernel": (layers, dim, kv_heads * width), "bias"},
                               "project": {"kernel": (layers, heads * width, dim), "bias"},
-                              "query_norm", "key_norm": {"scale": (layers, width)}},
+                              "query_norm", "key_norm": {"scale": (layers, width or all heads)}},
                 "norm2":     {"scale": (layers, dim)},
                 "mlp":       {"gate", "up": {"kernel": (layers, dim, hidden), "bias"},
                               "down":       {"kernel": (layers, hidden, dim), "bias"}},
@@ -24,8 +24,8 @@ Outside, parameters are nested dicts of arrays; inside, they become NNX modules:
      "head":   {"norm":      {"scale": (dim,)},
                 "kernel":    (vocabulary, dim), unless tied}}
 
-Biases and some norms are optional. Where windows alternate, a layer is a pair, and "blocks" has the
-parts "local" and "full", each as above.
+Biases and norms are optional, but for the head's norm. Where windows alternate, a layer is a pair,
+and "blocks" has the parts "local" and "full", each as above.
 
 What the backward keeps is chosen as in `jaxpipe.models.gpt`: the inputs of norms, rotations and
 gates, not what is computed inside of them; `jaxpipe.models.llama_costs` counts it.
@@ -49,7 +49,7 @@ from jaxtyping import Array, Float, Int, Key
 from jaxpipe.models.kernels.accumulation import accumulation_dtype
 from jaxpipe.models.kernels.attention import grouped_attention
 from jaxpipe.models.kernels.cached_attention import CachedAttention
-from jaxpipe.models.kernels.rotary import frequencies, rotate
+from jaxpipe.models.kernels.rotary import frequencies, magnitude, rotate
 from jaxpipe.models.kernels.scores import Scores
 from jaxpipe.models.llama_config import Activation, LlamaConfig
 from jaxpipe.models.transformer import (
@@ -73,10 +73,14 @@ class RmsNorm(nnx.Module):
         config: the epsilon, and whether the factor is 1 + the parameter.
         width: the size of the last dim.
         rngs: the source of fresh parameters, which are constants.
+        divisor: what the normalised vectors are divided by.
     """
 
-    def __init__(self, config: LlamaConfig, width: int, *, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, config: LlamaConfig, width: int, *, rngs: nnx.Rngs, divisor: float = 1.0
+    ) -> None:
         self.epsilon = config.norm_epsilon
+        self.divisor = divisor
         self.offset = 1.0 if config.norm_offset else 0.0
         self.dtype = config.compute_dtype
         fresh = nnx.initializers.constant(1 - self.offset)
@@ -86,7 +90,8 @@ class RmsNorm(nnx.Module):
         """Return the normalised vectors, in the format of computation."""
         wide = x.astype(accumulation_dtype(x.dtype))
         inverse = jax.lax.rsqrt(jnp.mean(wide**2, axis=-1, keepdims=True) + self.epsilon)
-        return (wide * inverse * (self.offset + self.scale[...])).astype(self.dtype)
+        normed = wide * inverse * (self.offset + self.scale[...])
+        return (normed if self.divisor == 1 else normed / self.divisor).astype(self.dtype)
 
 
 def _linear(
@@ -126,8 +131,12 @@ class LlamaAttention(nnx.Module):
         )
         self.project = project(config.query_width, config.dim)
         if config.qk_norm:
-            self.query_norm = RmsNorm(config, config.width, rngs=rngs)
-            self.key_norm = RmsNorm(config, config.width, rngs=rngs)
+            wide = config.wide_qk_norm
+            query_width, key_width = (
+                (config.query_width, config.kv_width) if wide else (config.width, config.width)
+            )
+            self.query_norm = RmsNorm(config, query_width, rngs=rngs)
+            self.key_norm = RmsNorm(config, key_width, rngs=rngs)
 
     def __call__(self, x: Hidden, other: CachedAttention | None = None) -> Hidden:
         """Return the attention output of each token, of the `other` attention if it is given."""
@@ -149,14 +158,20 @@ class LlamaAttention(nnx.Module):
         return self.query(flat), self.key(flat), self.value(flat)
 
     def _turned(self, heads: Array, norm: RmsNorm | None, positions: Array | None) -> Array:
-        angles = frequencies(self.config)
+        angles, factor = frequencies(self.config), magnitude(self.config)
 
         # Keeps its input, and without a norm nothing: a rotation is linear.
         @jax.checkpoint
         def turn(heads: Array) -> Array:
-            return rotate(heads if norm is None else norm(heads), angles, positions)
+            normed = heads if norm is None else self._normalised(heads, norm)
+            return rotate(normed, angles, positions, magnitude=factor)
 
         return turn(heads)
+
+    def _normalised(self, heads: Array, norm: RmsNorm) -> Array:
+        if not self.config.wide_qk_norm:
+            return norm(heads)
+        return norm(heads.reshape(*heads.shape[:2], -1)).reshape(heads.shape)
 
 
 class GatedMlp(nnx.Module):
@@ -199,10 +214,14 @@ class LlamaBlock(nnx.Module):
 
     def __init__(self, config: LlamaConfig, *, window: int, rngs: nnx.Rngs) -> None:
         norm = partial(RmsNorm, config, config.dim, rngs=rngs)
+        self.pre_norms = config.pre_norms
         self.post_norms = config.post_norms
-        self.norm1 = norm()
+        self.factor = config.residual_factor
+        if config.pre_norms:
+            self.norm1 = norm()
         self.attention = LlamaAttention(config, window=window, rngs=rngs)
-        self.norm2 = norm()
+        if config.pre_norms:
+            self.norm2 = norm()
         self.mlp = GatedMlp(config, rngs=rngs)
         if config.post_norms:
             self.attention_norm = norm()
@@ -214,16 +233,23 @@ class LlamaBlock(nnx.Module):
         """Return the residual stream after the layer, which adds nothing to the loss."""
         del key  # nothing is dropped
         with jax.named_scope("qkv"):
-            normed = jax.checkpoint(self.norm1)(x)
+            normed = jax.checkpoint(self.norm1)(x) if self.pre_norms else x
         mixed = self.attention(normed, other)
         with jax.named_scope("add1"):
-            x = x + (jax.checkpoint(self.attention_norm)(mixed) if self.post_norms else mixed)
+            x = x + self._added(
+                jax.checkpoint(self.attention_norm)(mixed) if self.post_norms else mixed
+            )
         with jax.named_scope("up"):
-            normed = jax.checkpoint(self.norm2)(x)
+            normed = jax.checkpoint(self.norm2)(x) if self.pre_norms else x
         output = self.mlp(normed)
         with jax.named_scope("add2"):
-            x = x + (jax.checkpoint(self.mlp_norm)(output) if self.post_norms else output)
+            x = x + self._added(
+                jax.checkpoint(self.mlp_norm)(output) if self.post_norms else output
+            )
         return x, None
+
+    def _added(self, output: Hidden) -> Hidden:
+        return output if self.factor == 1 else output * self.factor
 
 
 class WindowedPair(nnx.Module):
@@ -279,12 +305,16 @@ class TokenEmbedding(nnx.Module):
         vectors = look_up(self.tokens[...], tokens, sequence=config.sequence)
         x = vectors.astype(config.compute_dtype)
         # The factor is rounded to the format of computation first, as where Gemma was trained.
-        return x * jnp.asarray(config.dim**0.5, x.dtype) if config.scaled_embedding else x
+        if config.scaled_embedding:
+            x = x * jnp.asarray(config.dim**0.5, x.dtype)
+        if config.embedding_factor != 1:
+            x = x * jnp.asarray(config.embedding_factor, x.dtype)
+        return x
 
 
 def llama_head(config: LlamaConfig, *, rngs: nnx.Rngs) -> Head:
     """Return the head: RMSNorm, then the logits of all tokens."""
-    norm = RmsNorm(config, config.dim, rngs=rngs)
+    norm = RmsNorm(config, config.dim, rngs=rngs, divisor=config.logits_divisor)
     kernel = None if config.tied else table(config.vocabulary, config.dim, rngs)
     return Head(norm, kernel, logits_bytes=config.logits_bytes, softcap=config.final_softcap)
 

@@ -4,16 +4,21 @@
 
     Llama 3    SwiGLU, rotary positions with Llama-3 scaling
     Mistral    + `window`
+    Phi 3      + `rotary_width`
     Qwen 2     + `qkv_bias`
     Qwen 3     + `qk_norm`
-    Gemma 2    GeGLU, `alternating` windows, both soft caps, `post_norms`, `norm_offset`,
-               `scaled_embedding`, `query_scale`
+    OLMo 2     `post_norms` without `pre_norms`, `qk_norm` with `wide_qk_norm`
+    Granite    `embedding_factor`, `residual_factor`, `logits_divisor`, `query_scale`
+    Gemma      GeGLU, `norm_offset`, `scaled_embedding`
+    Gemma 2    + `alternating` windows, both soft caps, `post_norms`, `query_scale`
 
 Source: Grattafiori et al. 2024, "The Llama 3 Herd of Models"; Jiang et al. 2023, "Mistral 7B"; Yang
 et al. 2024, "Qwen2 Technical Report"; Yang et al. 2025, "Qwen3 Technical Report"; Gemma Team 2024,
-"Gemma 2".
+"Gemma 2"; Abdin et al. 2024, "Phi-3 Technical Report"; OLMo Team 2024, "2 OLMo 2 Furious"; IBM
+Research 2024, "Granite 3.0 Language Models".
 """
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -44,6 +49,10 @@ class RopeScaling(StrEnum):
     """A larger base: the lowest frequency divided by `rope_factor`, the highest as it is."""
     LLAMA3 = "llama3"
     """Low frequencies divided by `rope_factor`, high ones as they are, and a ramp between them."""
+    YARN = "yarn"
+    """As `llama3`, with a ramp over the numbers of the frequencies, and larger scores."""
+    DYNAMIC = "dynamic"
+    """As `none` up to `rope_sequence`, and not computed for longer sequences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,24 +77,33 @@ class LlamaConfig:
         activation: the activation of the gate.
         norm_epsilon: added to the mean square in RMSNorm.
         norm_offset: whether a norm multiplies by 1 + its parameter, which begins as 0.
-        post_norms: whether the outputs of attention and MLP are normalised, too.
+        pre_norms: whether the inputs of attention and MLP are normalised.
+        post_norms: whether the outputs of attention and MLP are normalised.
         qk_norm: whether queries and keys are normalised, head by head.
+        wide_qk_norm: whether they are normalised over all heads together instead.
         qkv_bias: whether queries, keys and values have biases.
         project_bias: whether the output of attention has one.
         mlp_bias: whether the three products of the MLP have biases.
         scaled_embedding: whether the embedding is multiplied by the root of `dim`.
+        embedding_factor: factor of the embedding.
+        residual_factor: factor of the outputs of attention and MLP.
+        logits_divisor: what the logits are divided by.
         window: how many tokens a token reads at most, itself and the ones before it; 0 for all.
         alternating: whether only every other layer has the window, beginning with the first.
         attention_softcap: soft bound of the scores; 0 for none.
         final_softcap: soft bound of the logits; 0 for none.
         query_scale: scores are divided by the root of it; 0 for the width of a head.
+        rotary_width: the first numbers of a head that rotary positions turn, an even number; 0 for
+            all.
         rope_base: base of the frequencies of rotary positions.
         rope_scaling: how they reach beyond the sequences of pretraining.
         rope_factor: the factor of `rope_scaling`.
-        rope_low: of Llama-3 scaling, the turns within `rope_sequence` below which a frequency is
-            low.
+        rope_low: of Llama-3 and YaRN scaling, the turns within `rope_sequence` below which a
+            frequency is low.
         rope_high: the turns above which it is high.
         rope_sequence: the longest sequence of pretraining [tokens].
+        rope_magnitude: of YaRN scaling, the factor of turned queries and keys; 0 for 0.1 times the
+            logarithm of `rope_factor`, plus 1.
         param_dtype: format of fresh parameters, one of `DTYPE_BYTES`.
         compute_dtype: format of activations and of the operands of matrix products, one of
             `DTYPE_BYTES`. Statistics, softmax, logits and loss are float32 whatever it is.
@@ -119,23 +137,30 @@ class LlamaConfig:
     activation: Activation = Activation.SILU
     norm_epsilon: float = 1e-5
     norm_offset: bool = False
+    pre_norms: bool = True
     post_norms: bool = False
     qk_norm: bool = False
+    wide_qk_norm: bool = False
     qkv_bias: bool = False
     project_bias: bool = False
     mlp_bias: bool = False
     scaled_embedding: bool = False
+    embedding_factor: float = 1.0
+    residual_factor: float = 1.0
+    logits_divisor: float = 1.0
     window: int = 0
     alternating: bool = False
     attention_softcap: float = 0.0
     final_softcap: float = 0.0
     query_scale: float = 0.0
+    rotary_width: int = 0
     rope_base: float = 10_000.0
     rope_scaling: RopeScaling = RopeScaling.NONE
     rope_factor: float = 1.0
     rope_low: float = 1.0
     rope_high: float = 4.0
     rope_sequence: int = 8192
+    rope_magnitude: float = 0.0
     param_dtype: str = "float32"
     compute_dtype: str = "float32"
     attention: Attention = Attention.AUTO
@@ -148,6 +173,9 @@ class LlamaConfig:
                     raise ValueError(
                         f"`{name}` must be at least {lowest}, not {getattr(self, name)}"
                     )
+        for name in _POSITIVE:
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"`{name}` must be above 0, not {getattr(self, name)}")
         for name in ("param_dtype", "compute_dtype"):
             if getattr(self, name) not in DTYPE_BYTES:
                 raise ValueError(
@@ -173,6 +201,11 @@ class LlamaConfig:
             raise ValueError(
                 f"`head_width` must be even, not {self.width}: rotary positions turn pairs"
             )
+        if self.rotary_width % 2 or self.rotary_width > self.width:
+            raise ValueError(
+                f"`rotary_width` must be even and at most the width of a head, {self.width}, not "
+                f"{self.rotary_width}"
+            )
 
     def _check_scores(self) -> None:
         if self.alternating and not self.window:
@@ -190,16 +223,28 @@ class LlamaConfig:
             raise ValueError(f"`rope_base` must be above 1, not {self.rope_base}")
         if not self.rope_factor >= 1:
             raise ValueError(f"`rope_factor` must be at least 1, not {self.rope_factor}")
-        if self.rope_scaling is RopeScaling.LLAMA3 and not 0 < self.rope_low < self.rope_high:
+        ramps = self.rope_scaling in (RopeScaling.LLAMA3, RopeScaling.YARN)
+        if ramps and not 0 < self.rope_low < self.rope_high:
             raise ValueError(
                 f"`rope_low` must be above 0 and below `rope_high`, {self.rope_high}, not "
                 f"{self.rope_low}"
+            )
+        if self.rope_scaling is RopeScaling.DYNAMIC and self.sequence > self.rope_sequence:
+            raise ValueError(
+                f"`sequence` must be at most `rope_sequence`, {self.rope_sequence}, with "
+                f"`rope_scaling` {self.rope_scaling.value!r}, not {self.sequence}: base and length "
+                "would change together"
             )
 
     @property
     def width(self) -> int:
         """The width of a head."""
         return self.head_width or self.dim // self.num_heads
+
+    @property
+    def turned_width(self) -> int:
+        """The numbers of a head that rotary positions turn."""
+        return self.rotary_width or self.width
 
     @property
     def query_width(self) -> int:
@@ -218,12 +263,18 @@ class LlamaConfig:
         Source: Peng et al. 2023, "YaRN", definition 1.
         """
         # A width of 2 has one frequency, which no base changes.
-        return self.rope_base * self.rope_factor ** (self.width / max(self.width - 2, 1))
+        width = self.turned_width
+        return self.rope_base * self.rope_factor ** (width / max(width - 2, 1))
 
     @property
     def depth(self) -> int:
         """The number of attention layers: two for each pair."""
         return self.num_layers * (2 if self.alternating else 1)
+
+    @property
+    def num_norms(self) -> int:
+        """The number of norms over the residual stream's width in an attention layer."""
+        return 2 * (self.pre_norms + self.post_norms)
 
     @property
     def windows(self) -> tuple[int, ...]:
@@ -268,4 +319,7 @@ _NOT_NEGATIVE = (
     "attention_softcap",
     "final_softcap",
     "query_scale",
+    "rotary_width",
+    "rope_magnitude",
 )
+_POSITIVE = ("embedding_factor", "residual_factor", "logits_divisor")

@@ -77,8 +77,9 @@ def split_parameters(config: LlamaConfig) -> int:
 
 def _replicated_parameters(config: LlamaConfig) -> int:
     """Return the parameters of one layer that are not split: norms, biases added after a sum."""
-    norms = (4 if config.post_norms else 2) * config.dim
-    heads = 2 * config.width if config.qk_norm else 0
+    norms = config.num_norms * config.dim
+    wide = config.query_width + config.kv_width if config.wide_qk_norm else 2 * config.width
+    heads = wide if config.qk_norm else 0
     biases = (config.project_bias + config.mlp_bias) * config.dim
     return len(config.windows) * (norms + heads + biases)
 
@@ -101,8 +102,8 @@ def parameters_of_part(
 def layer_residual_bytes(config: LlamaConfig, *, batch: int, sequence: int) -> ByRemat:
     """Return the bytes that one layer's forward keeps for its backward, weights excluded.
 
-    Per token, `none` keeps the input and the middle of the residual stream, both normalised, and
-    the inputs of post-norms (D each); queries, keys, values and the output of attention, and with
+    Per token, `none` keeps the input and the middle of the residual stream, what pre-norms return,
+    and the inputs of post-norms (D each); queries, keys, values and the output of attention, with
     `qk_norm` queries and keys before it as well; gate, up and their product (H each). `dots` keeps
     the input, the products with weights, but the last one only for a norm or a layer that follows,
     and the output of attention. Both keep the statistic of attention, 4 bytes per token and head.
@@ -131,7 +132,7 @@ def layer_residual_bytes_of_part(
     outputs = layers if config.post_norms else layers - 1
     return ByRemat(
         none=remaining(
-            total=layers * (6 if config.post_norms else 4) * dim,
+            total=layers * (2 + config.num_norms) * dim,
             split=layers * (2 * both + before_norm + 3 * config.hidden),
         ),
         dots=remaining(

@@ -4,7 +4,7 @@ import dataclasses
 import shlex
 import shutil
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import tyro
@@ -16,6 +16,11 @@ from jaxpipe.run.folder.output_files import check_output_folder
 from jaxpipe.run.terminal.console import console, errors, next_line
 from jaxpipe.topo.toml_text import toml_text
 
+if TYPE_CHECKING:  # they take long to import
+    from jaxpipe.interchange import ExportForm, ImportRecord
+    from jaxpipe.runtime.checkpoint import Checkpoint
+    from jaxpipe.runtime.data import Tokenizer
+
 _HEAD = "# An imported model; edit `plan` and `train`."
 _LONG = 2048
 
@@ -25,22 +30,29 @@ def import_model(
     *,
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
     data: Path = Path("data/imported"),
+    ignore: tuple[str, ...] = (),
 ) -> int:
     """Begin a run with a model from the files of Hugging Face's `save_pretrained`.
 
-    GPT-2, Llama, Mistral, Qwen 2 and 3, and Gemma 2. Nothing is downloaded.
+    Llama, Mistral, Qwen 2 and 3, Phi 3 and 4, OLMo 2, Granite, Gemma 1 and 2, GPT-2. Nothing is
+    downloaded.
 
     Args:
         folder: the folder with config.json and model.safetensors, or several files and their index.
         out: the folder of the run to begin.
         data: the dataset to train on; prepare it with the tokenizer.json of the model.
+        ignore: fields of config.json that jaxpipe does not know, and that change no logit.
     """
     # Slow, as below; `--help` can do without.
     from jaxpipe.config import config_from, describe
     from jaxpipe.config.kept_inputs import TOKENIZER_FILE
-    from jaxpipe.interchange import begin_run, keep_beside, read_model
+    from jaxpipe.interchange import begin_run, keep_beside, keep_record, read_model, record_of
 
-    model, tensors = read_model(folder)
+    if out.resolve() == folder.resolve():
+        raise ConfigError(
+            f"`--out` must be another folder than the model, {folder}; name one for the run"
+        )
+    model, tensors = read_model(folder, ignored=ignore)
     tree, path = _tree(model, run=out, data=data), out / "config.toml"
     # First: it refuses a folder with checkpoints, before a file of it is overwritten.
     begin_run(out, tensors, describe(config_from(tree)))
@@ -50,6 +62,7 @@ def import_model(
     if given.exists():
         shutil.copyfile(given, out / TOKENIZER_FILE)
     keep_beside(folder, out)
+    keep_record(record_of(folder), out)
     size = num_parameters(model, layers=model.num_layers, embed=True, head=True)
     texts = ("--source", "TEXTS", "--tokenizer", tokenizer)
     console.print(
@@ -67,47 +80,104 @@ def export(
     *,
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
     adapter: bool = False,
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None,
+    base: str | None = None,
 ) -> int:
     """Write the newest checkpoint of a run for Hugging Face's `from_pretrained`.
 
     Adapters are merged into the model. Files of the tokenizer that an import has kept, such as its
-    chat template, are copied as well.
+    chat template, are copied as well, and so are the ids of its special tokens. A folder that
+    exists is replaced as a whole; files in it that are no part of a model stay.
 
     Args:
         run: the folder of a run.
         out: the folder to write: config.json, safetensors and tokenizer.json.
         adapter: write the adapters alone, for PEFT: adapter_config.json and safetensors.
+        dtype: the format of the tensors; by default that of the import, or else float32.
+        base: with --adapter, the name or the folder of the model that the adapters are for; by
+            default that of the import.
     """
-    if adapter:
-        return _export_adapter(run, out)
-    from jaxpipe.config import keep_tokenizer, place_in, read_merged, saved_model, tokenizer_of
-    from jaxpipe.interchange import BESIDE, keep_beside, write_model
+    from jaxpipe.config import place_in
+    from jaxpipe.interchange import ExportForm, read_record
     from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 
+    if base is not None and not adapter:
+        raise ConfigError("`--base` must come with `--adapter`; add it, or leave out `--base`")
+    if out.resolve() == run.resolve():
+        raise ConfigError(f"`--out` must be another folder than the run, {run}; name another")
     checkpoint = open_checkpoint(latest(place_in(run)))
-    model = saved_model(checkpoint)
-    names = ("config.json", "model.safetensors", "tokenizer.json", *BESIDE)
-    check_output_folder("--out", out, names)
-    name = write_model(out, model, read_merged(checkpoint))
-    try:
-        keep_tokenizer(tokenizer_of(checkpoint), out)
-    except DataError as error:
-        errors.print(f"no tokenizer.json: {error}", markup=False)
-    keep_beside(run, out)
-    console.print(
-        f"step {checkpoint.step} of {run} -> {out}\n"
-        f"next: transformers.{name}.from_pretrained({str(out)!r})",
-        markup=False,
+    record = read_record(run)
+    form = ExportForm(
+        kind=None if record is None else record.config.get("model_type"),
+        dtype=dtype or ("float32" if record is None else record.dtype),
     )
+    if adapter:
+        base = base or (None if record is None else record.base)
+        call = _export_adapter(checkpoint, out, form, base=base)
+    else:
+        call = _export_model(checkpoint, run, out, form, record)
+    console.print(f"step {checkpoint.step} of {run} -> {out}\nnext: {call}", markup=False)
     return 0
 
 
-def _export_adapter(run: Path, out: Path) -> int:
-    from jaxpipe.config import place_in, saved_lora, saved_model
-    from jaxpipe.interchange import ADAPTER_CONFIG, ADAPTER_WEIGHTS, write_adapter
-    from jaxpipe.runtime.checkpoint import latest, open_checkpoint
+def _export_model(
+    checkpoint: "Checkpoint",
+    run: Path,
+    out: Path,
+    form: "ExportForm",
+    record: "ImportRecord | None",
+) -> str:
+    """Write the model and its tokenizer; return the call that reads them."""
+    from jaxpipe.config import keep_tokenizer, read_merged, saved_model, tokenizer_of
+    from jaxpipe.interchange import (
+        BESIDE,
+        GENERATION,
+        keep_beside,
+        replaced_folder,
+        special_tokens,
+        write_generation,
+        write_model,
+    )
 
-    checkpoint = open_checkpoint(latest(place_in(run)))
+    model = saved_model(checkpoint)
+    names = ("config.json", "model.safetensors", "tokenizer.json", *BESIDE)
+    check_output_folder("--out", out, names)
+    try:
+        tokenizer = tokenizer_of(checkpoint)
+    except DataError as error:
+        errors.print(f"no tokenizer.json: {error}", markup=False)
+        tokenizer = None
+    fields = special_tokens(record, () if tokenizer is None else _separator(tokenizer))
+    with replaced_folder(out, names) as folder:
+        form = dataclasses.replace(form, fields=fields)
+        name = write_model(folder, model, read_merged(checkpoint), form)
+        if tokenizer is not None:
+            keep_tokenizer(tokenizer, folder)
+        if GENERATION not in keep_beside(run, folder):
+            write_generation(folder, fields)
+    return f"transformers.{name}.from_pretrained({str(out)!r})"
+
+
+def _separator(tokenizer: "Tokenizer") -> tuple[int, ...]:
+    """Return the tokens that end a document; those of bytes, if a run keeps them as pairs."""
+    from jaxpipe.runtime.data import Bytes, byte_level_definition
+
+    is_bytes = tokenizer.definition == byte_level_definition()
+    return Bytes().separator if is_bytes else tokenizer.separator
+
+
+def _export_adapter(
+    checkpoint: "Checkpoint", out: Path, form: "ExportForm", *, base: str | None
+) -> str:
+    """Write the adapters; return the call that reads them."""
+    from jaxpipe.config import saved_lora, saved_model
+    from jaxpipe.interchange import (
+        ADAPTER_CONFIG,
+        ADAPTER_WEIGHTS,
+        replaced_folder,
+        write_adapter,
+    )
+
     model, lora = saved_model(checkpoint), saved_lora(checkpoint)
     if not lora.is_on or checkpoint.step == 0:
         raise ConfigError(
@@ -115,13 +185,17 @@ def _export_adapter(run: Path, out: Path) -> int:
             "leave out the option, or train with the section `lora`"
         )
     check_output_folder("--out", out, (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
-    write_adapter(out, model, lora, checkpoint.read, checkpoint.tensors)
-    console.print(
-        f"step {checkpoint.step} of {run} -> {out}\n"
-        f"next: peft.PeftModel.from_pretrained(MODEL, {str(out)!r})",
-        markup=False,
-    )
-    return 0
+    with replaced_folder(out) as folder:
+        write_adapter(
+            folder, model, lora, checkpoint.read, checkpoint.tensors, form=form, base=base
+        )
+    if base is None:
+        errors.print(
+            "no base model in adapter_config.json: give its name or folder with --base",
+            markup=False,
+        )
+        return f"peft.PeftModel.from_pretrained(MODEL, {str(out)!r})"
+    return f"peft.AutoPeftModelForCausalLM.from_pretrained({str(out)!r})"
 
 
 def _tree(model: ModelConfig, *, run: Path, data: Path) -> dict[str, dict[str, Any]]:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
+from math import prod
 from typing import Any
 
 import jax
@@ -125,6 +126,22 @@ class TunedModel(WrappedModel):
         if self.lora.is_on:
             layer = _attached(layer, self.lora.scale)
         return self.model.block(layer, x, key)
+
+    def check_rank(self) -> None:
+        """Check that no product has a smaller side than the rank of its adapter.
+
+        Raises:
+            ConfigError: one has.
+        """
+        kernels = _flat(_shapes(self.model, layers=range(1), ends=False)["blocks"])
+        for name in self._adapted():
+            _, inputs, *outputs = kernels[name].shape
+            if self.lora.rank > (most := min(inputs, prod(outputs))):
+                raise ConfigError(
+                    f"`lora.rank` must be at most {most}, the smaller side of {module_of(name)} "
+                    f"({inputs} x {prod(outputs)}), not {self.lora.rank}: more columns add "
+                    "nothing; lower it, or leave that product out of `lora.targets`"
+                )
 
     def _adapted(self) -> tuple[str, ...]:
         """Return the names, in a layer, of the kernels with adapters."""
@@ -238,6 +255,7 @@ def _check_targets(model: TunedModel) -> None:
                 f"`lora.targets` has {pattern!r:.80}, which matches no product of the layers; "
                 f"choose from {', '.join(modules)}"
             )
+    model.check_rank()
 
 
 def _check_frozen(model: TunedModel) -> None:

@@ -5,15 +5,23 @@
     FOLDER/config.json, *.safetensors ──► read_model ──► ModelConfig, tensors ──► begin_run ──► RUN
     RUN ──► checkpoint ──► write_model ──► FOLDER/config.json, *.safetensors
 
-GPT-2, Llama, Mistral, Qwen 2 and 3, and Gemma 2.
+GPT-2, and the architectures of `jaxpipe.interchange.architectures`.
 """
 
-from jaxpipe.interchange.beside import BESIDE, keep_beside
+from jaxpipe.interchange.beside import BESIDE, GENERATION, keep_beside, write_generation
 from jaxpipe.interchange.gpt2_config_json import config_of_gpt2, gpt2_config_of
 from jaxpipe.interchange.gpt2_tensors import shape_of, tensors_of_gpt2, to_gpt2_tensors
+from jaxpipe.interchange.import_record import (
+    ImportRecord,
+    keep_record,
+    read_record,
+    record_of,
+    special_tokens,
+)
 from jaxpipe.interchange.llama_config_json import config_of_llama, llama_config_of
 from jaxpipe.interchange.llama_tensors import llama_pairs
 from jaxpipe.interchange.model_folder import (
+    ExportForm,
     our_names,
     read_gpt2,
     read_model,
@@ -21,26 +29,36 @@ from jaxpipe.interchange.model_folder import (
     write_model,
 )
 from jaxpipe.interchange.peft_adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, write_adapter
+from jaxpipe.interchange.replaced_folder import replaced_folder
 from jaxpipe.interchange.start_run import begin_run
 
 __all__ = [
     "ADAPTER_CONFIG",
     "ADAPTER_WEIGHTS",
     "BESIDE",
+    "GENERATION",
+    "ExportForm",
+    "ImportRecord",
     "begin_run",
     "config_of_gpt2",
     "config_of_llama",
     "gpt2_config_of",
     "keep_beside",
+    "keep_record",
     "llama_config_of",
     "llama_pairs",
     "our_names",
     "read_gpt2",
     "read_model",
+    "read_record",
+    "record_of",
+    "replaced_folder",
     "shape_of",
+    "special_tokens",
     "tensors_of_gpt2",
     "to_gpt2_tensors",
     "write_adapter",
+    "write_generation",
     "write_gpt2",
     "write_model",
 ]

@@ -1,8 +1,9 @@
 """A tensor of another program, checked before it becomes a parameter."""
 
+import ml_dtypes  # noqa: F401  registers bfloat16 with NumPy
 import numpy as np
 
-from jaxpipe.errors import CheckpointError
+from jaxpipe.errors import CheckpointError, ConfigError
 
 
 def checked(tensor: np.ndarray, shape: tuple[int, ...], *, name: str) -> np.ndarray:
@@ -40,5 +41,21 @@ def finite(tensor: np.ndarray, *, name: str) -> np.ndarray:
         raise CheckpointError(
             f"`{name}` has {num_wrong:,} weights of {values.size:,} that are NaN or infinite in "
             "float32; give a model that was saved intact"
+        )
+    return values
+
+
+def in_format(tensor: np.ndarray, dtype: str, name: str) -> np.ndarray:
+    """Return a tensor in another format, rounded to nearest.
+
+    Raises:
+        ConfigError: a finite weight is infinite in it.
+    """
+    with np.errstate(over="ignore"):  # found below
+        values = np.ascontiguousarray(tensor, np.dtype(dtype))
+    if dtype != "float32" and not np.array_equal(np.isfinite(values), np.isfinite(tensor)):
+        raise ConfigError(
+            f"`--dtype` {dtype} must hold all weights, and `{name}` has some of "
+            f"{np.abs(tensor).max():.3g}, which are infinite in it; give bfloat16 or float32"
         )
     return values

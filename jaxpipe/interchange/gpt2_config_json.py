@@ -8,10 +8,11 @@ configuration of the run that continues.
 Source of the fields: the documentation of `transformers.GPT2Config`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.interchange.fields import check_known
 from jaxpipe.models import GptConfig
 
 _SIZES = {
@@ -33,8 +34,8 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 """The supported values; the first is GPT-2's default for a missing field."""
 
 
-def config_of_gpt2(fields: Mapping[str, Any]) -> GptConfig:
-    """Return the configuration equivalent to the fields of a `config.json`.
+def config_of_gpt2(fields: Mapping[str, Any], ignored: Collection[str] = ()) -> GptConfig:
+    """Return the configuration equivalent to the fields of a `config.json`, without some `ignored`.
 
     >>> sizes = {"n_layer": 2, "n_embd": 8, "n_head": 2, "n_positions": 16, "vocab_size": 32}
     >>> config_of_gpt2({"model_type": "gpt2", **sizes}).hidden
@@ -49,6 +50,8 @@ def config_of_gpt2(fields: Mapping[str, Any]) -> GptConfig:
     # Missing fields have GPT-2's default, as in `transformers`: old files leave many out.
     for name, values in _ONLY.items():
         _check(name, fields.get(name, values[0]), values)
+    known = {*_ONLY, *_SIZES.values(), "n_inner", "tie_word_embeddings"}
+    check_known(fields, known, kind="gpt2", ignored=ignored)
     sizes: dict[str, Any] = {}
     for ours, theirs in _SIZES.items():
         size = fields.get(theirs)

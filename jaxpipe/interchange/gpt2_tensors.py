@@ -86,7 +86,7 @@ def to_gpt2_tensors(tensors: Mapping[str, np.ndarray], config: GptConfig) -> dic
     >>> to_gpt2_tensors(ours, config)["transformer.h.0.attn.c_attn.weight"].shape
     (2, 6)
     """
-    return {theirs: _flat(tensors[ours], ours) for ours, theirs in their_names(config)}
+    return {theirs: to_gpt2_tensor(tensors[ours], ours) for ours, theirs in their_names(config)}
 
 
 def their_names(config: GptConfig) -> Iterator[tuple[str, str]]:
@@ -129,7 +129,8 @@ def _shaped(tensor: np.ndarray, shape: tuple[int, ...], *, name: str) -> np.ndar
     return checked(tensor, flat, name=name).reshape(shape)
 
 
-def _flat(tensor: np.ndarray, name: str) -> np.ndarray:
+def to_gpt2_tensor(tensor: np.ndarray, name: str) -> np.ndarray:
+    """Return one of our tensors as Hugging Face's, by our name."""
     values = np.asarray(tensor, np.float32)
     # (dim, 3, dim) is (dim, 3 * dim) in memory: queries, keys, values side by side.
     return values.reshape(len(values), -1) if name.endswith("qkv.kernel") else values

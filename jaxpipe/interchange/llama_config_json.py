@@ -1,214 +1,244 @@
-"""Hugging Face's `config.json` of Llama, Mistral, Qwen 2, Qwen 3 and Gemma 2, and a `LlamaConfig`.
+"""Hugging Face's `config.json` of the architectures that the family `llama` computes.
 
-A field with a value that `jaxpipe.models.llama` does not compute is refused by its name. A model is
-written as the architecture whose fields describe it completely: what is read again must be equal.
-
-Source of the fields: the documentation of `transformers` (`LlamaConfig` and so on): of versions 4,
-with `rope_theta` and `rope_scaling`, and 5, with `rope_parameters`.
+A field with a value that `jaxpipe.models.llama` does not compute is refused by its name, and so is
+one that is not known. A model is written as the architecture whose fields describe it completely:
+what is read again must be equal.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.interchange.fields import check_choice, number_of, size_of, switch_of
+from jaxpipe.interchange.architectures import (
+    ACTIVATIONS,
+    ARCHITECTURES,
+    HEADS,
+    STATED,
+    WIDTH,
+    Architecture,
+)
+from jaxpipe.interchange.fields import check_choice, check_known, number_of, size_of, switch_of
 from jaxpipe.interchange.rope_fields import rope_fields_of, rope_of, same_rope
 from jaxpipe.models import LlamaConfig
-from jaxpipe.models.llama_config import Activation
-
-ARCHITECTURES: Final = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "gemma2": "Gemma2ForCausalLM",
-}
 
 _FORMATS: Final = frozenset({"param_dtype", "compute_dtype", "attention", "logits_bytes"})
 """How a model is computed, which no file of another program states."""
 
-_SIZES: Final = {
-    "dim": "hidden_size",
-    "num_heads": "num_attention_heads",
-    "hidden": "intermediate_size",
-    "sequence": "max_position_embeddings",
-    "vocabulary": "vocab_size",
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A field of `config.json` that is a number of ours, or a power of it."""
+
+    ours: str
+    power: float = 1.0
+
+    def read(self, stated: Mapping[str, Any], name: str) -> dict[str, Any]:
+        value = number_of(stated, name)
+        if self.power == 1:
+            return {self.ours: value}
+        if not value > 0:
+            raise ConfigError(f"`{name}` in `config.json` must be above 0, not {value!r}")
+        return {self.ours: value ** (1 / self.power)}
+
+    def write(self, config: LlamaConfig) -> float | int:
+        value = float(getattr(config, self.ours))
+        if self.ours == "query_scale":
+            value = value or float(config.width)
+        value = value**self.power
+        # `transformers` takes a whole number alone as the scale of queries.
+        is_whole = self.ours == "query_scale" and self.power == 1 and value.is_integer()
+        return int(value) if is_whole else value
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """A whole number."""
+
+    ours: str
+
+    def read(self, stated: Mapping[str, Any], name: str) -> dict[str, Any]:
+        return {self.ours: size_of(stated, name)}
+
+    def write(self, config: LlamaConfig) -> int:
+        return int(getattr(config, self.ours))
+
+
+@dataclass(frozen=True, slots=True)
+class _Switch:
+    """A switch, which may be several of ours."""
+
+    ours: tuple[str, ...]
+
+    def read(self, stated: Mapping[str, Any], name: str) -> dict[str, Any]:
+        return dict.fromkeys(self.ours, switch_of(stated, name))
+
+    def write(self, config: LlamaConfig) -> bool:
+        return bool(getattr(config, self.ours[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Activation:
+    """The name of the activation."""
+
+    def read(self, stated: Mapping[str, Any], name: str) -> dict[str, Any]:
+        check_choice(stated, name, tuple(ACTIVATIONS))
+        return {"activation": ACTIVATIONS[stated[name]]}
+
+    def write(self, config: LlamaConfig) -> str:
+        return next(name for name, ours in ACTIVATIONS.items() if ours is config.activation)
+
+
+_TRANSLATED: Final = {
+    "hidden_size": _Size("dim"),
+    "num_attention_heads": _Size("num_heads"),
+    "intermediate_size": _Size("hidden"),
+    "max_position_embeddings": _Size("sequence"),
+    "vocab_size": _Size("vocabulary"),
+    "num_hidden_layers": _Size("depth"),
+    "num_key_value_heads": _Size("num_kv_heads"),
+    "head_dim": _Size("width"),
+    "hidden_act": _Activation(),
+    "hidden_activation": _Activation(),
+    "rms_norm_eps": _Number("norm_epsilon"),
+    "tie_word_embeddings": _Switch(("tied",)),
+    "attention_bias": _Switch(("qkv_bias", "project_bias")),
+    "mlp_bias": _Switch(("mlp_bias",)),
+    "sliding_window": _Size("window"),
+    "attn_logit_softcapping": _Number("attention_softcap"),
+    "final_logit_softcapping": _Number("final_softcap"),
+    "query_pre_attn_scalar": _Number("query_scale"),
+    "attention_multiplier": _Number("query_scale", power=-0.5),
+    "embedding_multiplier": _Number("embedding_factor"),
+    "residual_multiplier": _Number("residual_factor"),
+    "logits_scaling": _Number("logits_divisor"),
 }
 
-_REFUSED: Final[dict[str, tuple[Any, ...]]] = {
-    "pretraining_tp": (1,),
-    "use_sliding_window": (False,),
-    "partial_rotary_factor": (1.0,),
-    "quantization_config": (None,),
-    "use_bidirectional_attention": (None, False),
-}
-"""The supported values of fields that are often left out; the first is the default."""
 
-_GEMMA: Final = {
-    "activation": Activation.GELU_TANH,
-    "norm_offset": True,
-    "post_norms": True,
-    "scaled_embedding": True,
-    "alternating": True,
-}
-"""What every Gemma 2 has."""
-
-
-def config_of_llama(fields: Mapping[str, Any]) -> LlamaConfig:
-    """Return the configuration equivalent to the fields of a `config.json`.
+def config_of_llama(fields: Mapping[str, Any], ignored: Collection[str] = ()) -> LlamaConfig:
+    """Return the configuration equivalent to the fields of a `config.json`, without some `ignored`.
 
     Raises:
-        ConfigError: a size is missing, or a field has a value that `jaxpipe.models.llama` does
-            not compute.
+        ConfigError: a size is missing, a field is not known, or has a value that
+            `jaxpipe.models.llama` does not compute.
     """
     kind = fields.get("model_type")
     check_choice(fields, "model_type", tuple(ARCHITECTURES))
-    for name, values in _REFUSED.items():
-        check_choice(fields, name, values)
-    sizes = {ours: size_of(fields, theirs) for ours, theirs in _SIZES.items()}
-    heads = sizes["num_heads"]
-    settings: dict[str, Any] = {
-        **sizes,
-        "num_layers": size_of(fields, "num_hidden_layers"),
-        "num_kv_heads": size_of(fields, "num_key_value_heads", default=heads),
-        "head_width": _head_width(fields, dim=sizes["dim"], heads=heads),
-        "norm_epsilon": number_of(fields, "rms_norm_eps", default=1e-6),
-        "tied": switch_of(fields, "tie_word_embeddings", default=kind == "gemma2"),
-        **rope_of(fields),
-        **_special(fields),
-    }
+    record = ARCHITECTURES[str(kind)]
+    check_known(fields, record.known, kind=record.kind, ignored=ignored)
+    stated = {name: value for name, value in fields.items() if name not in ignored}
+    for name, values in record.only.items():
+        check_choice(stated, name, values)
+    settings: dict[str, Any] = dict(record.always)
+    for name, default in record.computed.items():
+        settings |= _TRANSLATED[name].read({name: _value(name, default, stated, record)}, name)
+    settings |= rope_of(stated, record)
+    return _built(settings, stated, record)
+
+
+def _value(name: str, default: Any, stated: Mapping[str, Any], record: Architecture) -> Any:
+    """Return the value of a field; of one that is missing or null, what `transformers` takes."""
+    value = stated.get(name, default)
+    if value is None and name in record.null:
+        value = record.null[name]
+    if value is STATED:
+        raise ConfigError(f"`{name}` must be stated in `config.json`; give the complete file")
+    if value is HEADS or value is WIDTH:
+        heads = size_of(stated, "num_attention_heads")
+        value = heads if value is HEADS else size_of(stated, "hidden_size") // max(heads, 1)
+    elif name == "sliding_window" and value == 0 and stated.get(name) is not None:
+        raise ConfigError(f"`{name}` in `config.json` must be at least 1 or null, not {value}")
+    return value
+
+
+def _built(
+    settings: dict[str, Any], stated: Mapping[str, Any], record: Architecture
+) -> LlamaConfig:
+    depth, width = settings.pop("depth"), settings.pop("width")
+    part = settings.pop("turned_part", None)
+    pair = 2 if settings.get("alternating") else 1
+    if depth % pair:
+        raise ConfigError(
+            f"`num_hidden_layers` ({depth}) in `config.json` must be even for {record.kind}, whose "
+            "layers are pairs here; such a model cannot be imported"
+        )
+    is_default = width * settings["num_heads"] == settings["dim"]
     try:
-        return LlamaConfig(**settings)
+        config = LlamaConfig(
+            num_layers=depth // pair,
+            head_width=0 if is_default else width,
+            rotary_width=0 if part is None else int(width * part),
+            **settings,
+        )
     except ValueError as error:
         raise ConfigError(f"`config.json`: {error}") from error
+    _check_layer_types(stated, config)
+    return config
 
 
-def llama_config_of(config: LlamaConfig) -> dict[str, Any]:
+def llama_config_of(config: LlamaConfig, *, kind: str | None = None) -> dict[str, Any]:
     """Return the fields of a `config.json`: the inverse of `config_of_llama`.
+
+    Of several architectures that are this model, it is the one of `kind`, or else the first.
 
     Raises:
         ConfigError: no architecture of `ARCHITECTURES` is this model.
     """
     config = same_rope(config)
-    kind = _kind(config)
-    fields = {
-        "architectures": [ARCHITECTURES[kind]],
-        "model_type": kind,
-        **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
-        "num_hidden_layers": config.depth,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.width,
-        "rms_norm_eps": config.norm_epsilon,
-        "tie_word_embeddings": config.tied,
-        **rope_fields_of(config),
-        **_special_fields(kind, config),
-        "attention_dropout": 0.0,
-        "initializer_range": 0.02,
-        "use_cache": True,
-    }
-    _check_is_whole(config, config_of_llama(fields), kind=kind)
-    return fields
+    nearest: tuple[str, tuple[tuple[str, Any, Any], ...]] | None = None
+    for record in sorted(ARCHITECTURES.values(), key=lambda record: record.kind != kind):
+        fields = _fields_of(config, record)
+        differing = _differing(config, fields)
+        if not differing:
+            return fields
+        if nearest is None or len(differing) < len(nearest[1]):
+            nearest = record.kind, differing
+    assert nearest is not None
+    name, ours, theirs = nearest[1][0]
+    raise ConfigError(
+        f"`model.{name}` is {ours!r}, and must be {theirs!r} in {nearest[0]}, the nearest "
+        "architecture of `transformers`; change it, or keep the model in jaxpipe"
+    )
 
 
-def _kind(config: LlamaConfig) -> str:
-    """Return the architecture that the most special of a model's features belongs to."""
-    if config.post_norms:
-        return "gemma2"
-    if config.qk_norm:
-        return "qwen3"
-    if config.qkv_bias and not config.project_bias:
-        return "qwen2"
-    return "mistral" if config.window else "llama"
+def _fields_of(config: LlamaConfig, record: Architecture) -> dict[str, Any]:
+    """Return the fields of a `config.json` as far as an architecture has them."""
+    fields: dict[str, Any] = {"architectures": [record.model], "model_type": record.kind}
+    for name in record.computed:
+        value = _TRANSLATED[name].write(config)
+        is_null = name in record.null and value == record.null[name]
+        fields[name] = None if is_null else value
+    fields |= rope_fields_of(config)
+    fields |= {name: values[0] for name, values in record.only.items() if values[0] is not None}
+    if record.kind == "gemma2":
+        fields["hidden_act"] = fields["hidden_activation"]
+    return {**fields, "attention_dropout": 0.0, "initializer_range": 0.02, "use_cache": True}
 
 
-def _check_is_whole(config: LlamaConfig, again: LlamaConfig, *, kind: str) -> None:
+def _differing(config: LlamaConfig, fields: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:
+    """Return the names and both values of what is not read again as it is."""
+    try:
+        again = config_of_llama(fields)
+    except ConfigError:  # nothing of this architecture fits
+        return (("family", config.family, fields["model_type"]),) * len(dataclasses.fields(config))
+    differing: list[tuple[str, Any, Any]] = []
     for name in sorted({field.name for field in dataclasses.fields(config)} - _FORMATS):
         ours, theirs = getattr(config, name), getattr(again, name)
         # 0 and the width that it stands for are the same.
         if name in ("head_width", "query_scale"):
             ours, theirs = ours or config.width, theirs or config.width
         if ours != theirs:
-            raise ConfigError(
-                f"`model.{name}` is {ours!r}, and must be {theirs!r} in {kind}, the nearest "
-                "architecture of `transformers`; change it, or keep the model in jaxpipe"
-            )
+            differing.append((name, ours, theirs))
+    return tuple(differing)
 
 
-def _head_width(fields: Mapping[str, Any], *, dim: int, heads: int) -> int:
-    default = {"qwen3": 128, "gemma2": 256}.get(fields["model_type"], dim // max(heads, 1))
-    # Null, as some files have it, is the default as well.
-    width = size_of(fields, "head_dim", default=default)
-    return 0 if width * heads == dim else width
-
-
-def _special(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that one architecture has, or that it names in its own way."""
-    kind, layers = fields["model_type"], size_of(fields, "num_hidden_layers")
-    if kind == "gemma2":
-        return _special_of_gemma(fields, layers)
-    check_choice(fields, "hidden_act", ("silu",))
-    if kind == "mistral":
-        window = size_of(fields, "sliding_window", default=0)
-        return {"window": window}
-    _check_layer_types(fields, ["full_attention"] * layers)
-    if kind == "qwen2":
-        return {"qkv_bias": True}
-    bias = switch_of(fields, "attention_bias", default=False)
-    biases = {"qkv_bias": bias, "project_bias": bias}
-    if kind == "qwen3":
-        return {**biases, "qk_norm": True}
-    return {**biases, "mlp_bias": switch_of(fields, "mlp_bias", default=False)}
-
-
-def _special_of_gemma(fields: Mapping[str, Any], layers: int) -> dict[str, Any]:
-    check_choice(fields, "hidden_activation", ("gelu_pytorch_tanh",))
-    if layers % 2:
-        raise ConfigError(
-            f"`num_hidden_layers` ({layers}) in `config.json` must be even for Gemma 2, whose "
-            "layers are pairs here; such a model cannot be imported"
-        )
-    _check_layer_types(fields, ["sliding_attention", "full_attention"] * (layers // 2))
-    bias = switch_of(fields, "attention_bias", default=False)
-    return {
-        **_GEMMA,
-        "num_layers": layers // 2,
-        "qkv_bias": bias,
-        "project_bias": bias,
-        "window": size_of(fields, "sliding_window", default=4096),
-        "attention_softcap": number_of(fields, "attn_logit_softcapping", default=50.0, null=0.0),
-        "final_softcap": number_of(fields, "final_logit_softcapping", default=30.0, null=0.0),
-        "query_scale": number_of(fields, "query_pre_attn_scalar", default=256.0),
-    }
-
-
-def _check_layer_types(fields: Mapping[str, Any], expected: list[str]) -> None:
+def _check_layer_types(fields: Mapping[str, Any], config: LlamaConfig) -> None:
     layer_types = fields.get("layer_types")
-    if layer_types is not None and layer_types != expected:
+    names = ["sliding_attention" if window else "full_attention" for window in config.windows]
+    if layer_types is not None and layer_types != names * config.num_layers:
         raise ConfigError(
-            f"`layer_types` in `config.json` is {layer_types!r:.80}, not {expected[:2]!r:.80} and "
+            f"`layer_types` in `config.json` is {layer_types!r:.80}, not {names!r:.80} and "
             "so on: windows are in no layer, in all, or in every other one; such a model cannot be "
             "imported"
         )
-
-
-def _special_fields(kind: str, config: LlamaConfig) -> dict[str, Any]:
-    biased, scale = {"attention_bias": config.qkv_bias}, config.query_scale or float(config.width)
-    if kind == "gemma2":
-        return {
-            **biased,
-            "hidden_act": "gelu_pytorch_tanh",
-            "hidden_activation": "gelu_pytorch_tanh",
-            "sliding_window": config.window,
-            "attn_logit_softcapping": config.attention_softcap or None,
-            "final_logit_softcapping": config.final_softcap or None,
-            # `transformers` takes a whole number alone.
-            "query_pre_attn_scalar": int(scale) if scale.is_integer() else scale,
-        }
-    if kind == "mistral":
-        return {"hidden_act": "silu", "sliding_window": config.window}
-    if kind == "qwen2":
-        return {"hidden_act": "silu", "use_sliding_window": False}
-    if kind == "qwen3":
-        return {**biased, "hidden_act": "silu", "use_sliding_window": False}
-    return {**biased, "hidden_act": "silu", "mlp_bias": config.mlp_bias}

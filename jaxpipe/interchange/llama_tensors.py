@@ -11,8 +11,8 @@ Their kernels are (outputs, inputs) and ours (inputs, outputs): each is transpos
 have a row for each token in both.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from jaxpipe.interchange.checked_tensor import check_shape, finite
 from jaxpipe.interchange.tensor_files import TensorFiles
 from jaxpipe.models import LlamaConfig
 
-_HEAD = "lm_head.weight"
+HEAD = "lm_head.weight"
 _BUFFER = ".rotary_emb.inv_freq"
 """The frequencies, which old files hold next to the parameters."""
 
@@ -39,21 +39,38 @@ _HEAD_NORMS = {
     "self_attn.k_norm": "attention.key_norm",
 }
 _NORMS = {"input_layernorm": "norm1", "post_attention_layernorm": "norm2"}
-_GEMMA_NORMS = {
-    "input_layernorm": "norm1",
+_POST_NORMS = {
     "post_attention_layernorm": "attention_norm",
-    "pre_feedforward_layernorm": "norm2",
     "post_feedforward_layernorm": "mlp_norm",
 }
+_GEMMA_NORMS = {
+    "input_layernorm": "norm1",
+    "pre_feedforward_layernorm": "norm2",
+    **_POST_NORMS,
+}
+_FUSED = {
+    "self_attn.q_proj": "self_attn.qkv_proj",
+    "self_attn.k_proj": "self_attn.qkv_proj",
+    "self_attn.v_proj": "self_attn.qkv_proj",
+    "mlp.gate_proj": "mlp.gate_up_proj",
+    "mlp.up_proj": "mlp.gate_up_proj",
+}
+"""Products that are one in some architectures, the outputs of the first before the others'."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPair:
-    """One tensor under both names, and our shape of it."""
+    """One tensor under both names, and our shape of it.
+
+    Where theirs is several of ours, `first` is the number of its first row that is in this one, and
+    `num_rows` of how many there are.
+    """
 
     theirs: str
     ours: str
     shape: tuple[int, ...]
+    first: int = 0
+    num_rows: int | None = None
 
     @property
     def is_transposed(self) -> bool:
@@ -62,12 +79,18 @@ class TensorPair:
 
     @property
     def their_shape(self) -> tuple[int, ...]:
-        """Hugging Face's shape of it."""
+        """Hugging Face's shape of it, with the rows of others."""
+        shape = self.part_shape
+        return shape if self.num_rows is None else (self.num_rows, *shape[1:])
+
+    @property
+    def part_shape(self) -> tuple[int, ...]:
+        """Hugging Face's shape of it alone."""
         return self.shape[::-1] if self.is_transposed else self.shape
 
 
-def llama_pairs(config: LlamaConfig) -> Iterator[TensorPair]:
-    """Yield all tensors of a model.
+def llama_pairs(config: LlamaConfig, *, is_fused: bool = False) -> Iterator[TensorPair]:
+    """Yield all tensors of a model; those that are one of Hugging Face's follow each other.
 
     >>> config = LlamaConfig(
     ...     num_layers=1, dim=4, num_heads=2, num_kv_heads=1, hidden=6, sequence=8, vocabulary=9
@@ -80,26 +103,54 @@ def llama_pairs(config: LlamaConfig) -> Iterator[TensorPair]:
     parts = ("local.", "full.") if config.alternating else ("",)
     for layer in range(config.depth):
         number, part = divmod(layer, len(parts))
-        for theirs, ours, shape in _layer(config):
-            yield TensorPair(
-                f"model.layers.{layer}.{theirs}", f"blocks.{number}.{parts[part]}{ours}", shape
+        for pair in _fused(config) if is_fused else _layer(config):
+            yield replace(
+                pair,
+                theirs=f"model.layers.{layer}.{pair.theirs}",
+                ours=f"blocks.{number}.{parts[part]}{pair.ours}",
             )
     yield TensorPair("model.norm.weight", "head.norm.scale", (config.dim,))
     if not config.tied:
-        yield TensorPair(_HEAD, "head.kernel", table)
+        yield TensorPair(HEAD, "head.kernel", table)
 
 
-def _layer(config: LlamaConfig) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    norms = _GEMMA_NORMS if config.post_norms else _NORMS
-    yield from ((f"{their}.weight", f"{our}.scale", (config.dim,)) for their, our in norms.items())
+def _layer(config: LlamaConfig) -> Iterator[TensorPair]:
+    norms = _NORMS
+    if config.post_norms:
+        norms = _GEMMA_NORMS if config.pre_norms else _POST_NORMS
+    for their, our in norms.items():
+        yield TensorPair(f"{their}.weight", f"{our}.scale", (config.dim,))
     for their, our in _PRODUCTS.items():
         shape = _kernel_shape(config, our)
-        yield f"{their}.weight", f"{our}.kernel", shape
+        yield TensorPair(f"{their}.weight", f"{our}.kernel", shape)
         if _has_bias(config, our):
-            yield f"{their}.bias", f"{our}.bias", shape[1:]
+            yield TensorPair(f"{their}.bias", f"{our}.bias", shape[1:])
     if config.qk_norm:
-        for their, our in _HEAD_NORMS.items():
-            yield f"{their}.weight", f"{our}.scale", (config.width,)
+        widths = (
+            (config.query_width, config.kv_width) if config.wide_qk_norm else (config.width,) * 2
+        )
+        for (their, our), width in zip(_HEAD_NORMS.items(), widths, strict=True):
+            yield TensorPair(f"{their}.weight", f"{our}.scale", (width,))
+
+
+def _fused(config: LlamaConfig) -> Iterator[TensorPair]:
+    """Yield the tensors of a layer whose products of the same input are one tensor."""
+    pairs = tuple(_layer(config))
+    totals: dict[str, int] = {}
+    names = [_fused_name(pair.theirs) for pair in pairs]
+    for name, pair in zip(names, pairs, strict=True):
+        totals[name] = totals.get(name, 0) + pair.part_shape[0]
+    firsts = dict.fromkeys(totals, 0)
+    for name, pair in zip(names, pairs, strict=True):
+        is_part = name != pair.theirs
+        num_rows = totals[name] if is_part else None
+        yield replace(pair, theirs=name, first=firsts[name], num_rows=num_rows)
+        firsts[name] += pair.part_shape[0]
+
+
+def _fused_name(theirs: str) -> str:
+    module, _, leaf = theirs.rpartition(".")
+    return f"{_FUSED.get(module, module)}.{leaf}"
 
 
 def _kernel_shape(config: LlamaConfig, name: str) -> tuple[int, int]:
@@ -118,7 +169,9 @@ def _has_bias(config: LlamaConfig, name: str) -> bool:
     return config.mlp_bias if name.startswith("mlp.") else config.qkv_bias
 
 
-def known_pairs(config: LlamaConfig, present: Mapping[str, object]) -> tuple[TensorPair, ...]:
+def known_pairs(
+    config: LlamaConfig, present: Mapping[str, object], *, is_fused: bool = False
+) -> tuple[TensorPair, ...]:
     """Return all tensors of a model, which must be those present.
 
     Raises:
@@ -129,12 +182,12 @@ def known_pairs(config: LlamaConfig, present: Mapping[str, object]) -> tuple[Ten
             f"`num_hidden_layers` ({config.depth:,}) needs several tensors in each layer, and "
             f"there are {len(present):,} in all; give the files that belong to its `config.json`"
         )
-    pairs = tuple(llama_pairs(config))
+    pairs = tuple(llama_pairs(config, is_fused=is_fused))
     known = {pair.theirs for pair in pairs}
     ignored = {name for name in present if name.endswith(_BUFFER)}
-    # Tied, some files hold the table twice.
+    # Tied, some files hold the table twice: `check_tied` compares them.
     if config.tied:
-        ignored.add(_HEAD)
+        ignored.add(HEAD)
     missing, unknown = sorted(known - present.keys()), sorted(present.keys() - known - ignored)
     if missing or unknown:
         verb, names = ("lack", missing) if missing else ("also have", unknown)
@@ -152,13 +205,36 @@ def pieces_of(files: TensorFiles, pair: TensorPair) -> Iterator[np.ndarray]:
         CheckpointError: it is of another shape, or not finite.
     """
     check_shape(files.shape(pair.theirs), pair.their_shape, name=pair.theirs)
+    part = range(pair.first, pair.first + pair.part_shape[0])
     if pair.is_transposed:
-        yield np.ascontiguousarray(finite(files.read(pair.theirs), name=pair.theirs).T)
+        yield np.ascontiguousarray(finite(files.part(pair.theirs, part), name=pair.theirs).T)
+        return
+    if pair.num_rows is not None:
+        yield finite(files.part(pair.theirs, part), name=pair.theirs)
         return
     for rows in files.rows(pair.theirs):
         yield finite(rows, name=pair.theirs)
 
 
-def to_theirs(tensor: np.ndarray, pair: TensorPair) -> np.ndarray:
-    """Return one of our tensors as Hugging Face's: the inverse of `pieces_of`."""
-    return np.ascontiguousarray(tensor.T) if pair.is_transposed else np.ascontiguousarray(tensor)
+def to_theirs(parts: Mapping[str, np.ndarray], pairs: Sequence[TensorPair]) -> np.ndarray:
+    """Return one of Hugging Face's tensors, of all of ours that it holds: `pieces_of` inverted."""
+    rows = [parts[pair.ours].T if pair.is_transposed else parts[pair.ours] for pair in pairs]
+    return np.ascontiguousarray(rows[0] if len(rows) == 1 else np.concatenate(rows))
+
+
+def check_tied(files: TensorFiles, table: str) -> None:
+    """Check that a head beside a tied table equals it.
+
+    Raises:
+        CheckpointError: it is another one, of which versions of `transformers` take one or the
+            other.
+    """
+    if HEAD not in files.files:
+        return
+    check_shape(files.shape(HEAD), files.shape(table), name=HEAD)
+    for head, rows in zip(files.rows(HEAD), files.rows(table), strict=True):
+        if not np.array_equal(head, rows):
+            raise CheckpointError(
+                f"`tie_word_embeddings` in `config.json` is true, and `{HEAD}` differs from "
+                f"`{table}`: set it to false if the head is meant, or remove that tensor"
+            )

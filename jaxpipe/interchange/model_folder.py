@@ -1,14 +1,15 @@
 """Read and write the folder of a Hugging Face model: `config.json` and safetensors files.
 
-A decoder of the Llama type is read piece by piece and written file by file; a GPT-2, whose largest
-size has 6 GB, in one piece.
+A decoder of the Llama type is read piece by piece; a GPT-2, whose largest size has 6 GB, in one
+piece. Both are written file by file.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -16,16 +17,20 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from jaxpipe.errors import CheckpointError, ConfigError
+from jaxpipe.interchange.architectures import ARCHITECTURES, LACKING
+from jaxpipe.interchange.checked_tensor import in_format
 from jaxpipe.interchange.gpt2_config_json import check_is_gpt2, config_of_gpt2, gpt2_config_of
-from jaxpipe.interchange.gpt2_tensors import tensors_of_gpt2, their_names, to_gpt2_tensors
-from jaxpipe.interchange.llama_config_json import ARCHITECTURES, config_of_llama, llama_config_of
+from jaxpipe.interchange.gpt2_tensors import shape_of, tensors_of_gpt2, their_names, to_gpt2_tensor
+from jaxpipe.interchange.llama_config_json import config_of_llama, llama_config_of
 from jaxpipe.interchange.llama_tensors import (
     TensorPair,
+    check_tied,
     known_pairs,
     llama_pairs,
     pieces_of,
     to_theirs,
 )
+from jaxpipe.interchange.other_formats import way_in
 from jaxpipe.interchange.tensor_files import (
     CONFIG,
     INDEX,
@@ -35,6 +40,7 @@ from jaxpipe.interchange.tensor_files import (
     read_json,
 )
 from jaxpipe.models import GptConfig, LlamaConfig, ModelConfig, family_of
+from jaxpipe.models.gpt_config import DTYPE_BYTES
 from jaxpipe.runtime.checkpoint import Read, StreamedTensor
 from jaxpipe.runtime.storage.atomic_write import mode_by_umask
 
@@ -44,22 +50,41 @@ FILE_BYTES = 2**30
 """The size at which a file of an export is full."""
 
 
-def read_model(folder: Path) -> tuple[ModelConfig, Streamed]:
+def read_model(folder: Path, *, ignored: Collection[str] = ()) -> tuple[ModelConfig, Streamed]:
     """Return the configuration of a model on disk, and its tensors under our names, in float32.
 
-    Names and configuration are checked at once, each tensor as its pieces are taken.
+    Names and configuration are checked at once, each tensor as its pieces are taken. Fields of
+    `config.json` that are `ignored` need not be known.
 
     Raises:
         ConfigError: the folder has no `config.json`, or one of another architecture.
         CheckpointError: a file is missing or corrupt, or does not fit the configuration.
     """
+    if (folder / "adapter_config.json").exists():  # `transformers` would put it on the model
+        raise ConfigError(way_in(folder))
     fields = read_json(folder / CONFIG, ConfigError)
-    if fields.get("model_type") not in ARCHITECTURES:
-        config, tensors = _gpt2(folder, fields)
+    kind = fields.get("model_type")
+    record = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
+    if record is None:
+        _check_is_known(kind)
+        config, tensors = _gpt2(folder, fields, ignored)
         return config, (StreamedTensor.of(name, tensor) for name, tensor in tensors.items())
-    model, files = config_of_llama(fields), open_tensors(folder)
-    pairs = known_pairs(model, files.files)
+    model, files = config_of_llama(fields, ignored), open_tensors(folder)
+    pairs = known_pairs(model, files.files, is_fused=record.is_fused)
+    if model.tied:
+        check_tied(files, pairs[0].theirs)
     return model, _streamed(files, pairs)
+
+
+def _check_is_known(kind: object) -> None:
+    if kind is None or kind == "gpt2":  # which the fields of a GPT-2 refuse by name
+        return
+    lacking = LACKING.get(kind) if isinstance(kind, str) else None
+    reason = f", which lacks {lacking}" if lacking else ""
+    raise ConfigError(
+        f"`model_type` in `config.json` is {kind!r:.80}, and must be gpt2 or "
+        f"{' or '.join(ARCHITECTURES)} for jaxpipe{reason}; such a model cannot be imported"
+    )
 
 
 def read_gpt2(folder: Path) -> tuple[GptConfig, dict[str, np.ndarray]]:
@@ -69,67 +94,117 @@ def read_gpt2(folder: Path) -> tuple[GptConfig, dict[str, np.ndarray]]:
         ConfigError: the folder has no `config.json`, or one of another architecture.
         CheckpointError: a file is missing or corrupt, or does not fit the configuration.
     """
-    return _gpt2(folder, read_json(folder / CONFIG, ConfigError))
+    return _gpt2(folder, read_json(folder / CONFIG, ConfigError), ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportForm:
+    """What a model does not say of its export.
+
+    Args:
+        kind: the architecture, of several that are the same model; None for the first.
+        dtype: the format of the tensors, one of `DTYPE_BYTES`.
+        fields: further fields of `config.json`, such as the ids of special tokens.
+    """
+
+    kind: str | None = None
+    dtype: str = "float32"
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+PLAIN_FORM: Final = ExportForm()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyFiles:
-    """The form of a family in the files of `transformers`.
+    """The form of a model in the files of `transformers`.
 
     Args:
-        names: our name and theirs of each tensor of a configuration.
-        fields: the fields of `config.json`; raises `ConfigError` for a model that has none.
-        write: writes the tensors of a configuration and its fields into a folder.
+        fields: the fields of `config.json`.
+        pairs: our name and theirs of each tensor; those that are one of theirs follow each other.
+        shapes: our shapes of them.
+        convert: takes our tensors and the names that are one of theirs, and returns theirs.
         is_inputs_first: whether their kernels are (inputs, outputs), as ours.
     """
 
-    names: Callable[[Any], Iterable[tuple[str, str]]]
-    fields: Callable[[Any], dict[str, Any]]
-    write: Callable[[Path, Any, dict[str, Any], Read], None]
+    fields: Mapping[str, Any]
+    pairs: tuple[tuple[str, str], ...]
+    shapes: Callable[[str], tuple[int, ...]]
+    convert: Callable[[Mapping[str, np.ndarray], Sequence[str]], np.ndarray]
     is_inputs_first: bool
 
+    @property
+    def theirs(self) -> dict[str, tuple[str, ...]]:
+        """Return their names, each with those of our tensors that it holds."""
+        grouped: dict[str, tuple[str, ...]] = {}
+        for ours, theirs in self.pairs:
+            grouped[theirs] = (*grouped.get(theirs, ()), ours)
+        return grouped
 
-def exchange_of(config: ModelConfig) -> FamilyFiles:
-    """Return the form of a model's family in the files of `transformers`.
+
+def exchange_of(config: ModelConfig, kind: str | None = None) -> FamilyFiles:
+    """Return the form of a model in the files of `transformers`, of an architecture if it fits.
 
     Raises:
         ConfigError: it has none.
     """
-    name = family_of(config).name
-    exchanges = {
-        "gpt": FamilyFiles(
-            names=their_names, fields=_gpt2_fields, write=_write_gpt2, is_inputs_first=True
-        ),
-        "llama": FamilyFiles(
-            names=_llama_names, fields=llama_config_of, write=_write_llama, is_inputs_first=False
-        ),
+    exchanges: dict[str, Callable[[Any, str | None], FamilyFiles]] = {
+        "gpt": _gpt2_files,
+        "llama": _llama_files,
     }
+    name = family_of(config).name
     if name not in exchanges:
         raise ConfigError(
             f"`model.family` must be one that `transformers` has, {' or '.join(exchanges)}, to be "
             f"exported, not {name!r}; read the tensors of the checkpoint instead"
         )
-    return exchanges[name]
+    return exchanges[name](config, kind)
 
 
 def our_names(config: ModelConfig) -> tuple[str, ...]:
     """Return the names that the parameters of the whole model have in a checkpoint."""
-    return tuple(ours for ours, _ in exchange_of(config).names(config))
+    return tuple(ours for ours, _ in exchange_of(config).pairs)
 
 
-def write_model(folder: Path, config: ModelConfig, read: Read) -> str:
+def write_model(
+    folder: Path, config: ModelConfig, read: Read, form: ExportForm = PLAIN_FORM
+) -> str:
     """Write a model as a folder that `transformers` opens; return the name of its class.
 
     `read` returns tensors by our names, those of one file at a time.
 
     Raises:
-        ConfigError: the model is none that `transformers` has.
+        ConfigError: the model is none that `transformers` has, or has weights that are infinite in
+            the format.
         CheckpointError: the folder cannot be written, or a tensor is missing.
     """
-    exchange = exchange_of(config)
-    fields = exchange.fields(config)
-    exchange.write(folder, config, fields, read)
-    return str(fields["architectures"][0])
+    files = exchange_of(config, form.kind)
+    shards = tuple(_shards(files, DTYPE_BYTES[form.dtype]))
+    names = (WEIGHTS,)
+    if len(shards) > 1:
+        number = len(shards)
+        names = tuple(f"model-{i + 1:05d}-of-{number:05d}.safetensors" for i in range(number))
+
+    def written() -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+        for name, shard in zip(names, shards, strict=True):
+            ours = read([name for theirs in shard for name in files.theirs[theirs]])
+            yield (
+                name,
+                {
+                    theirs: in_format(files.convert(ours, files.theirs[theirs]), form.dtype, theirs)
+                    for theirs in shard
+                },
+            )
+
+    formats = {"dtype": form.dtype, "torch_dtype": form.dtype}
+    _write(folder, written(), {**files.fields, **formats, **form.fields})
+    if len(shards) > 1:
+        where = {
+            theirs: name for name, shard in zip(names, shards, strict=True) for theirs in shard
+        }
+        size = sum(_num_values(files, theirs) for theirs in where) * DTYPE_BYTES[form.dtype]
+        _write_json(folder / INDEX, {"metadata": {"total_size": size}, "weight_map": where})
+    return str(files.fields["architectures"][0])
 
 
 def write_gpt2(folder: Path, config: GptConfig, tensors: dict[str, np.ndarray]) -> None:
@@ -139,31 +214,42 @@ def write_gpt2(folder: Path, config: GptConfig, tensors: dict[str, np.ndarray]) 
         ConfigError: the model is not a GPT-2.
         CheckpointError: the folder cannot be written.
     """
+    write_model(folder, config, lambda names: {name: tensors[name] for name in names})
+
+
+def _gpt2_files(config: GptConfig, kind: str | None) -> FamilyFiles:
+    del kind  # there is one
     check_is_gpt2(config)
-    # safetensors writes memory as it lies, whatever the strides of a view.
-    theirs = {
-        name: np.ascontiguousarray(tensor)
-        for name, tensor in to_gpt2_tensors(tensors, config).items()
-    }
-    _write(folder, {WEIGHTS: theirs}.items(), gpt2_config_of(config))
+    return FamilyFiles(
+        fields=gpt2_config_of(config),
+        pairs=tuple(their_names(config)),
+        shapes=lambda name: shape_of(name, config),
+        convert=lambda ours, names: to_gpt2_tensor(ours[names[0]], names[0]),
+        is_inputs_first=True,
+    )
 
 
-def _gpt2_fields(config: GptConfig) -> dict[str, Any]:
-    check_is_gpt2(config)
-    return gpt2_config_of(config)
+def _llama_files(config: LlamaConfig, kind: str | None) -> FamilyFiles:
+    fields = llama_config_of(config, kind=kind)
+    record = ARCHITECTURES[fields["model_type"]]
+    pairs = {pair.ours: pair for pair in llama_pairs(config, is_fused=record.is_fused)}
+    return FamilyFiles(
+        fields=fields,
+        pairs=tuple((pair.ours, pair.theirs) for pair in pairs.values()),
+        shapes=lambda name: pairs[name].shape,
+        convert=lambda ours, names: to_theirs(ours, [pairs[name] for name in names]),
+        is_inputs_first=False,
+    )
 
 
-def _write_gpt2(folder: Path, config: GptConfig, fields: dict[str, Any], read: Read) -> None:
-    del fields  # written with the tensors
-    write_gpt2(folder, config, dict(read(our_names(config))))
-
-
-def _llama_names(config: LlamaConfig) -> Iterator[tuple[str, str]]:
-    return ((pair.ours, pair.theirs) for pair in llama_pairs(config))
-
-
-def _gpt2(folder: Path, fields: dict[str, Any]) -> tuple[GptConfig, dict[str, np.ndarray]]:
-    config, files = config_of_gpt2(fields), open_tensors(folder)
+def _gpt2(
+    folder: Path, fields: dict[str, Any], ignored: Collection[str]
+) -> tuple[GptConfig, dict[str, np.ndarray]]:
+    config, files = config_of_gpt2(fields, ignored), open_tensors(folder)
+    if config.tied:
+        table = next((n for n in files.files if n.endswith("wte.weight")), None)
+        if table is not None:
+            check_tied(files, table)
     return config, tensors_of_gpt2({name: files.read(name) for name in files.files}, config)
 
 
@@ -172,41 +258,20 @@ def _streamed(files: TensorFiles, pairs: Iterable[TensorPair]) -> Streamed:
         yield StreamedTensor(pair.ours, pair.shape, partial(pieces_of, files, pair))
 
 
-def _write_llama(folder: Path, config: LlamaConfig, fields: dict[str, Any], read: Read) -> None:
-    shards = tuple(_shards(llama_pairs(config)))
-    if len(shards) == 1:
-        names = (WEIGHTS,)
-    else:
-        number = len(shards)
-        names = tuple(f"model-{i + 1:05d}-of-{number:05d}.safetensors" for i in range(number))
-
-    def files() -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-        for name, pairs in zip(names, shards, strict=True):
-            ours = read([pair.ours for pair in pairs])
-            yield name, {pair.theirs: _theirs(ours[pair.ours], pair) for pair in pairs}
-
-    _write(folder, files(), fields)
-    if len(shards) > 1:
-        where = {
-            pair.theirs: name for name, pairs in zip(names, shards, strict=True) for pair in pairs
-        }
-        size = sum(4 * int(np.prod(pair.shape)) for pairs in shards for pair in pairs)
-        _write_json(folder / INDEX, {"metadata": {"total_size": size}, "weight_map": where})
+def _num_values(files: FamilyFiles, theirs: str) -> int:
+    return sum(prod(files.shapes(name)) for name in files.theirs[theirs])
 
 
-def _theirs(tensor: np.ndarray, pair: TensorPair) -> np.ndarray:
-    return to_theirs(np.asarray(tensor, np.float32), pair)
-
-
-def _shards(pairs: Iterable[TensorPair]) -> Iterator[tuple[TensorPair, ...]]:
-    shard: list[TensorPair] = []
+def _shards(files: FamilyFiles, value_bytes: int) -> Iterator[tuple[str, ...]]:
+    """Yield their names of the tensors of one file after the other."""
+    shard: list[str] = []
     size = 0
-    for pair in pairs:
-        num_bytes = 4 * int(np.prod(pair.shape))
+    for theirs in files.theirs:
+        num_bytes = value_bytes * _num_values(files, theirs)
         if shard and size + num_bytes > FILE_BYTES:
             yield tuple(shard)
             shard, size = [], 0
-        shard.append(pair)
+        shard.append(theirs)
         size += num_bytes
     yield tuple(shard)
 

@@ -8,7 +8,7 @@
 Source: the page "PEFT checkpoint format" of PEFT's documentation.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,8 @@ from safetensors.numpy import save_file
 
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.finetune import LORA_A, LORA_B, LoraConfig
-from jaxpipe.interchange.model_folder import exchange_of
+from jaxpipe.interchange.checked_tensor import in_format
+from jaxpipe.interchange.model_folder import PLAIN_FORM, ExportForm, FamilyFiles, exchange_of
 from jaxpipe.models import ModelConfig
 from jaxpipe.runtime.checkpoint import Read
 from jaxpipe.runtime.storage.atomic_write import mode_by_umask
@@ -33,24 +34,37 @@ _WEIGHT: Final = ".weight"
 
 
 def write_adapter(
-    folder: Path, config: ModelConfig, lora: LoraConfig, read: Read, present: Iterable[str]
+    folder: Path,
+    config: ModelConfig,
+    lora: LoraConfig,
+    read: Read,
+    present: Iterable[str],
+    *,
+    form: ExportForm = PLAIN_FORM,
+    base: str | None = None,
 ) -> None:
-    """Write the adapters among the tensors that are `present`, in float32.
+    """Write the adapters among the tensors that are `present`, for the model `base`.
 
     Raises:
         ConfigError: the model is none that `transformers` has, or some layers lack an adapter that
             others have.
         CheckpointError: the folder cannot be written, or a tensor is missing.
     """
-    names = dict(_adapted(config, frozenset(present)))
-    tensors = read([name + suffix for name in names for suffix in (LORA_A, LORA_B)])
+    exchange = exchange_of(config, form.kind)
+    names, adapted = frozenset(present), dict[str, tuple[str, ...]]()
+    for their_name, ours in exchange.theirs.items():
+        if any(name + LORA_A in names for name in ours):
+            adapted[their_name.removesuffix(_WEIGHT)] = ours
+    ends = _check_layers(adapted, exchange, lora)
+    wanted = [name + s for ours in adapted.values() for name in ours for s in (LORA_A, LORA_B)]
+    tensors = read([name for name in wanted if name in names])
     theirs: dict[str, np.ndarray] = {}
-    for name, module in names.items():
-        a, b = (np.asarray(tensors[name + suffix], np.float32) for suffix in (LORA_A, LORA_B))
-        theirs[f"{_PREFIX}{module}.lora_A.weight"] = np.ascontiguousarray(a.T)
-        flat = b.reshape(len(b), prod(b.shape[1:]))  # queries, keys and values side by side
-        theirs[f"{_PREFIX}{module}.lora_B.weight"] = np.ascontiguousarray(flat.T)
-    fields = _fields(config, lora, targets=_targets(config, lora, names.values()))
+    for module, ours in adapted.items():
+        a, b = _side_by_side(tensors, ours, exchange, lora)
+        for leaf, tensor in (("lora_A", a), ("lora_B", b)):
+            name = f"{_PREFIX}{module}.{leaf}.weight"
+            theirs[name] = in_format(tensor, form.dtype, name)
+    fields = _fields(exchange, lora, ends, base=base)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with mode_by_umask(folder / ADAPTER_WEIGHTS):
@@ -63,21 +77,41 @@ def write_adapter(
         ) from error
 
 
-def _adapted(config: ModelConfig, present: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """Yield each kernel with an adapter, and the module that it is in `transformers`."""
-    exchange = exchange_of(config)
-    exchange.fields(config)  # refuses what `transformers` lacks
-    for ours, theirs in exchange.names(config):
-        if ours + LORA_A in present:
-            yield ours, theirs.removesuffix(_WEIGHT)
+def _side_by_side(
+    tensors: Mapping[str, np.ndarray], ours: Sequence[str], exchange: FamilyFiles, lora: LoraConfig
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return A (rank, in) and B (out, rank) of one of PEFT's modules.
+
+    Where it is several products, each has its own columns of B and rows of A: the rank is theirs
+    together, and B is zero where a product does not read the rows of another.
+    """
+    rank, (num_inputs, *_) = lora.rank, exchange.shapes(ours[0])
+    num_outputs = [prod(exchange.shapes(name)[1:]) for name in ours]
+    a = np.zeros((rank * len(ours), num_inputs), np.float32)
+    b = np.zeros((sum(num_outputs), rank * len(ours)), np.float32)
+    first = 0
+    for number, (name, outputs) in enumerate(zip(ours, num_outputs, strict=True)):
+        if name + LORA_A in tensors:
+            rows = slice(number * rank, (number + 1) * rank)
+            a[rows] = np.asarray(tensors[name + LORA_A], np.float32).T
+            # Of a GPT-2, queries, keys and values are side by side.
+            b[first : first + outputs, rows] = (
+                np.asarray(tensors[name + LORA_B], np.float32).reshape(rank, outputs).T
+            )
+        first += outputs
+    return a, b
 
 
-def _targets(config: ModelConfig, lora: LoraConfig, modules: Iterable[str]) -> list[str]:
-    """Return the ends of the names of modules: PEFT expects those of all layers."""
-    ends = [_end(module) for module in modules]
-    all_ends = [
-        _end(theirs.removesuffix(_WEIGHT)) for _, theirs in exchange_of(config).names(config)
-    ]
+def _check_layers(
+    adapted: Mapping[str, tuple[str, ...]], exchange: FamilyFiles, lora: LoraConfig
+) -> dict[str, int]:
+    """Return the ends of the names of modules, and how many products each is.
+
+    Raises:
+        ConfigError: PEFT expects those of all layers, and some are missing.
+    """
+    ends = [_end(module) for module in adapted]
+    all_ends = [_end(theirs.removesuffix(_WEIGHT)) for theirs in exchange.theirs]
     for end in ends:
         depth = all_ends.count(end)
         if ends.count(end) != depth:
@@ -86,7 +120,7 @@ def _targets(config: ModelConfig, lora: LoraConfig, modules: Iterable[str]) -> l
                 f"PEFT, and {end} has an adapter in {ends.count(end)} of {depth}; export the "
                 "merged model instead, without `--adapter`"
             )
-    return sorted(set(ends))
+    return {_end(module): len(ours) for module, ours in sorted(adapted.items())}
 
 
 def _end(module: str) -> str:
@@ -94,11 +128,16 @@ def _end(module: str) -> str:
     return ".".join(module.split(".")[-2:])
 
 
-def _fields(config: ModelConfig, lora: LoraConfig, *, targets: list[str]) -> dict[str, Any]:
+def _fields(
+    exchange: FamilyFiles, lora: LoraConfig, ends: Mapping[str, int], *, base: str | None
+) -> dict[str, Any]:
+    several = {end: number for end, number in ends.items() if number > 1}
     return {
-        "base_model_name_or_path": None,
+        # Alpha over rank is the same for all.
+        "alpha_pattern": {end: number * lora.alpha for end, number in several.items()},
+        "base_model_name_or_path": base,
         "bias": "none",
-        "fan_in_fan_out": exchange_of(config).is_inputs_first,
+        "fan_in_fan_out": exchange.is_inputs_first,
         "inference_mode": True,
         "init_lora_weights": True,
         "lora_alpha": lora.alpha,
@@ -106,7 +145,8 @@ def _fields(config: ModelConfig, lora: LoraConfig, *, targets: list[str]) -> dic
         "modules_to_save": None,
         "peft_type": "LORA",
         "r": lora.rank,
-        "target_modules": targets,
+        "rank_pattern": {end: number * lora.rank for end, number in several.items()},
+        "target_modules": sorted(ends),
         "task_type": "CAUSAL_LM",
         "use_dora": False,
         "use_rslora": False,

@@ -1,42 +1,123 @@
-"""Rotary positions in a `config.json`: `rope_theta` and `rope_scaling`, or `rope_parameters`."""
+"""Rotary positions in a `config.json`: `rope_theta` and `rope_scaling`, or `rope_parameters`.
+
+The first form is that of `transformers` 4, the second that of 5, which reads both. Where a file has
+both, they must say the same: version 4 obeys one of them, and version 5 the other.
+"""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Final
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.interchange.architectures import Architecture
 from jaxpipe.interchange.fields import check_choice, number_of, size_of
 from jaxpipe.models import LlamaConfig
 from jaxpipe.models.llama_config import RopeScaling
 
-_LLAMA3 = {
-    "rope_low": "low_freq_factor",
-    "rope_high": "high_freq_factor",
+_BASE: Final = 10_000.0
+_LLAMA3: Final = {"rope_low": "low_freq_factor", "rope_high": "high_freq_factor"}
+_YARN: Final = {"rope_low": ("beta_slow", 1.0), "rope_high": ("beta_fast", 32.0)}
+_LENGTH: Final = "original_max_position_embeddings"
+_PART: Final = "partial_rotary_factor"
+_KEYS: Final[dict[str, frozenset[str]]] = {
+    "default": frozenset((_LENGTH,)),  # not read there
+    "linear": frozenset(("factor", _LENGTH)),
+    "dynamic": frozenset(("factor", _LENGTH)),
+    "llama3": frozenset(("factor", _LENGTH, *_LLAMA3.values())),
+    "yarn": frozenset(
+        ("factor", _LENGTH, "attention_factor", "truncate", *(name for name, _ in _YARN.values()))
+    ),
 }
+"""The keys of each scaling, beside those of all."""
+_ALL_KEYS: Final = frozenset(("rope_type", "type", "rope_theta", _PART))
 
 
-def rope_of(stated: Mapping[str, Any]) -> dict[str, Any]:
+def rope_of(stated: Mapping[str, Any], record: Architecture) -> dict[str, Any]:
     """Return the fields of a `LlamaConfig` about rotary positions.
 
     Raises:
-        ConfigError: they are scaled in a way that jaxpipe does not compute.
+        ConfigError: they are scaled in a way that jaxpipe does not compute, or stated twice.
     """
-    scaling = stated.get("rope_parameters") or stated.get("rope_scaling") or {}
-    if not isinstance(scaling, Mapping):
+    new = _form(stated, "rope_parameters", record)
+    old = _form(stated, "rope_scaling", record)
+    if stated.get("rope_parameters") and stated.get("rope_scaling") and new != old:
         raise ConfigError(
-            f"`rope_scaling` is {scaling!r:.80} in `config.json`; give a table, or null"
+            "`rope_parameters` and `rope_scaling` in `config.json` must say the same, and differ: "
+            "versions of `transformers` read one or the other; remove the wrong one"
         )
-    base = number_of({**stated, **scaling}, "rope_theta", default=10_000.0)
-    # Old files say `type`.
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    check_choice({"rope_type": kind}, "rope_type", ("default", "linear", "llama3"))
-    values: dict[str, Any] = {"rope_base": base}
+    return new if stated.get("rope_parameters") else old
+
+
+def _form(stated: Mapping[str, Any], name: str, record: Architecture) -> dict[str, Any]:
+    """Return what one of the two forms says; the base may stand outside of either."""
+    scaling = stated.get(name) or {}
+    if not isinstance(scaling, Mapping):
+        raise ConfigError(f"`{name}` is {scaling!r:.80} in `config.json`; give a table, or null")
+    for key in ("rope_theta", _PART):
+        inner, outer = scaling.get(key), stated.get(key)
+        # Inside of the old form, version 4 does not read it, and version 5 does.
+        is_old = name == "rope_scaling" and outer is None
+        if inner is not None and inner != outer and (outer is not None or is_old):
+            raise ConfigError(
+                f"`{key}` in `config.json` is {outer!r:.80}, and {inner!r:.80} in `{name}`: "
+                "versions of `transformers` read one or the other; state one value in both"
+            )
+    kind = _kind(scaling, record)
+    if unknown := sorted(scaling.keys() - _ALL_KEYS - _KEYS[kind]):
+        raise ConfigError(
+            f"`{name}` in `config.json` has {unknown[0]:.60} = {scaling[unknown[0]]!r:.60}, and "
+            f"jaxpipe computes only {', '.join(sorted(_ALL_KEYS | _KEYS[kind]))} of {kind}; such a "
+            "model cannot be imported"
+        )
+    both = {**stated, **{key: value for key, value in scaling.items() if value is not None}}
+    values: dict[str, Any] = {"rope_base": number_of(both, "rope_theta", default=_BASE)}
+    part = number_of(both, _PART, default=1.0)
+    if not record.is_partly_turned:
+        check_choice({_PART: part}, _PART, (1.0,))
+    elif not 0 < part <= 1:
+        raise ConfigError(f"`{_PART}` in `config.json` must be above 0 and at most 1, not {part}")
+    elif part != 1:
+        values["turned_part"] = part
+    return values | _scaling(kind, scaling, stated)
+
+
+def _kind(scaling: Mapping[str, Any], record: Architecture) -> str:
+    old, new = scaling.get("type"), scaling.get("rope_type")  # old files say `type`
+    if old is not None and new is not None and old != new:
+        raise ConfigError(
+            f"`rope_type` ({new!r:.40}) and `type` ({old!r:.40}) must be equal in `config.json`; "
+            "remove the wrong one"
+        )
+    kind = new if new is not None else old
+    kind = "default" if kind is None else kind
+    check_choice({"rope_type": kind}, "rope_type", record.rope_kinds)
+    return kind
+
+
+def _scaling(kind: str, scaling: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "default":
-        return values
-    values |= {"rope_scaling": RopeScaling(kind), "rope_factor": number_of(scaling, "factor")}
+        return {}
+    values = {"rope_scaling": RopeScaling(kind), "rope_factor": number_of(scaling, "factor")}
     if kind == "llama3":
         values |= {ours: number_of(scaling, theirs) for ours, theirs in _LLAMA3.items()}
-        values["rope_sequence"] = size_of(scaling, "original_max_position_embeddings")
+        values["rope_sequence"] = size_of(scaling, _LENGTH)
+    if kind == "yarn":
+        values |= {
+            ours: number_of(scaling, theirs, default=default)
+            for ours, (theirs, default) in _YARN.items()
+        }
+        check_choice(scaling, "truncate", (True,))
+        # Without it, versions of `transformers` take different lengths.
+        values["rope_sequence"] = size_of(scaling, _LENGTH)
+        values["rope_magnitude"] = number_of(scaling, "attention_factor", default=0.0)
+        if scaling.get("attention_factor") is not None and not values["rope_magnitude"] > 0:
+            raise ConfigError(
+                "`attention_factor` in `config.json` must be above 0, not "
+                f"{values['rope_magnitude']}"
+            )
+    if kind == "dynamic":
+        # Texts within it have the frequencies of the base alone.
+        values["rope_sequence"] = size_of(stated, "max_position_embeddings")
     return values
 
 
@@ -45,27 +126,42 @@ def rope_fields_of(config: LlamaConfig) -> dict[str, Any]:
 
     `config` is that of `same_rope`.
     """
-    if config.rope_scaling is RopeScaling.NONE:
-        return {"rope_theta": config.rope_base, "rope_scaling": None}
-    scaling: dict[str, Any] = {
-        "rope_type": config.rope_scaling.value,
-        "factor": config.rope_factor,
-    }
-    if config.rope_scaling is RopeScaling.LLAMA3:
+    part = {_PART: config.rotary_width / config.width} if config.rotary_width else {}
+    kind, base = config.rope_scaling, {"rope_theta": config.rope_base, **part}
+    if kind is RopeScaling.NONE:
+        return {**base, "rope_scaling": None}
+    scaling: dict[str, Any] = {"rope_type": kind.value, "factor": config.rope_factor}
+    if kind is RopeScaling.LLAMA3:
         scaling |= {theirs: getattr(config, ours) for ours, theirs in _LLAMA3.items()}
-        scaling["original_max_position_embeddings"] = config.rope_sequence
-    return {"rope_theta": config.rope_base, "rope_scaling": scaling}
+    if kind is RopeScaling.YARN:
+        scaling |= {theirs: getattr(config, ours) for ours, (theirs, _) in _YARN.items()}
+        scaling |= {"attention_factor": config.rope_magnitude} if config.rope_magnitude else {}
+    if kind in (RopeScaling.LLAMA3, RopeScaling.YARN):
+        scaling[_LENGTH] = config.rope_sequence
+    return {**base, "rope_scaling": scaling}
 
 
 def same_rope(config: LlamaConfig) -> LlamaConfig:
     """Return the same positions in the fewest fields: a base in place of NTK, unused ones fresh."""
-    unused = ("rope_low", "rope_high", "rope_sequence")
+    used = {
+        RopeScaling.LLAMA3: {"rope_factor", "rope_low", "rope_high", "rope_sequence"},
+        RopeScaling.YARN: {
+            "rope_factor",
+            "rope_low",
+            "rope_high",
+            "rope_sequence",
+            "rope_magnitude",
+        },
+        RopeScaling.LINEAR: {"rope_factor"},
+        RopeScaling.DYNAMIC: {"rope_factor", "rope_sequence"},
+    }
+    kind = config.rope_scaling
+    base = config.ntk_base if kind is RopeScaling.NTK else config.rope_base
+    unused = {"rope_factor", "rope_low", "rope_high", "rope_sequence", "rope_magnitude"}
+    unused -= used.get(kind, set())
     fresh: dict[str, Any] = {
         field.name: field.default for field in fields(LlamaConfig) if field.name in unused
     }
-    if config.rope_scaling is RopeScaling.LLAMA3:
-        return config
-    if config.rope_scaling is RopeScaling.LINEAR:
-        return replace(config, **fresh)
-    base = config.ntk_base if config.rope_scaling is RopeScaling.NTK else config.rope_base
-    return replace(config, rope_scaling=RopeScaling.NONE, rope_base=base, rope_factor=1.0, **fresh)
+    kind = RopeScaling.NONE if kind is RopeScaling.NTK else kind
+    width = 0 if config.rotary_width == config.width else config.rotary_width
+    return replace(config, rope_scaling=kind, rope_base=base, rotary_width=width, **fresh)

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from jaxpipe import foreign_file
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.foreign_file import check_inside, check_regular
+from jaxpipe.interchange.other_formats import way_in
 
 CONFIG: Final = "config.json"
 WEIGHTS: Final = "model.safetensors"
@@ -47,6 +48,24 @@ class TensorFiles:
         with _opened(self.files[name]) as file:
             return tuple(file.get_slice(name).get_shape())
 
+    def part(self, name: str, rows: range) -> np.ndarray:
+        """Return some of the first dim of a tensor.
+
+        Raises:
+            CheckpointError: its file is corrupt, or has a format without a dtype of NumPy.
+        """
+        with _opened(self.files[name]) as file:
+            return file.get_slice(name)[rows.start : rows.stop]
+
+    def dtype(self, name: str) -> str:
+        """Return the format of a tensor, as safetensors names it, such as `BF16`.
+
+        Raises:
+            CheckpointError: its file is corrupt.
+        """
+        with _opened(self.files[name]) as file:
+            return str(file.get_slice(name).get_dtype())
+
     def rows(self, name: str) -> Iterator[np.ndarray]:
         """Yield parts of a tensor along its first dim, some million values each.
 
@@ -64,6 +83,8 @@ class TensorFiles:
 
 def open_tensors(folder: Path) -> TensorFiles:
     """Return the tensors of a folder: those in `model.safetensors`, or in the files of the index.
+
+    Of both, the single file counts, as in `transformers`.
 
     Raises:
         CheckpointError: a file is missing or corrupt.
@@ -84,6 +105,8 @@ def read_json(path: Path, error_type: type[ConfigError] | type[CheckpointError])
     """
     try:
         return foreign_file.read_json(path, dict[str, Any], most_bytes=_MOST_JSON_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        raise error_type(way_in(path.parent)) from None
     except (OSError, ValueError) as error:
         raise error_type(
             f"a model is a folder with {path.name}: {path} cannot be read "
@@ -92,8 +115,10 @@ def read_json(path: Path, error_type: type[ConfigError] | type[CheckpointError])
 
 
 def _files(folder: Path) -> list[Path]:
-    if not (folder / INDEX).exists():
+    if (folder / WEIGHTS).exists():
         return [folder / WEIGHTS]
+    if not (folder / INDEX).exists():
+        raise CheckpointError(way_in(folder))
     path = folder / INDEX
     try:
         files = set(

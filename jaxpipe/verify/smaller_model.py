@@ -93,6 +93,7 @@ def smaller_model(
             "head_width": width + 2 if model.head_width else 0,
             "hidden": _alike(model.hidden, 3 * _HEAD_WIDTH, parts.of_parameters),
             "window": min(model.window, _WINDOW),
+            "rotary_width": min(model.rotary_width, width // 4 * 2),
         }
     else:  # of another package: how its widths depend on each other is not known
         return replace(model, num_layers=num_layers)

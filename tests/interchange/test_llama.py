@@ -134,8 +134,8 @@ def test_a_model_is_written_as_its_architecture(
             "`model.alternating` is True, and must be False in mistral",
         ),
         (
-            {"qk_norm": True, "mlp_bias": True},
-            "`model.mlp_bias` is True, and must be False in qwen3",
+            {"qk_norm": True, "qkv_bias": True},
+            "`model.qk_norm` is True, and must be False in qwen2",
         ),
     ],
 )
@@ -169,7 +169,7 @@ def test_both_forms_of_rotary_fields_are_read() -> None:
     [
         (LLAMA, "model_type", "falcon"),
         (LLAMA, "hidden_act", "gelu"),
-        (LLAMA, "rope_scaling", {"rope_type": "yarn", "factor": 2.0}),
+        (LLAMA, "rope_scaling", {"rope_type": "longrope", "factor": 2.0}),
         (LLAMA, "rope_scaling", {"rope_type": "llama3", "factor": 2.0}),
         (LLAMA, "rope_scaling", 3),
         (LLAMA, "rope_theta", "high"),

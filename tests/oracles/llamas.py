@@ -38,6 +38,41 @@ GEMMA = replace(
     query_scale=7.0,
     head_width=6,
 )
+GEMMA1 = replace(
+    PLAIN,
+    tied=True,
+    activation=Activation.GELU_TANH,
+    norm_offset=True,
+    scaled_embedding=True,
+    head_width=6,
+)
+PHI3 = replace(PLAIN, rotary_width=2, window=3)
+OLMO2 = replace(PLAIN, pre_norms=False, post_norms=True, qk_norm=True, wide_qk_norm=True)
+GRANITE = replace(
+    PLAIN, embedding_factor=12.0, residual_factor=0.25, logits_divisor=8.0, query_scale=64.0
+)
+YARN = replace(
+    PLAIN,
+    rope_scaling=RopeScaling.YARN,
+    rope_factor=4.0,
+    rope_low=1.0,
+    rope_high=32.0,
+    rope_sequence=512,
+    head_width=8,
+)
+DYNAMIC = replace(
+    PLAIN, rope_scaling=RopeScaling.DYNAMIC, rope_factor=4.0, rope_sequence=PLAIN.sequence
+)
+VARIANTS = {
+    "gemma": GEMMA1,
+    "phi3": PHI3,
+    "olmo2": OLMO2,
+    "granite": GRANITE,
+    "yarn": YARN,
+    "dynamic": DYNAMIC,
+}
+"""Kinds that came later; `KINDS` are those that older tests compile."""
+
 KINDS = {
     "llama": LLAMA,
     "qwen2": QWEN2,

@@ -17,6 +17,7 @@ def logits(config: LlamaConfig, params: dict[str, Any], tokens: npt.NDArray[np.i
     rows = []
     for sequence in tokens:
         x = table[sequence] * (math.sqrt(config.dim) if config.scaled_embedding else 1)
+        x = x * config.embedding_factor
         for number in range(config.num_layers):
             layer = _layer(params["blocks"], number)
             if config.alternating:
@@ -25,7 +26,7 @@ def logits(config: LlamaConfig, params: dict[str, Any], tokens: npt.NDArray[np.i
             else:
                 x = _block(config, layer, x, config.window)
         found = _norm(config, head["norm"], x) @ (table if config.tied else head["kernel"]).T
-        rows.append(_capped(found, config.final_softcap))
+        rows.append(_capped(found / config.logits_divisor, config.final_softcap))
     return np.stack(rows)
 
 
@@ -34,10 +35,13 @@ def _layer(tree: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def _block(config: LlamaConfig, layer: dict[str, Any], x: Matrix, window: int) -> Matrix:
-    mixed = _attention(config, layer["attention"], _norm(config, layer["norm1"], x), window)
-    x = x + (_norm(config, layer["attention_norm"], mixed) if config.post_norms else mixed)
-    output = _mlp(config, layer["mlp"], _norm(config, layer["norm2"], x))
-    return x + (_norm(config, layer["mlp_norm"], output) if config.post_norms else output)
+    def normed(name: str, values: Matrix) -> Matrix:
+        return _norm(config, layer[name], values) if name in layer else values
+
+    mixed = _attention(config, layer["attention"], normed("norm1", x), window)
+    x = x + config.residual_factor * normed("attention_norm", mixed)
+    output = _mlp(config, layer["mlp"], normed("norm2", x))
+    return x + config.residual_factor * normed("mlp_norm", output)
 
 
 def _mlp(config: LlamaConfig, layer: dict[str, Any], x: Matrix) -> Matrix:
@@ -52,6 +56,10 @@ def _mlp(config: LlamaConfig, layer: dict[str, Any], x: Matrix) -> Matrix:
 def _attention(config: LlamaConfig, layer: dict[str, Any], x: Matrix, window: int) -> Matrix:
     width, shared = config.width, config.num_heads // config.num_kv_heads
     queries, keys, values = (_linear(layer[name], x) for name in ("query", "key", "value"))
+    if config.wide_qk_norm:
+        queries = _norm(config, layer["query_norm"], queries)
+        keys = _norm(config, layer["key_norm"], keys)
+        layer = {k: v for k, v in layer.items() if k not in ("query_norm", "key_norm")}
     mixed = np.zeros((len(x), config.query_width))
     for head in range(config.num_heads):
         own = slice(head * width, (head + 1) * width)
@@ -74,14 +82,17 @@ def _turned(config: LlamaConfig, norm: dict[str, Any] | None, vector: Matrix, pl
     """Return one head's vector at one position: pairs as complex numbers, turned."""
     if norm is not None:
         vector = _norm(config, norm, vector[None])[0]
-    half = config.width // 2
+    half = (config.rotary_width or config.width) // 2
     angles = [place * _frequency(config, pair) for pair in range(half)]
-    turned = (vector[:half] + 1j * vector[half:]) * np.exp(1j * np.array(angles))
-    return np.concatenate([turned.real, turned.imag])
+    turned = (vector[:half] + 1j * vector[half : 2 * half]) * np.exp(1j * np.array(angles))
+    if config.rope_scaling is RopeScaling.YARN:
+        turned *= config.rope_magnitude or 1 + 0.1 * math.log(config.rope_factor)
+    return np.concatenate([turned.real, turned.imag, vector[2 * half :]])
 
 
 def _frequency(config: LlamaConfig, pair: int) -> float:
-    base, factor, width = config.rope_base, config.rope_factor, config.width
+    base, factor = config.rope_base, config.rope_factor
+    width = config.rotary_width or config.width
     if config.rope_scaling is RopeScaling.NTK:
         base *= factor ** (width / (width - 2))
     plain = base ** (-2 * pair / width)
@@ -96,6 +107,15 @@ def _frequency(config: LlamaConfig, pair: int) -> float:
         smooth = config.rope_sequence / wavelength - config.rope_low
         smooth /= config.rope_high - config.rope_low
         return (1 - smooth) * plain / factor + smooth * plain
+    if config.rope_scaling is RopeScaling.YARN:
+        ends = []
+        for turns in (config.rope_high, config.rope_low):
+            # The pair, a real number, whose wavelength is the sequence over the turns.
+            wavelength = config.rope_sequence / turns
+            ends.append(width / 2 * math.log(wavelength / (2 * math.pi)) / math.log(base))
+        first, last = max(math.floor(ends[0]), 0), min(math.ceil(ends[1]), width - 1)
+        smooth = min(max((pair - first) / (last - first), 0), 1)
+        return smooth * plain / factor + (1 - smooth) * plain
     return plain
 
 

@@ -1,0 +1,1 @@
+"""What an import means, next to `transformers`: random mutations of `config.json`."""

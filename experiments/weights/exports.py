@@ -1,0 +1,119 @@
+"""Import, LoRA in two stages, and exports of each architecture, opened by transformers and PEFT.
+
+    python -m experiments.weights.exports --python PYTHON [--path FOLDER]
+
+PYTHON has torch, transformers and peft; FOLDER is as for `experiments.weights.run`.
+"""
+
+import csv
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+from experiments.weights.mutations import SMALL, SMALL_GPT2
+from experiments.weights.run import RESULTS, TIMEOUT_S, TOKENS, asked, logits, theirs
+from jaxpipe.cli.main import main as jaxpipe
+from jaxpipe.config import load_config, to_tree
+from jaxpipe.interchange.architectures import ARCHITECTURES
+from tests.runtime.training import run_tree
+
+STEPS = 3
+SETTINGS = (
+    "plan.stages=2",
+    f"train.steps={STEPS}",
+    "train.batch=2",
+    "train.sequence=16",
+    "train.eval_batches=1",
+    "optimizer.warmup_steps=0",
+    "optimizer.learning_rate=0.1",
+    "lora.rank=2",
+    'lora.targets=["attention.*", "mlp.*"]',
+)
+
+
+def main(python: Path, path: Path | None = None, kinds: tuple[str, ...] = ()) -> int:
+    """Print and write a row for each architecture; return 1 if logits differ."""
+    rows: list[dict[str, Any]] = []
+    with theirs(python, path) as process, tempfile.TemporaryDirectory() as place:
+        version = json.loads(process.stdout.readline() if process.stdout else "{}")
+        data = Path(place) / "data"
+        text = Path(place) / "text.txt"
+        text.write_text("a text of some words, again and again; " * 400)
+        assert jaxpipe(["data", "prepare", "--out", str(data), "--source", str(text)]) == 0
+        for kind in kinds or (*ARCHITECTURES, "gpt2"):
+            folder = Path(place) / kind
+            folder.mkdir()
+            small = SMALL_GPT2 if kind == "gpt2" else SMALL
+            fields = {"model_type": kind, **small, "vocab_size": 256, "tie_word_embeddings": False}
+            (folder / "config.json").write_text(json.dumps(fields))
+            assert "logits" in asked(process, folder), kind
+            _train(kind, folder, data)
+        names = kinds or (*ARCHITECTURES, "gpt2")
+        answers = _read([Path(place) / kind for kind in names], python, path)
+        for kind, answer in zip(names, answers, strict=True):
+            rows.append(_row(kind, Path(place) / kind, answer))
+            print(rows[-1], flush=True)
+    major = version["transformers"].partition(".")[0]
+    with (RESULTS / f"exports-{major}.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return int(any(float(row[name]) > 1e-5 for row in rows for name in ("merged", "adapter")))
+
+
+def _outputs(folder: Path) -> tuple[Path, Path]:
+    return folder.with_name(f"{folder.name}-out"), folder.with_name(f"{folder.name}-lora")
+
+
+def _train(kind: str, folder: Path, data: Path) -> None:
+    run, (merged, adapter) = folder.with_name(f"{kind}-run"), _outputs(folder)
+    assert jaxpipe(["import", str(folder), "-o", str(run), "--data", str(data)]) == 0
+    metrics = run_tree(to_tree(load_config(run / "config.toml", list(SETTINGS))), resume=True)
+    assert len(metrics) == STEPS
+    assert jaxpipe(["export", str(run), "-o", str(merged)]) == 0
+    assert jaxpipe(["export", str(run), "-o", str(adapter), "--adapter"]) == 0
+
+
+def _read(folders: list[Path], python: Path, path: Path | None) -> list[dict[str, Any]]:
+    """Return what transformers and PEFT make of the exports of these models."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    if path is not None:
+        environment["PYTHONPATH"] = str(path)
+    outputs = [str(output) for folder in folders for output in _outputs(folder)]
+    reader = str(Path(__file__).with_name("readers.py"))
+    done = subprocess.run(
+        [str(python), reader, json.dumps(TOKENS), *outputs],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=10 * TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def _row(kind: str, folder: Path, answer: dict[str, Any]) -> dict[str, Any]:
+    ours, before = logits(_outputs(folder)[0]), logits(folder)
+    largest = np.abs(ours).max()
+    return {
+        "architecture": kind,
+        "transformers": answer["versions"][0],
+        "peft": answer["versions"][1],
+        "steps": STEPS,
+        "moved": f"{np.abs(ours - before).max() / largest:.1e}",
+        "merged": f"{np.abs(ours - np.array(answer['merged'])).max() / largest:.1e}",
+        "adapter": f"{np.abs(ours - np.array(answer['adapter'])).max() / largest:.1e}",
+        "end": answer["end"],
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(tyro.cli(main))

@@ -1,0 +1,151 @@
+"""Random mutations of the `config.json` of an architecture."""
+
+from collections.abc import Collection, Mapping
+from random import Random
+from typing import Any, Final
+
+LAYERS: Final = 2
+SMALL: Final[dict[str, Any]] = {
+    "hidden_size": 16,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 24,
+    "num_hidden_layers": LAYERS,
+    "max_position_embeddings": 32,
+    "vocab_size": 19,
+    "head_dim": 4,
+    "pad_token_id": None,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+"""Fields of a small model of any architecture; the defaults of ids are outside its vocabulary."""
+SMALL_GPT2: Final[dict[str, Any]] = {
+    "n_embd": 16,
+    "n_head": 4,
+    "n_layer": LAYERS,
+    "n_positions": 32,
+    "vocab_size": 19,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+_ROPES: Final[tuple[Any, ...]] = (
+    None,
+    {"rope_type": "default"},
+    {"type": "linear", "factor": 2.0},
+    {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0},
+    {"rope_type": "dynamic", "factor": 2.0},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+    {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64, "beta_fast": 16},
+    {
+        "rope_type": "yarn",
+        "factor": 2.0,
+        "original_max_position_embeddings": 512,
+        "attention_factor": 1.5,
+    },
+    {"rope_type": "yarn", "factor": 2.0, "mscale": 0.7, "mscale_all_dim": 0.5},
+    {
+        "rope_type": "llama3",
+        "factor": 4.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8,
+    },
+    {"rope_type": "longrope", "factor": 2.0},
+    {"rope_theta": 300.0, "rope_type": "default"},
+    {"rope_theta": 300.0, "rope_type": "default", "partial_rotary_factor": 0.5},
+    {"full_attention": {"rope_type": "default", "rope_theta": 300.0}},
+)
+_ANY: Final[dict[str, tuple[Any, ...]]] = {
+    "hidden_act": ("silu", "swish", "gelu", "relu", "gelu_pytorch_tanh", "gelu_new"),
+    "hidden_activation": (None, "gelu_pytorch_tanh", "gelu", "silu"),
+    "rms_norm_eps": (1e-6, 1e-5, 0.1, 0.0),
+    "tie_word_embeddings": (True, False),
+    "attention_bias": (True, False),
+    "mlp_bias": (True, False),
+    "num_key_value_heads": (1, 2, 4, None, 3),
+    "num_attention_heads": (2, 4),
+    "head_dim": (2, 4, 6, 8, None),
+    "intermediate_size": (8, 24),
+    "vocab_size": (19, 32),
+    "num_hidden_layers": (1, 2, 3, 4),
+    "max_position_embeddings": (16, 32),
+    "sliding_window": (None, 1, 3, 8, 100, 0),
+    "use_sliding_window": (True, False),
+    "max_window_layers": (0, 1, 2, 5),
+    "layer_types": (
+        None,
+        ["full_attention"] * LAYERS,
+        ["sliding_attention"] * LAYERS,
+        ["sliding_attention", "full_attention"],
+        ["full_attention", "sliding_attention"],
+    ),
+    "rope_theta": (10_000.0, 100.0, 5000),
+    "rope_scaling": _ROPES,
+    "rope_parameters": _ROPES,
+    "partial_rotary_factor": (1.0, 0.5, None),
+    "pretraining_tp": (1, 2),
+    "attn_logit_softcapping": (None, 2.0, 50.0),
+    "final_logit_softcapping": (None, 3.0, 30.0),
+    "query_pre_attn_scalar": (4, 7, 16),
+    "embedding_multiplier": (1.0, 12.0),
+    "residual_multiplier": (1.0, 0.22),
+    "attention_multiplier": (1.0, 0.015625, 0.3),
+    "logits_scaling": (1.0, 8.0),
+    "attention_dropout": (0.0, 0.5),
+    "resid_pdrop": (0.0, 0.5),
+    "initializer_range": (0.02, 0.2),
+    "use_cache": (True, False),
+    "torch_dtype": ("float32", "bfloat16", None),
+    "is_decoder": (True, False),
+    "chunk_size_feed_forward": (0, 4),
+    "original_max_position_embeddings": (16, 4096),
+    "clip_qkv": (None, 1.0),
+    "use_qk_norm": (True, False),
+    "logit_scale": (0.5,),
+    "output_attentions": (True, False),
+    "temperature": (0.3,),
+    "use_bidirectional_attention": (None, False, True),
+}
+_ANY_GPT2: Final[dict[str, tuple[Any, ...]]] = {
+    "activation_function": ("gelu_new", "gelu", "relu", "gelu_pytorch_tanh"),
+    "layer_norm_epsilon": (1e-5, 1e-6, 0.1),
+    "n_inner": (None, 64, 24),
+    "scale_attn_weights": (True, False),
+    "scale_attn_by_inverse_layer_idx": (True, False),
+    "reorder_and_upcast_attn": (True, False),
+    "tie_word_embeddings": (True, False),
+    "n_head": (2, 4),
+    "n_layer": (1, 2),
+    "n_positions": (16, 32),
+    "attn_pdrop": (0.0, 0.5),
+    "summary_type": ("cls_index", "last"),
+    "is_decoder": (True, False),
+    "add_cross_attention": (True, False),
+    "chunk_size_feed_forward": (0, 4),
+    "rope_theta": (100.0,),
+    "n_ctx": (8, 32),
+}
+
+
+def mutated(kind: str, random: Random, *, without: Collection[str] = ()) -> dict[str, Any]:
+    """Return the fields of a small model, of which some are changed, added or left out.
+
+    None of those `without` is added.
+    """
+    is_gpt2 = kind == "gpt2"
+    small, pool = (SMALL_GPT2, _ANY_GPT2) if is_gpt2 else (SMALL, _ANY)
+    fields: dict[str, Any] = {"model_type": kind, **small}
+    if kind == "gemma2":
+        fields["query_pre_attn_scalar"] = 16
+    for name in random.sample(sorted(pool.keys() - set(without)), random.randint(0, 4)):
+        fields[name] = random.choice(pool[name])
+    if random.random() < 0.2:
+        fields.pop(random.choice(_removable(fields)), None)
+    return fields
+
+
+def _removable(fields: Mapping[str, Any]) -> list[str]:
+    # Their defaults are models of full size.
+    large = {"hidden_size", "intermediate_size", "vocab_size", "num_hidden_layers", "model_type"}
+    return sorted(set(fields) - large - set(SMALL_GPT2) | {"bos_token_id"} & set(fields))

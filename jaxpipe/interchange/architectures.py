@@ -1,0 +1,241 @@
+"""The architectures of `transformers` that the family `llama` computes: one record each.
+
+A record says which fields of `config.json` describe the model, what the class of `transformers`
+takes for one that is missing, and what all of its models have. Reading and writing follow from it
+(`jaxpipe.interchange.llama_config_json`), and so do the names of tensors.
+
+Source of the fields and of their defaults: the classes of `transformers` 4.57 and 5.24
+(`LlamaConfig` and so on), which agree on them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from jaxpipe.models.llama_config import Activation
+
+
+class _Default:
+    """A value that depends on other fields."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+STATED: Final = _Default("STATED")
+"""There is no default: the field must be stated."""
+HEADS: Final = _Default("HEADS")
+"""`num_attention_heads`."""
+WIDTH: Final = _Default("WIDTH")
+"""`hidden_size` over `num_attention_heads`."""
+
+ROPE: Final = frozenset(("rope_theta", "rope_scaling", "rope_parameters"))
+ROPE_KINDS: Final = ("default", "linear", "llama3", "yarn", "dynamic")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """An architecture of `transformers`.
+
+    Args:
+        kind: the value of `model_type`.
+        model: the class of its language model.
+        computed: the fields that describe it, with the value of a missing one.
+        null: the value of those that are null; another null is refused.
+        only: the supported values of further fields; the first is the default.
+        inert: further fields that change nothing.
+        always: the fields of a `LlamaConfig` that all its models have.
+        rope_kinds: the scalings of rotary positions that jaxpipe computes.
+        is_partly_turned: whether `partial_rotary_factor` is computed.
+        is_fused: whether queries, keys and values are one tensor, and gate and up another.
+    """
+
+    kind: str
+    model: str
+    computed: Mapping[str, Any]
+    null: Mapping[str, Any] = field(default_factory=dict)
+    only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    inert: frozenset[str] = frozenset()
+    always: Mapping[str, Any] = field(default_factory=dict)
+    rope_kinds: tuple[str, ...] = ROPE_KINDS
+    is_partly_turned: bool = False
+    is_fused: bool = False
+
+    @property
+    def known(self) -> frozenset[str]:
+        """The names of the fields that are computed, checked or change nothing, beside `INERT`."""
+        names = {"model_type", "layer_types", "partial_rotary_factor", *self.computed, *self.only}
+        return ROPE | names | self.inert
+
+
+_SIZES: Final = {
+    "hidden_size": STATED,
+    "num_attention_heads": STATED,
+    "intermediate_size": STATED,
+    "max_position_embeddings": STATED,
+    "vocab_size": STATED,
+    "num_hidden_layers": STATED,
+    "num_key_value_heads": HEADS,
+    "head_dim": WIDTH,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+}
+_NULL: Final = {"num_key_value_heads": HEADS, "head_dim": WIDTH}
+_NO_WINDOW: Final = {"use_sliding_window": (False,)}
+_WINDOW_SIZES: Final = frozenset(("sliding_window", "max_window_layers"))
+_GEMMA: Final = {"norm_offset": True, "scaled_embedding": True}
+_TANH: Final = "gelu_pytorch_tanh"
+
+LLAMA: Final = Architecture(
+    kind="llama",
+    model="LlamaForCausalLM",
+    computed={**_SIZES, "attention_bias": False, "mlp_bias": False},
+    null=_NULL,
+    only={"pretraining_tp": (1,)},
+)
+MISTRAL: Final = Architecture(
+    kind="mistral",
+    model="MistralForCausalLM",
+    computed={**_SIZES, "num_key_value_heads": 8, "sliding_window": 4096},
+    null={**_NULL, "sliding_window": 0},
+)
+QWEN2: Final = Architecture(
+    kind="qwen2",
+    model="Qwen2ForCausalLM",
+    computed={**_SIZES, "num_key_value_heads": 32},
+    null={"num_key_value_heads": HEADS},
+    only=_NO_WINDOW,
+    inert=_WINDOW_SIZES,
+    always={"qkv_bias": True},
+)
+QWEN3: Final = Architecture(
+    kind="qwen3",
+    model="Qwen3ForCausalLM",
+    computed={**_SIZES, "num_key_value_heads": 32, "head_dim": 128, "attention_bias": False},
+    null={"num_key_value_heads": HEADS},
+    only=_NO_WINDOW,
+    inert=_WINDOW_SIZES,
+    always={"qk_norm": True},
+)
+PHI3: Final = Architecture(
+    kind="phi3",
+    model="Phi3ForCausalLM",
+    computed={**_SIZES, "rms_norm_eps": 1e-5, "sliding_window": None},
+    null={"num_key_value_heads": HEADS, "sliding_window": 0},
+    # Of the scaling `longrope` alone, which is refused.
+    inert=frozenset(("original_max_position_embeddings",)),
+    rope_kinds=("default",),
+    is_partly_turned=True,
+    is_fused=True,
+)
+OLMO2: Final = Architecture(
+    kind="olmo2",
+    model="Olmo2ForCausalLM",
+    computed={**_SIZES, "rms_norm_eps": 1e-5, "attention_bias": False},
+    null={"num_key_value_heads": HEADS},
+    always={"pre_norms": False, "post_norms": True, "qk_norm": True, "wide_qk_norm": True},
+)
+GRANITE: Final = Architecture(
+    kind="granite",
+    model="GraniteForCausalLM",
+    computed={
+        **_SIZES,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "embedding_multiplier": 1.0,
+        "residual_multiplier": 1.0,
+        "attention_multiplier": 1.0,
+        "logits_scaling": 1.0,
+    },
+    null={"num_key_value_heads": HEADS},
+)
+GEMMA: Final = Architecture(
+    kind="gemma",
+    model="GemmaForCausalLM",
+    computed={
+        **_SIZES,
+        "num_key_value_heads": 16,
+        "head_dim": 256,
+        "hidden_act": _TANH,
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+    },
+    # Versions before 4.50 took it in place of `hidden_act`.
+    only={"hidden_activation": (None, _TANH)},
+    always=_GEMMA,
+)
+GEMMA2: Final = Architecture(
+    kind="gemma2",
+    model="Gemma2ForCausalLM",
+    computed={
+        **{name: value for name, value in _SIZES.items() if name != "hidden_act"},
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "hidden_activation": _TANH,
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "sliding_window": 4096,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+        "query_pre_attn_scalar": 256,
+    },
+    null={"attn_logit_softcapping": 0.0, "final_logit_softcapping": 0.0},
+    inert=frozenset(("hidden_act",)),  # the class reads `hidden_activation`
+    always={**_GEMMA, "post_norms": True, "alternating": True},
+)
+
+ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
+    {
+        record.kind: record
+        for record in (LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, OLMO2, GRANITE, GEMMA, GEMMA2)
+    }
+)
+
+ACTIVATIONS: Final = MappingProxyType(
+    {
+        "silu": Activation.SILU,
+        "swish": Activation.SILU,
+        _TANH: Activation.GELU_TANH,
+        "gelu_new": Activation.GELU_TANH,
+    }
+)
+"""The first name of each is the one that is written."""
+
+LACKING: Final = MappingProxyType(
+    {
+        "gemma3": "images, and windows in five of six layers",
+        "gemma3_text": "windows and bases of rotary positions that differ in five of six layers",
+        "smollm3": "layers without positions",
+        "mixtral": "gated experts",
+        "qwen2_moe": "gated and shared experts",
+        "qwen3_moe": "gated experts",
+        "granitemoe": "gated experts",
+        "deepseek_v2": "latent attention and gated experts",
+        "deepseek_v3": "latent attention and gated experts",
+        "gpt_oss": "gated experts and attention sinks",
+        "cohere": "one norm for attention and MLP together",
+        "phi": "one norm for attention and MLP together",
+        "gpt_neox": "attention and MLP side by side",
+        "gptj": "attention and MLP side by side",
+        "falcon": "attention and MLP side by side",
+        "bloom": "positions by linear biases",
+        "mpt": "positions by linear biases",
+        "opt": "positions with an offset, and ReLU",
+        "starcoder2": "a plain MLP beside rotary positions",
+        "stablelm": "LayerNorm beside rotary positions",
+        "olmo": "norms without parameters",
+        "ministral": "windows in some layers",
+        "ministral3": "scores that grow with the position",
+        "mistral3": "images",
+        "llama4": "images and gated experts",
+        "t5": "an encoder beside the decoder",
+        "bert": "an encoder with token types",
+        "mamba": "state-space layers",
+    }
+)
+"""What jaxpipe lacks of other architectures, to refuse them by name."""
