@@ -2,7 +2,6 @@
 
 import dataclasses
 import shlex
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -40,13 +39,17 @@ def import_model(
     Args:
         folder: the folder with config.json and model.safetensors, or several files and their index.
         out: the folder of the run to begin.
-        data: the dataset to train on; prepare it with the tokenizer.json of the model.
+        data: the dataset to train on; prepare it with the tokenizer of the model.
         ignore: fields of config.json that jaxpipe does not know, and that change no logit.
     """
     # Slow, as below; `--help` can do without.
     from jaxpipe.config import config_from, describe
     from jaxpipe.config.kept_inputs import TOKENIZER_FILE
     from jaxpipe.interchange import begin_run, keep_beside, keep_record, read_model, record_of
+    from jaxpipe.runtime.data.dataset.tokenizer_files import (
+        read_tokenizer_files,
+        write_tokenizer_files,
+    )
 
     if out.resolve() == folder.resolve():
         raise ConfigError(
@@ -57,11 +60,12 @@ def import_model(
     # First: it refuses a folder with checkpoints, before a file of it is overwritten.
     begin_run(out, tensors, describe(config_from(tree)))
     path.write_text(f"{_HEAD}\n\n{toml_text(tree)}")
-    given = folder / TOKENIZER_FILE
-    tokenizer = str(given) if given.exists() else "TOKENIZER.JSON"
-    if given.exists():
-        shutil.copyfile(given, out / TOKENIZER_FILE)
     keep_beside(folder, out)
+    tokenizer = "TOKENIZER.JSON"
+    if (folder / TOKENIZER_FILE).exists():
+        tokenizer = str(folder)
+        # After the others: two of its files may state what only `config.json` says.
+        write_tokenizer_files(read_tokenizer_files(folder), out)
     keep_record(record_of(folder), out)
     size = num_parameters(model, layers=model.num_layers, embed=True, head=True)
     texts = ("--source", "TEXTS", "--tokenizer", tokenizer)
@@ -160,10 +164,10 @@ def _export_model(
 
 def _separator(tokenizer: "Tokenizer") -> tuple[int, ...]:
     """Return the tokens that end a document; those of bytes, if a run keeps them as pairs."""
-    from jaxpipe.runtime.data import Bytes, byte_level_definition
+    from jaxpipe.runtime.data import Bytes
+    from jaxpipe.runtime.data.dataset.byte_pairs import same_tokens
 
-    is_bytes = tokenizer.definition == byte_level_definition()
-    return Bytes().separator if is_bytes else tokenizer.separator
+    return (Bytes() if same_tokens(tokenizer, Bytes()) else tokenizer).frame.separator
 
 
 def _export_adapter(

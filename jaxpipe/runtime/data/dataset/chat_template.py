@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Message = Mapping[str, Any]
 DEFAULT, _TOOLS = "default", "tool_use"
 TEMPLATE: Final = "chat_template.jinja"
-TEMPLATES: Final = "chat_templates"
+TEMPLATES: Final = "additional_chat_templates"
 _REASONING: Final = ("reasoning_content", "thinking", "reasoning")
 # Of tokenizers without a template: the name of a role, and what it says.
 PLAIN: Final = (

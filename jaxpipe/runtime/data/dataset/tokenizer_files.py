@@ -4,7 +4,8 @@
 
     tokenizer.json            pieces, merges, normalization          needed
     tokenizer_config.json     special tokens, class, chat template   if they are there
-    special_tokens_map.json, added_tokens.json, chat_template.jinja, chat_templates/*.jinja
+    special_tokens_map.json, added_tokens.json
+    chat_template.jinja, additional_chat_templates/*.jinja
     generation_config.json    ends of text; as transformers, else those of config.json
     tokenizer.model           SentencePiece, for other programs
 """
@@ -30,7 +31,7 @@ from jaxpipe.runtime.data.dataset.tokenizer_config import (
 
 MODEL: Final = "tokenizer.model"
 NAMES: Final = (TOKENIZER, CONFIG, SPECIAL_TOKENS, ADDED_TOKENS, TEMPLATE, GENERATION, MODEL)
-"""The files but for those of `chat_templates`."""
+"""The files but for those of `additional_chat_templates`."""
 MOST_BYTES: Final = 2**28
 _MOST_TEMPLATES: Final = 64
 _TEMPLATE_FILE: Final = re.compile(rf"{TEMPLATES}/[\w-][\w.-]*\.jinja")
@@ -66,8 +67,10 @@ def read_tokenizer_files(path: Path, *, inside: bool = False) -> dict[str, bytes
 def is_tokenizer_file(name: str) -> bool:
     """Return whether a name is that of a file of tokenizers, which leads nowhere else.
 
-    >>> is_tokenizer_file("chat_templates/tool_use.jinja"), is_tokenizer_file("../tokenizer.json")
-    (True, False)
+    >>> is_tokenizer_file("additional_chat_templates/tool_use.jinja")
+    True
+    >>> is_tokenizer_file("../tokenizer.json")
+    False
     """
     return name in NAMES or _TEMPLATE_FILE.fullmatch(name) is not None
 
