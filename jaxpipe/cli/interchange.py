@@ -73,7 +73,7 @@ def import_model(
         f"{size:,} parameters, dropout 0\n\n"
         f"configuration  {path}\ncheckpoint     {out / 'checkpoints'}\n\n"
         f"{next_line('data', 'prepare', '--out', data, *texts)}\n"
-        f"      jaxpipe train {shlex.quote(str(path))} --resume",
+        f"      jaxpipe train {shlex.join((str(path), '--from', str(out)))}",
         markup=False,
     )
     return 0

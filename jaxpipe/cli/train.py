@@ -8,6 +8,7 @@ that it starts is a `TrainRequest`.
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +31,7 @@ def train(  # noqa: PLR0913  each is an option of the command line
     *,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
     resume: bool = False,
+    start: Annotated[Path | None, tyro.conf.arg(name="from", metavar="FOLDER")] = None,
     allow_changed: tuple[AllowedChange, ...] = (),
     check: bool = False,
     verify: bool = False,
@@ -46,6 +48,8 @@ def train(  # noqa: PLR0913  each is an option of the command line
         config: a TOML file.
         settings: a change to it, such as `train.steps=10`; may be repeated.
         resume: continue from the newest intact checkpoint in the folder of the run.
+        start: begin with the parameters of an import, or of another run: those of its newest
+            checkpoint, with adapters merged. Steps and moments are new.
         allow_changed: what may differ from that checkpoint: `data`, the samples and their order,
             which then begins at its first sample.
         check: check configuration, data and checkpoint, draw the plan, and start nothing.
@@ -73,10 +77,36 @@ def train(  # noqa: PLR0913  each is an option of the command line
     )
     if verify and (code := _verified(request)):
         return code
+    if start is not None:
+        request = _started(request, start, only_check=check)
     if check:
         check_training(request)
         return 0
     return start_training(request)
+
+
+def _started(request: "TrainRequest", source: Path, *, only_check: bool) -> "TrainRequest":
+    """Begin a run with the parameters of another; return the request that resumes from there.
+
+    Raises:
+        UserError: it cannot begin with these.
+    """
+    from jaxpipe.config import load_config
+    from jaxpipe.run.folder.start_from import check_start_from, start_from
+
+    if request.resume:
+        raise ConfigError(
+            "`--from` begins a run, and `--resume` continues one; leave out one of them"
+        )
+    config = load_config(request.config, request.settings, notice=None)
+    if only_check:
+        checkpoint = check_start_from(config, source)
+        is_import = Path(config.run.folder).resolve() == source.resolve()
+        return replace(request, resume=is_import and checkpoint.step == 0)
+    here = launched_rank(os.environ)
+    if here is None or here.rank == 0:  # the others wait for rank 0, which reads the checkpoint
+        start_from(config, source)
+    return replace(request, resume=True)
 
 
 def _verified(request: "TrainRequest") -> int:

@@ -4,7 +4,7 @@ from jaxpipe.config.build_job import describe, job_from, model_from, restored_mo
 from jaxpipe.config.check_data import check_data, check_prepared_data
 from jaxpipe.config.check_here import check_here
 from jaxpipe.config.check_order import order_from
-from jaxpipe.config.check_run import check_paced, check_run
+from jaxpipe.config.check_run import check_model, check_paced, check_run
 from jaxpipe.config.checkpoint_place import check_place, place_in, place_of
 from jaxpipe.config.kept_inputs import config_in, keep_inputs, keep_tokenizer, tokenizer_of
 from jaxpipe.config.notices import notices_of
@@ -17,13 +17,20 @@ from jaxpipe.config.read import (
     to_tree,
 )
 from jaxpipe.config.resolve import check_plan_fits, check_settings, cluster_from
-from jaxpipe.config.saved_config import read_merged, saved_config, saved_lora, saved_model
+from jaxpipe.config.saved_config import (
+    parameter_names,
+    read_merged,
+    saved_config,
+    saved_lora,
+    saved_model,
+)
 from jaxpipe.config.tuning import is_tuned, tuned_model_from
 
 __all__ = [
     "Config",
     "check_data",
     "check_here",
+    "check_model",
     "check_paced",
     "check_place",
     "check_plan_fits",
@@ -44,6 +51,7 @@ __all__ = [
     "model_from",
     "notices_of",
     "order_from",
+    "parameter_names",
     "place_in",
     "place_of",
     "read_merged",

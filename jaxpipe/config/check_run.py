@@ -48,7 +48,7 @@ def check_run(
     store = place_of(config)
     if resume:
         checkpoint = found or newest_valid(store)
-        _check_model(config, checkpoint)
+        check_model(config, checkpoint)
         check_same_outer(config, checkpoint)
         check_same_tuning(config, checkpoint)
         _check_master_weights(config, checkpoint)
@@ -94,7 +94,12 @@ def check_paced(config: Config, *, resume: bool) -> None:
         )
 
 
-def _check_model(config: Config, checkpoint: Checkpoint) -> None:
+def check_model(config: Config, checkpoint: Checkpoint) -> None:
+    """Check that a checkpoint is of the model of a configuration.
+
+    Raises:
+        CheckpointError: a field of it differs.
+    """
     saved = saved_model(checkpoint)
     if type(saved) is not type(config.model):
         raise CheckpointError(

@@ -73,6 +73,15 @@ def read_merged(checkpoint: Checkpoint) -> Read:
     return merged_tensors(checkpoint.read, checkpoint.tensors.keys(), saved_lora(checkpoint))
 
 
+def parameter_names(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the names of the parameters of the model; those of adapters are not among them."""
+    return tuple(
+        name
+        for name in checkpoint.tensors
+        if not name.startswith(_NO_PARAMETERS) and not is_adapter(name) and name != METRICS_TENSOR
+    )
+
+
 def _tree(checkpoint: Checkpoint) -> dict[str, Any]:
     tree = checkpoint.metadata.get("config")
     if not isinstance(tree, dict):
@@ -82,12 +91,7 @@ def _tree(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _check_size(checkpoint: Checkpoint, model: ModelConfig) -> None:
     """Check that a model of this size was saved, before anything of that size is made."""
-    tensors = checkpoint.tensors.items()
-    entries = [
-        tensor
-        for name, tensor in tensors
-        if not name.startswith(_NO_PARAMETERS) and not is_adapter(name) and name != METRICS_TENSOR
-    ]
+    entries = [checkpoint.tensors[name] for name in parameter_names(checkpoint)]
     saved, stated = (
         sum(prod(entry.shape) for entry in entries),
         num_parameters(model, layers=model.num_layers, embed=True, head=True),

@@ -33,7 +33,7 @@ def test_a_model_comes_in_is_trained_and_goes_out(
 ):
     run, out = tmp_path / "run", tmp_path / "out"
     assert main(["import", str(folder), "-o", str(run), "--data", str(dataset)]) == 0
-    assert f"jaxpipe train {run / 'config.toml'} --resume" in capsys.readouterr().out
+    assert f"jaxpipe train {run / 'config.toml'} --from {run}" in capsys.readouterr().out
 
     assert main(["export", str(run), "-o", str(out)]) == 0
     before, after = load_file(folder / "model.safetensors"), load_file(out / "model.safetensors")

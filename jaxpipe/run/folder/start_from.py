@@ -1,0 +1,85 @@
+"""Begin a run with the parameters of another one, or of an import: `jaxpipe train --from FOLDER`.
+
+::
+
+    FOLDER/checkpoints ──► parameters, adapters merged ──► run.folder: a checkpoint of step 0
+
+The run then resumes from step 0, with fresh moments, and reads its data from the first sample.
+"""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from jaxpipe.config import (
+    Config,
+    check_model,
+    describe,
+    parameter_names,
+    place_in,
+    place_of,
+    read_merged,
+)
+from jaxpipe.errors import CheckpointError, ConfigError
+from jaxpipe.interchange import begin_run, keep_beside, keep_record, read_record
+from jaxpipe.run.folder.folder_lock import locked
+from jaxpipe.runtime.checkpoint import Checkpoint, Read, StreamedTensor
+from jaxpipe.runtime.checkpoint.newest_valid import newest_valid
+from jaxpipe.runtime.checkpoint.stores import committed
+
+
+def check_start_from(config: Config, source: Path) -> Checkpoint:
+    """Return the newest intact checkpoint of a run, if the configuration's run can start from it.
+
+    A run starts in a folder without checkpoints, or in that of the import itself.
+
+    Raises:
+        ConfigError: the run has checkpoints of its own, or keeps them in object storage.
+        CheckpointError: `source` has no intact checkpoint, or one of another model.
+    """
+    try:
+        checkpoint = newest_valid(place_in(source))
+    except CheckpointError as error:
+        raise CheckpointError(f"`--from` {source} is no run to start from: {error}") from None
+    check_model(config, checkpoint)
+    store, folder = place_of(config), Path(config.run.folder)
+    if not isinstance(store, Path):
+        raise ConfigError(
+            "`--from` starts runs with checkpoints in their own folder, and `checkpoint.folder` "
+            f"is {store}; leave it out"
+        )
+    if committed(store) and (folder.resolve() != source.resolve() or checkpoint.step):
+        raise ConfigError(
+            f"`run.folder` {store} holds checkpoints, which `--from` does not overwrite; continue "
+            "with --resume, or name another folder"
+        )
+    return checkpoint
+
+
+def start_from(config: Config, source: Path) -> None:
+    """Write the checkpoint of step 0 from which the run of a configuration resumes.
+
+    Of the import itself, nothing is written. One tensor is in memory at a time.
+
+    Raises:
+        ConfigError, CheckpointError: as `check_start_from`, or the folder cannot be written.
+    """
+    folder = Path(config.run.folder)
+    with locked(folder):
+        checkpoint = check_start_from(config, source)
+        if folder.resolve() == source.resolve():
+            return
+        read = read_merged(checkpoint)
+        tensors = (
+            StreamedTensor(name, checkpoint.tensors[name].shape, partial(_pieces, read, name))
+            for name in parameter_names(checkpoint)
+        )
+        begin_run(folder, tensors, describe(config))
+        keep_beside(source, folder)
+        if (record := read_record(source)) is not None:
+            keep_record(record, folder)
+
+
+def _pieces(read: Read, name: str) -> tuple[np.ndarray]:
+    return (np.asarray(read([name])[name], np.float32, order="C"),)
