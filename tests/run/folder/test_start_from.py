@@ -9,6 +9,7 @@ import pytest
 from jaxpipe.config import Config, config_from, describe
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.interchange import begin_run, our_names, shape_of
+from jaxpipe.models import GptConfig
 from jaxpipe.run.folder.start_from import check_start_from, start_from
 from jaxpipe.runtime.checkpoint import (
     Checkpoint,
@@ -30,6 +31,7 @@ def config_of(folder: Path, **sections: dict[str, Any]) -> Config:
 
 
 def arrays_of(config: Config) -> dict[str, np.ndarray]:
+    assert isinstance(config.model, GptConfig)
     random = np.random.default_rng(0)
     return {
         name: random.normal(size=shape_of(name, config.model)).astype(np.float32)
