@@ -7,6 +7,7 @@ wrong activation every later one, and all of them the gradients.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -83,11 +84,13 @@ def differences(
 
     `devices` have what one device computes, of all islands.
     """
-    # Outer steps carry the rounding of one island to all of them.
-    noise = [
-        _noise([device.steps[n].gradients for device in devices for n in range(step + 1)])
+    # Outer steps carry the rounding of one island to all of them. Where a device has summed to 0 by
+    # chance, a rank may have rounding, whose sign is all that Lion reads.
+    of_steps = [
+        [part.steps[step].gradients for part in (*devices, *results)]
         for step in range(len(devices[0].steps))
     ]
+    noise = [_noise([*chain(*of_steps[: step + 1])]) for step in range(len(of_steps))]
     for device in devices:
         yield from _of_device(job, results, device, noise)
 
@@ -302,13 +305,15 @@ def stage_of(plan: Plan, tensor: str, *, rank: int) -> int:
 
 
 def _noise(gradients: Sequence[Tensors]) -> dict[str, np.ndarray]:
-    """Return which elements have, in any step, a gradient that is rounding and not 0."""
+    """Return which elements have, in any of these, a gradient that is rounding and not 0."""
     masks: dict[str, np.ndarray] = {}
     for tensors in gradients:
         limit = _NOISE * _largest(tensors.values())
         for name, tensor in tensors.items():
             mask = (np.abs(tensor) < limit) & (tensor != 0)
-            masks[name] = masks[name] | mask if name in masks else mask
+            others = masks.setdefault(name, mask)
+            if others.shape == mask.shape:  # a tensor of another shape is a difference by itself
+                masks[name] = others | mask
     return masks
 
 
