@@ -35,8 +35,10 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 def random_links(size: int, *, seed: int) -> Links:
     random = np.random.default_rng(seed)
+    latency_s = random.integers(0, 9, (size, size)).astype(float)
+    np.fill_diagonal(latency_s, 0.0)  # a device has what it sends to itself
     return Links(
-        latency_s=random.integers(0, 9, (size, size)).astype(float),
+        latency_s=latency_s,
         seconds_per_byte=random.integers(1, 9, (size, size)).astype(float),
     )
 
