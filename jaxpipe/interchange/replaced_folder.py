@@ -37,9 +37,14 @@ def replaced_folder(folder: Path, names: Collection[str] = ()) -> Iterator[Path]
     Files of other kinds stay, but for those with one of `names`.
 
     Raises:
-        CheckpointError: the folder cannot be written.
+        CheckpointError: the folder cannot be written, or processes work in it: this one does.
     """
     target = folder.resolve()
+    if Path.cwd().is_relative_to(target):
+        raise CheckpointError(
+            f"`--out` {folder} is replaced as a whole, and must not be the working directory or "
+            "one above it; name another folder"
+        )
     new, old = (target.with_name(f".{target.name}.{end}-{os.getpid()}") for end in ("new", "old"))
     try:
         new.mkdir(parents=True)
@@ -54,12 +59,12 @@ def replaced_folder(folder: Path, names: Collection[str] = ()) -> Iterator[Path]
             target.rename(old)
         new.rename(target)
     except OSError as error:
-        if old.exists() and not target.exists():
-            old.rename(target)
         raise CheckpointError(
             f"`--out` {folder} cannot be written: {error}; name another folder"
         ) from error
     finally:
+        if old.exists() and not target.exists():  # an error, or Ctrl-C, between the two renames
+            old.rename(target)
         for path in (new, old):
             shutil.rmtree(path, ignore_errors=True)
 

@@ -146,6 +146,34 @@ def test_an_export_that_fails_changes_nothing(given: Path, tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["given"]
 
 
+def test_an_export_that_is_interrupted_between_its_renames_changes_nothing(
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path: path.read_bytes() for path in given.iterdir() if path.is_file()}
+    rename = Path.rename
+
+    def interrupted(path: Path, target: Path) -> Path:
+        if ".new-" in path.name:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt), replaced_folder(given) as folder:
+        (folder / "config.json").write_text("new")
+    assert {path: path.read_bytes() for path in given.iterdir() if path.is_file()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["given"]
+
+
+@pytest.mark.parametrize("above", [".", ".."])
+def test_the_working_directory_is_not_replaced(
+    given: Path, above: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(given)
+    with pytest.raises(CheckpointError, match="must not be the working directory"):
+        replaced_folder(Path(above)).__enter__()
+    assert (given / "config.json").exists()
+
+
 @pytest.mark.parametrize("command", ["import", "export"])
 def test_a_folder_is_not_its_own_output(
     command: str, given: Path, capsys: pytest.CaptureFixture[str]
