@@ -12,6 +12,7 @@ NEEDED = (
     "jax",
     "jaxlib",
     "jaxtyping",
+    "jinja2",
     "mpi4py",
     "msgspec",
     "numpy",
