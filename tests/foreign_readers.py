@@ -17,6 +17,8 @@ from jaxpipe.baselines.autoshard.strategy.strategy_file import read_strategy
 from jaxpipe.config import load_config, place_in
 from jaxpipe.errors import ConfigError
 from jaxpipe.interchange.gpt2_config_json import config_of_gpt2
+from jaxpipe.interchange.import_record import read_record as read_record_of_import
+from jaxpipe.interchange.llama_config_json import config_of_llama
 from jaxpipe.interchange.tensor_files import read_json as read_model_json
 from jaxpipe.plan import read_resolved_plan
 from jaxpipe.plan.cost.layer_profile import flop_profile, read_profile, write_profile
@@ -152,6 +154,42 @@ def _with_hostfile(folder: Path) -> topo.Cluster:
     return topo.load(str(folder / "h.toml"))
 
 
+TOKENIZER_CONFIG = (
+    '{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>", "bos_token": null, '
+    '"added_tokens_decoder": {"256": {"content": "</s>", "special": true}}, "add_bos_token": false}'
+)
+TEMPLATE = (
+    "{% for message in messages %}<{{ message.role }}>{{ message.content | trim }}\n"
+    "{% if loop.last and add_generation_prompt %}<assistant>{% endif %}{% endfor %}"
+)
+LLAMA = (
+    '{"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, '
+    '"num_hidden_layers": 1, "vocab_size": 32, "max_position_embeddings": 16, "rope_scaling": '
+    '{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, '
+    '"original_max_position_embeddings": 8}, "tie_word_embeddings": false}'
+)
+RECORD = (
+    '{"format": 1, "base": "a/b", "dtype": "bfloat16", "config": {"eos_token_id": [1, 2], '
+    '"model_type": "llama"}}'
+)
+
+
+def _beside_tokenizer(file: str, content: str) -> ForeignReader:
+    """Return the reader of a file beside a `tokenizer.json`, of which all is read."""
+
+    def write(folder: Path) -> None:
+        (folder / "tokenizer.json").write_text(byte_level_definition())
+        (folder / file).write_text(content)
+
+    def read(folder: Path) -> Any:
+        tokenizer = load_byte_pairs(folder / "tokenizer.json", inside=True)
+        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        template = tokenizer.template
+        return tokenizer.frame, None if template is None else template.render(messages)
+
+    return ForeignReader(file=file, write=write, read=read)
+
+
 READERS = {
     "metrics": _metrics(read_metrics),
     "last step": _metrics(last_step),
@@ -178,6 +216,16 @@ READERS = {
         write=lambda folder: (folder / "tokenizer.json").write_text(byte_level_definition()),
         read=lambda folder: load_byte_pairs(folder / "tokenizer.json", inside=True),
     ),
+    "tokenizer's settings": _beside_tokenizer("tokenizer_config.json", TOKENIZER_CONFIG),
+    "special tokens": _beside_tokenizer("special_tokens_map.json", '{"eos_token": "</s>"}'),
+    "ends of text": _beside_tokenizer("generation_config.json", '{"eos_token_id": [255, 3]}'),
+    "chat template": _beside_tokenizer("chat_template.jinja", TEMPLATE),
+    "imported Llama": _text(
+        "config.json",
+        LLAMA,
+        lambda folder: config_of_llama(read_model_json(folder / "config.json", ConfigError)),
+    ),
+    "record of an import": _text("import.json", RECORD, read_record_of_import),
     "dataset": ForeignReader(file="dataset.json", write=_record, read=read_record),
     "manifest": ForeignReader(
         file="manifest.json",

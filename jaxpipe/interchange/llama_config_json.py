@@ -124,7 +124,7 @@ def config_of_llama(fields: Mapping[str, Any], ignored: Collection[str] = ()) ->
             `jaxpipe.models.llama` does not compute.
     """
     kind = fields.get("model_type")
-    check_choice(fields, "model_type", tuple(ARCHITECTURES))
+    check_choice({"model_type": kind}, "model_type", tuple(ARCHITECTURES))
     record = ARCHITECTURES[str(kind)]
     check_known(fields, record.known, kind=record.kind, ignored=ignored)
     stated = {name: value for name, value in fields.items() if name not in ignored}

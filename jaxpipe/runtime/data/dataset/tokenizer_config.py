@@ -31,6 +31,7 @@ DEFINING: Final = (TOKENIZER, CONFIG, SPECIAL_TOKENS, ADDED_TOKENS)
 _NAMED: Final = tuple(
     f"{name}_token" for name in ["bos", "eos", "unk", "sep", "pad", "cls", "mask"]
 )
+_MOST_TOKENS: Final = 2**32
 _EXTRA: Final = ("extra_special_tokens", "additional_special_tokens")
 _FLAGS: Final = ("lstrip", "rstrip", "single_word", "normalized", "special")
 # The names that the classes of transformers have where a file states none.
@@ -128,10 +129,22 @@ def configure(engine: "Tokenizer", config: TokenizerConfig, *, byte_level: bool)
 
 
 def ends_of(files: Mapping[str, bytes]) -> tuple[int, ...]:
-    """Return the ids of the ends of text that a `generation_config.json` lists."""
-    ends = _json(files, GENERATION).get("eos_token_id")
-    ends = ends if isinstance(ends, list) else [ends]
-    return tuple(end for end in ends if isinstance(end, int) and not isinstance(end, bool))
+    """Return the ids of the ends of text that a `generation_config.json` lists.
+
+    Raises:
+        DataError: one is no number of a token.
+    """
+    stated = _json(files, GENERATION).get("eos_token_id")
+    if stated is None:
+        return ()
+    ends = stated if isinstance(stated, list) else [stated]
+    for end in ends:
+        if not isinstance(end, int) or isinstance(end, bool) or not 0 <= end < _MOST_TOKENS:
+            raise DataError(
+                f"`eos_token_id` in `{GENERATION}` must be the number of a token, or a list of "
+                f"them, not {end!r:.60}; correct it"
+            )
+    return tuple(ends)
 
 
 def _as_llama(engine: "Tokenizer", config: TokenizerConfig) -> None:
