@@ -92,6 +92,7 @@ def _started(request: "TrainRequest", source: Path, *, only_check: bool) -> "Tra
         UserError: it cannot begin with these.
     """
     from jaxpipe.config import load_config
+    from jaxpipe.run.folder.prepare_run import prepare
     from jaxpipe.run.folder.start_from import check_start_from, start_from
 
     if request.resume:
@@ -99,12 +100,15 @@ def _started(request: "TrainRequest", source: Path, *, only_check: bool) -> "Tra
             "`--from` begins a run, and `--resume` continues one; leave out one of them"
         )
     config = load_config(request.config, request.settings, notice=None)
+    is_import = Path(config.run.folder).resolve() == source.resolve()
     if only_check:
-        checkpoint = check_start_from(config, source)
-        is_import = Path(config.run.folder).resolve() == source.resolve()
-        return replace(request, resume=is_import and checkpoint.step == 0)
+        check_start_from(config, source)
+        return replace(request, resume=is_import)
     here = launched_rank(os.environ)
     if here is None or here.rank == 0:  # the others wait for rank 0, which reads the checkpoint
+        check_start_from(config, source)
+        # All that the run will read, before anything is written.
+        prepare(config, resume=is_import, num_ranks=None if here is None else here.num_ranks)
         start_from(config, source)
     return replace(request, resume=True)
 
