@@ -41,6 +41,17 @@ def test_a_model_comes_in_is_trained_and_goes_out(
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
     small = ("train.steps=2", "train.batch=2", "train.eval_batches=1", "optimizer.warmup_steps=0")
+    one = ("plan.stages=1", "plan.replicas=1", "plan.microbatch=1", "plan.schedule=1f1b")
+    words = [word for setting in (*small, *one) for word in ("--set", setting)]
+    begin = ["train", str(run / "config.toml"), "--from", str(run), *words]
+    assert main([*begin, "--check"]) == 0
+    assert "resuming after step 0/2" in capsys.readouterr().out
+    assert main([*begin, "--check", "--set", f"run.folder={tmp_path / 'second'}"]) == 0
+    # Data that do not suffice are refused before the checkpoint of the new run is written.
+    second = ["--set", f"run.folder={tmp_path / 'second'}", "--set", "train.batch=100000"]
+    assert main([*begin, *second]) == 2
+    assert not (tmp_path / "second" / "checkpoints").exists()
+    capsys.readouterr()
     settings = [*small, "plan.stages=2", "optimizer.learning_rate=0.1"]
     metrics = run_tree(to_tree(load_config(run / "config.toml", settings)), resume=True)
     assert [each.step for each in metrics] == [1, 2]
