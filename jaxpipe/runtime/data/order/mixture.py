@@ -110,7 +110,7 @@ class Mixture:
         """
         numbers = np.unique(sources) if len(sources) else (0,)
         samples = {int(s): read(int(s), indices[sources == s]) for s in numbers}
-        if not self.masked:
+        if not self.masked and self.labelled_input is None:
             return Samples(rows=_woven(sources, {s: part.rows for s, part in samples.items()}))
         inputs = _woven(sources, {s: part.inputs for s, part in samples.items()})
         labels = _woven(sources, {s: part.targets for s, part in samples.items()})
