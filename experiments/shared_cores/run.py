@@ -47,7 +47,7 @@ _BASE: Tree = {
 
 
 def main(*, rounds: int = 3, runs: tuple[int, ...] = (1, 2, 3), seconds: float = 15.0) -> None:
-    """Measure each number of runs in each round, for so many seconds, and print the table."""
+    """Measure each number of runs for `seconds` in each round, and print the table."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepare(Source(), folder / "data")

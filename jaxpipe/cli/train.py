@@ -101,15 +101,15 @@ def _started(request: "TrainRequest", source: Path, *, only_check: bool) -> "Tra
         )
     config = load_config(request.config, request.settings, notice=None)
     is_import = Path(config.run.folder).resolve() == source.resolve()
-    if only_check:
-        check_start_from(config, source)
-        return replace(request, resume=is_import)
     here = launched_rank(os.environ)
     if here is None or here.rank == 0:  # the others wait for rank 0, which reads the checkpoint
-        check_start_from(config, source)
-        # All that the run will read, before anything is written.
-        prepare(config, resume=is_import, num_ranks=None if here is None else here.num_ranks)
-        start_from(config, source)
+        checkpoint = check_start_from(config, source)
+        if not is_import and not only_check:
+            # All that the run will read, before anything is written.
+            prepare(config, resume=False, num_ranks=None if here is None else here.num_ranks)
+            start_from(config, source, checkpoint)
+    if only_check:
+        return replace(request, resume=is_import)
     return replace(request, resume=True)
 
 

@@ -8,15 +8,13 @@ import msgspec
 
 from jaxpipe.errors import CheckpointError
 from jaxpipe.foreign_file import read_regular
+from jaxpipe.runtime.data.dataset.chat_template import TEMPLATES
+from jaxpipe.runtime.data.dataset.tokenizer_config import GENERATION, TOKENIZER
+from jaxpipe.runtime.data.dataset.tokenizer_files import NAMES
 
 BESIDE: Final = (
-    "tokenizer_config.json",
-    "chat_template.jinja",
+    *(name for name in NAMES if name != TOKENIZER),
     "chat_template.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "generation_config.json",
-    "tokenizer.model",
     "spiece.model",
     "sentencepiece.bpe.model",
     "tokenizer.model.v3",
@@ -24,10 +22,9 @@ BESIDE: Final = (
     "vocab.json",
     "vocab.txt",
     "merges.txt",
-    "additional_chat_templates",
+    TEMPLATES,
 )
 """Files that tokenizers of `transformers` read, and a folder of templates."""
-GENERATION: Final = "generation_config.json"
 _MOST_BYTES: Final = 2**26
 
 

@@ -57,19 +57,16 @@ def check_start_from(config: Config, source: Path) -> Checkpoint:
     return checkpoint
 
 
-def start_from(config: Config, source: Path) -> None:
+def start_from(config: Config, source: Path, checkpoint: Checkpoint) -> None:
     """Write the checkpoint of step 0 from which the run of a configuration resumes.
 
-    Of the import itself, nothing is written. One tensor is in memory at a time.
+    `checkpoint` is that of `source`, from `check_start_from`. One tensor is in memory at a time.
 
     Raises:
-        ConfigError, CheckpointError: as `check_start_from`, or the folder cannot be written.
+        ConfigError, CheckpointError: the folder is in use, holds checkpoints, or cannot be written.
     """
     folder = Path(config.run.folder)
     with locked(folder):
-        checkpoint = check_start_from(config, source)
-        if folder.resolve() == source.resolve():
-            return
         read = read_merged(checkpoint)
         tensors = (
             StreamedTensor(name, checkpoint.tensors[name].shape, partial(_pieces, read, name))

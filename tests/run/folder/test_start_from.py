@@ -47,13 +47,17 @@ def imported(tmp_path: Path) -> Path:
     return tmp_path / "imported"
 
 
+def begin(config: Config, source: Path) -> None:
+    start_from(config, source, check_start_from(config, source))
+
+
 def newest(folder: Path) -> Checkpoint:
     return newest_valid(folder)
 
 
 def test_a_run_begins_with_the_parameters_of_an_import(tmp_path: Path, imported: Path):
     config = config_of(tmp_path / "run", optimizer={"learning_rate": 0.5})
-    start_from(config, imported)
+    begin(config, imported)
     checkpoint = newest(tmp_path / "run")
     assert checkpoint.step == 0
     assert checkpoint.metadata["config"]["optimizer"]["learning_rate"] == 0.5
@@ -62,13 +66,11 @@ def test_a_run_begins_with_the_parameters_of_an_import(tmp_path: Path, imported:
     for name, array in checkpoint.read(expected).items():
         np.testing.assert_array_equal(array, expected[name])
     with pytest.raises(ConfigError, match=r"`run.folder` .*holds checkpoints.*--resume"):
-        start_from(config, imported)
+        begin(config, imported)
 
 
-def test_the_run_of_an_import_begins_in_its_folder(imported: Path):
-    before = latest(imported)
-    start_from(config_of(imported), imported)
-    assert latest(imported) == before
+def test_the_run_of_an_import_may_begin_in_its_folder(imported: Path):
+    assert check_start_from(config_of(imported), imported).folder == latest(imported)
 
 
 def test_adapters_are_merged_and_moments_are_new(tmp_path: Path):
@@ -82,7 +84,7 @@ def test_adapters_are_merged_and_moments_are_new(tmp_path: Path):
         name: array.astype(np.float32) for name, array in {**arrays, **factors, **moments}.items()
     }
     commit(partial, write_shard(partial, "parameters", tensors), describe(config))
-    start_from(config_of(tmp_path / "run"), tmp_path / "tuned")
+    begin(config_of(tmp_path / "run"), tmp_path / "tuned")
     checkpoint = newest(tmp_path / "run")
     assert (checkpoint.step, checkpoint.tensors.keys()) == (0, arrays.keys())
     merged = checkpoint.read([kernel])[kernel]
@@ -95,7 +97,7 @@ def test_a_run_of_another_model_is_refused_before_anything_is_written(
 ):
     config = config_of(tmp_path / "run", model={**MODEL, "dim": 16})
     with pytest.raises(CheckpointError, match=r"`model.dim` \(16\) must be as in"):
-        start_from(config, imported)
+        begin(config, imported)
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 

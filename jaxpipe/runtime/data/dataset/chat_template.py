@@ -105,15 +105,14 @@ def chat_template_of(files: Mapping[str, bytes], config: TokenizerConfig) -> Cha
     """Return the chat templates among the files of a tokenizer; files of their own come first.
 
     Raises:
-        DataError: none is the default one.
+        DataError: none is the default one, or one is no text.
     """
-    sources = _of_config(config.fields.get("chat_template"))
-    own = {
-        _name(name): content.decode(errors="replace")
+    texts = {
+        _name(name): _decoded(name, content)
         for name, content in files.items()
         if name == TEMPLATE or name.startswith(f"{TEMPLATES}/")
     }
-    sources = own or sources
+    sources = texts or _of_config(config.fields.get("chat_template"))
     if not sources:
         return None
     if DEFAULT not in sources:
@@ -122,6 +121,15 @@ def chat_template_of(files: Mapping[str, bytes], config: TokenizerConfig) -> Cha
             "rename one"
         )
     return ChatTemplate(sources, config.variables)
+
+
+def _decoded(name: str, content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"`{name}` must be UTF-8, and byte {error.start} is not; correct it"
+        ) from None
 
 
 def _of_config(value: Any) -> dict[str, str]:
