@@ -52,19 +52,21 @@ def bytes_each(
 ) -> BytesPerParameter:
     """Return the bytes per parameter: itself, its gradient and its moments, of one dtype.
 
-    With master weights, the moments are of float32, as these are.
+    With master weights, the moments are of float32, as these are. Layers that compute in another
+    dtype read a copy.
 
     Of Muon, matrices of layers have one moment and the rest has two: two are counted for all. Of
     Adafactor none are: the means of rows and columns are few. Where a model has matrices narrower
     than 128, which keep their whole second moment, that is too little.
     """
     num_bytes, num_moments = DTYPE_BYTES[config.param_dtype], optimizer.name.facts.num_moments
-    of_state = num_moments * num_bytes
+    of_state, compute = num_moments * num_bytes, config.compute_dtype
     if optimizer.has_master_weights(config.param_dtype):
         of_state = (1 + num_moments) * DTYPE_BYTES["float32"]
     return BytesPerParameter(
         parameter=num_bytes,
         gradient=num_bytes,
         optimizer=of_state,
+        copy=0 if compute == config.param_dtype else DTYPE_BYTES[compute],
         shards_optimizer=optimizer.sharded,
     )

@@ -53,7 +53,7 @@ class TrainedPart:
         """Return the bytes per parameter; layers with adapters read a merged copy."""
         if not self.lora.is_on:
             return whole
-        return replace(whole, parameter=whole.parameter + DTYPE_BYTES[model.compute_dtype])
+        return replace(whole, copy=DTYPE_BYTES[model.compute_dtype])
 
 
 def _with_counts(profile: Profile, every: "PartCounts", trained: "PartCounts") -> Profile:

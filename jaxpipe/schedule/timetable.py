@@ -34,12 +34,13 @@ class Timetable:
     def bubble_fraction(self) -> float:
         """The fraction of the pipeline phase in which ranks do not compute.
 
-        The phase is that of the first rank, which has the first stage, from its first forward to
-        its last backward; `jaxpipe.trace.summary` defines the bubble of a trace in the same way.
+        The phase is the longest of a rank, from its first forward to its last backward: in most
+        schedules that of the first rank, but not in one made for a last stage that is slow.
+        `jaxpipe.trace.summary` defines the bubble of a trace in the same way.
         """
         busy_s = sum(timed.end_s - timed.start_s for program in self.programs for timed in program)
-        first = self.programs[0]
-        return 1.0 - busy_s / (len(self.programs) * (first[-1].end_s - first[0].start_s))
+        phase_s = max(program[-1].end_s - program[0].start_s for program in self.programs)
+        return 1.0 - busy_s / (len(self.programs) * phase_s)
 
 
 def timetable(

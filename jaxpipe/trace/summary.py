@@ -6,8 +6,9 @@ The bubble is the fraction of the pipeline phase in which ranks do not compute, 
     first stage  │ F0 │ F1 │.........│  B0  │  B1  │     │◄─ pipeline phase ─►│
     last stage   ......│ F0 │  B0  │ F1 │  B1  │....     dots: the bubble
 
-The phase of a replica is that of the rank with its first stage, from its first forward to its last
-backward: one clock, and with GPipe, 1F1B and interleaved schedules the longest of all ranks.
+The phase of a replica is the longest of its ranks, from its first forward to its last backward.
+With GPipe, 1F1B and interleaved schedules it is that of the rank with the first stage, by which a
+run logs the bubble of its steps.
 
 Sources: Huang et al., "GPipe", 2019, section 2.3; Qi et al., "Zero Bubble Pipeline Parallelism",
 2023, section 5.
@@ -16,6 +17,7 @@ Sources: Huang et al., "GPipe", 2019, section 2.3; Qi et al., "Zero Bubble Pipel
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import mean
 
 from jaxpipe.trace.span import Lane, Span, Trace
@@ -100,30 +102,32 @@ def _summarise_step(
         )
         for rank in range(num_ranks)
     )
-    # By the first rank of each replica.
-    phases_s = {
-        rank: max(span.end_s for span in computes) - min(span.start_s for span in computes)
-        for rank in range(num_ranks)
-        for computes in [lanes[rank, Lane.COMPUTE]]
-        if any(span.stage == 0 for span in computes)
-    }
+    computes = [lanes[rank, Lane.COMPUTE] for rank in range(num_ranks)]
+    # Ranks are numbered replica by replica: a replica ends where the next one begins.
+    firsts = [rank for rank, of_rank in enumerate(computes) if any(s.stage == 0 for s in of_rank)]
+    replicas = [range(first, end) for first, end in pairwise([*firsts, num_ranks])]
+    phases_s = [max(_phase_s(computes[rank]) for rank in replica) for replica in replicas]
     bubble = None
-    if sum(phases_s.values()) > 0:
-        # Ranks are numbered replica by replica: a replica ends where the next one begins.
-        ends = (*phases_s, num_ranks)[1:]
+    if sum(phases_s) > 0:
         bubble = bubble_fraction(
             compute_s=sum(rank.compute_s for rank in ranks),
             pipeline_s=sum(
-                (end - first) * phase_s
-                for (first, phase_s), end in zip(phases_s.items(), ends, strict=True)
+                len(replica) * phase_s for replica, phase_s in zip(replicas, phases_s, strict=True)
             ),
         )
     return StepSummary(
         step=step,
-        pipeline_s=mean(phases_s.values()) if phases_s else 0.0,
+        pipeline_s=mean(phases_s) if phases_s else 0.0,
         bubble=measured.get(step, bubble),
         ranks=ranks,
     )
+
+
+def _phase_s(computes: list[Span]) -> float:
+    """Return the seconds from the first start to the last end; 0 for no spans."""
+    if not computes:
+        return 0.0
+    return max(span.end_s for span in computes) - min(span.start_s for span in computes)
 
 
 def _covered_s(spans: Iterable[Span]) -> float:

@@ -66,6 +66,7 @@ def test_every_compute_starts_as_soon_as_it_can(
         backward_weight_s=weight_s,
         message_s=message_s,
     )
+    assert -1e-9 <= times.bubble_fraction < 1.0
     ends = {each.instruction: each.end_s for program in times.programs for each in program}
     for program, timed in zip(compute, times.programs, strict=True):
         assert tuple(each.instruction for each in timed) == program

@@ -53,7 +53,20 @@ def train_steps(worker: Any) -> dict[str, Any] | None:
     if trace is None:
         return None
     spans = [asdict(span) for span in trace.spans]
-    return {"step_s": step_s, "cpu_s": cpu_s, "losses": losses, "spans": spans}
+    return {
+        "step_s": step_s,
+        "cpu_s": cpu_s,
+        "losses": losses,
+        "spans": spans,
+        "peak_bytes": _peak_bytes(),
+    }
+
+
+def _peak_bytes() -> int:
+    """Return the most memory of its device that this rank has held; 0 where it does not say."""
+    import jax
+
+    return (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
 
 
 def paced(worker: Any, seconds: Mapping[str, float]) -> Any:

@@ -1,4 +1,11 @@
-"""Peak memory of a rank: parameters, gradients, optimizer state, and live activations."""
+"""Peak memory of a rank: what it holds all the time, and the larger of what two phases add.
+
+::
+
+    parameters, gradients, moments          all the time
+    + activations, copies of parameters     while microbatches are computed
+    + packed gradients                      afterwards: the vectors of the all-reduce are new arrays
+"""
 
 from dataclasses import dataclass
 
@@ -14,30 +21,49 @@ from jaxpipe.topo import Cluster
 class BytesPerParameter:
     """Bytes per parameter: of the value, its gradient, and the optimizer's moments.
 
-    The default is AdamW in fp32, two moments. With `shards_optimizer` (ZeRO-1) each replica has an
-    equal shard of the moments of each segment of its stages, but all of those of a tied embedding
-    that stages of any replica share.
+    `copy` are those of the array that layers read in place of the value: one of another dtype, or
+    one with merged adapters. The default is AdamW in fp32, two moments and no copy. With
+    `shards_optimizer` (ZeRO-1) each replica has an equal shard of the moments of each segment of
+    its stages, but all of those of a tied embedding that stages of any replica share.
     """
 
     parameter: int = 4
     gradient: int = 4
     optimizer: int = 8
+    copy: int = 0
     shards_optimizer: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """The bytes that a rank holds at its peak, for all its stages."""
+    """The bytes of a rank, for all its stages.
+
+    `copies` are those that layers read in place of the parameters, until the last backward.
+    `packed` are the gradients of its largest stage once more, as vectors: those of a stage are
+    packed when its last backward is over, and only then released.
+    """
 
     parameters: int
     gradients: int
     optimizer: int
     activations: int
+    copies: int = 0
+    packed: int = 0
+
+    @property
+    def state(self) -> int:
+        """The bytes that it holds all the time."""
+        return self.parameters + self.gradients + self.optimizer
+
+    @property
+    def buffers(self) -> int:
+        """The most that a phase of a step adds."""
+        return max(self.copies + self.activations, self.packed)
 
     @property
     def total(self) -> int:
-        """The sum of all parts."""
-        return self.parameters + self.gradients + self.optimizer + self.activations
+        """The peak."""
+        return self.state + self.buffers
 
 
 def stage_memory(
@@ -80,12 +106,15 @@ def stage_memory(
         num_parameters = -(-sum(parameters[stage] for stage in stages) // parts_of_model)
         kept_bytes = max(parts[stage].kept_bytes for stage in stages)
         num_shares = degree // tensor if plan.sharing is Sharing.TENSOR else degree
+        largest = max(trained[stage] for stage in stages)
         return StageMemory(
             parameters=num_parameters * each.parameter,
             gradients=-(-sum(trained[stage] for stage in stages) // parts_of_model) * each.gradient,
             optimizer=-(-sum(updated[stage] for stage in stages) // parts_of_model)
             * each.optimizer,
             activations=live[number] * (-(-kept_bytes // num_shares) + profile.activation_bytes),
+            copies=num_parameters * each.copy,
+            packed=-(-largest // parts_of_model) * each.gradient,
         )
 
     return tuple(of_rank(number, degree) for number, degree in enumerate(pipeline.degrees))
@@ -122,7 +151,9 @@ def live_limits(
         sizes = [cluster.devices[device].memory_bytes for group in groups for device in group]
         rooms = [
             # A profile may keep 0 bytes.
-            (size - memory.total + memory.activations) // max(1, one)
+            (size - memory.state - memory.copies) // max(1, one)
+            if size >= memory.state + memory.packed
+            else 0
             for size in sizes
             if size is not None
         ]

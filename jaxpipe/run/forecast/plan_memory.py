@@ -147,6 +147,8 @@ def _with_parameters(needs: StageMemory, number: int, each: BytesPerParameter) -
         parameters=number * each.parameter,
         gradients=number * each.gradient,
         optimizer=number * each.optimizer,
+        copies=number * each.copy,
+        packed=number * each.gradient,
     )
 
 
@@ -161,12 +163,12 @@ def memory_lines(memory: Sequence[RankMemory], *, shared_room: int | None = None
         few = ", ".join(map(str, each.ranks[:_FEW])) + (", ..." if len(each.ranks) > _FEW else "")
         ranks = f"{'rank' if len(each.ranks) == 1 else 'ranks'} {few}"
         stages = f"stage {', '.join(map(str, each.stages))}"
-        state = each.needs.total - each.needs.activations
+        state, buffers = each.needs.state, each.needs.buffers
         room = "unknown" if each.room_bytes == inf else _size(each.room_bytes)
         of_room = f" of {room}" if shared_room is None else ""
         yield (
             f"{ranks:<16}{stages:<12}{each.num_parameters / 1e6:>9,.2f} M parameters   "
-            f"state {_size(state):>9} + activations {_size(each.needs.activations):>9} = "
+            f"state {_size(state):>9} + buffers {_size(buffers):>9} = "
             f"{_size(each.needs.total):>9}{of_room}"
         )
     if shared_room is not None:

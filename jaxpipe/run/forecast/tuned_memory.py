@@ -39,13 +39,14 @@ class TunedMemory:
             )
             for counts in (self.base, self.all, self.trained)
         )
+        parameters = needs.parameters * (1 + (every - base) / num_parameters)
         return replace(
             needs,
-            parameters=round(
-                needs.parameters * (1 + (every - base) / num_parameters) * (1 + self.copy)
-            ),
+            parameters=round(parameters),
             gradients=round(needs.gradients * trained / num_parameters),
             optimizer=round(needs.optimizer * trained / num_parameters),
+            packed=round(needs.packed * trained / num_parameters),
+            copies=round(parameters * self.copy) if self.copy else needs.copies,
         )
 
 

@@ -10,9 +10,13 @@ An assignment by the launcher, such as `srun --gpus-per-task=1`, takes precedenc
 `JAX_CUDA_VISIBLE_DEVICES`. If all devices of the plan are on one host, each rank takes the GPU of
 its device's number instead: a plan without the device of a lost rank then leaves that GPU out.
 Ranks of several devices take those that the plan names, on any number of hosts.
+
+A process of jax takes three quarters of a GPU's memory when it starts. Ranks that share GPUs, for
+trials on few of them, each take a part of that share instead: the first would leave the second
+nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 from jaxpipe.topo.this_machine import count_gpus
@@ -20,9 +24,20 @@ from jaxpipe.topo.this_machine import count_gpus
 _LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 """The variables of Open MPI, MPICH and SLURM; SLURM last, since it may run an mpirun."""
 
+_LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
+"""Of the same, the variables that state how many ranks a host has."""
+
+_MEMORY_FRACTION = "XLA_CLIENT_MEM_FRACTION"
+_TOLD_MEMORY = (
+    *(_MEMORY_FRACTION, "XLA_PYTHON_CLIENT_MEM_FRACTION"),
+    *("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_ALLOCATOR"),
+)
+_SHARED_FRACTION = 0.9
+"""Of a GPU's memory, for all ranks that share it: CUDA keeps about 0.5 GiB for each process."""
+
 
 def take_devices(
-    environment: Mapping[str, str],
+    environment: MutableMapping[str, str],
     *,
     each: int,
     number: int | None = None,
@@ -32,9 +47,13 @@ def take_devices(
 
     `number` is that of its device on its host, if the plan says which; by default its local rank.
     Of several devices of a plan, `group` has the names. Without GPUs, or without a launcher that
-    states the local rank, nothing changes.
+    states the local rank, nothing changes. Where ranks share GPUs, `environment`, which is that of
+    this process, says how much memory of them jax takes.
     """
     num_gpus = count_gpus(environment, Path("/dev"))
+    fraction = memory_fraction(environment, per_rank=each, num_gpus=num_gpus)
+    if fraction is not None:
+        environment[_MEMORY_FRACTION] = f"{fraction:.3f}"
     devices = devices_of(environment, per_rank=each, num_gpus=num_gpus, number=number)
     if devices is not None and len(group) > 1:
         devices = numbers_of(group, num_gpus=num_gpus) or devices
@@ -90,6 +109,25 @@ def devices_of(
     local_rank = int(numbers[0]) if number is None else number
     first = local_rank % (num_gpus // per_rank) * per_rank
     return range(first, first + per_rank)
+
+
+def memory_fraction(
+    environment: Mapping[str, str], *, per_rank: int, num_gpus: int
+) -> float | None:
+    """Return the part of a GPU's memory for each of the ranks that share it.
+
+    None where no rank shares one, where the launcher does not say how many ranks the host has, and
+    where the environment already says what jax takes.
+
+    >>> memory_fraction({"MPI_LOCALNRANKS": "4"}, per_rank=1, num_gpus=2)
+    0.45
+    >>> memory_fraction({"MPI_LOCALNRANKS": "4"}, per_rank=1, num_gpus=4)
+    """
+    sizes = [environment[name] for name in _LOCAL_SIZES if environment.get(name, "").isdecimal()]
+    if not sizes or num_gpus == 0 or any(name in environment for name in _TOLD_MEMORY):
+        return None
+    num_sharing = -(-int(sizes[0]) // max(1, num_gpus // per_rank))
+    return _SHARED_FRACTION / num_sharing if num_sharing > 1 else None
 
 
 def gpu_name(number: int | None, environment: Mapping[str, str]) -> str:

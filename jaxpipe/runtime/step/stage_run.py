@@ -107,6 +107,8 @@ class StageRun:
         if not self.buckets:
             assert not self.residuals, self.residuals.keys()
             assert not self.carried, self.carried.keys()
+            # The last backward is over: a copy in the dtype of the computes gives way to vectors.
+            self.compute = {}
             self.buckets = self.calls.pack(self._accumulated())
             self.gradients = {}  # not None, which means evaluation; the arrays are released
         return self.buckets

@@ -135,7 +135,8 @@ class TaskCosts:
             gradients += profile.embed.num_gradients
         of = task.bytes_each
         state = parameters * of.parameter + gradients * (of.gradient + of.optimizer)
-        return state + num_live * (kept + profile.activation_bytes)
+        live = parameters * of.copy + num_live * (kept + profile.activation_bytes)
+        return state + max(live, gradients * of.gradient)
 
     def _sizes(self, profile: Profile) -> tuple[list[int], list[int], list[int]]:
         parts = list(profile.layers)

@@ -138,7 +138,8 @@ def test_memory_is_parameters_and_live_microbatches(kind: str, live: tuple[int, 
     assert (first.parameters, first.gradients, first.optimizer) == (500, 1000, 2000)
     assert last.parameters == 2 * (100 + 20 + 50)
     assert (first.activations, last.activations) == (live[0] * (14 + 3), live[1] * (7 + 3))
-    assert first.total == 3500 + first.activations
+    assert first.packed == 1000
+    assert first.total == 3500 + max(first.activations, first.packed)
 
 
 def test_what_is_not_trained_has_no_gradient_and_no_moments():

@@ -52,8 +52,8 @@ def test_the_ranks_of_a_pipeline_have_all_parameters(tied: bool) -> None:
     whole = num_parameters(model, layers=model.num_layers, embed=True, head=True)
     assert sum(each.num_parameters for each in memory) == whole + copy
     for each in memory:
-        state = each.needs.total - each.needs.activations
-        assert state == 4 * 4 * each.num_parameters  # value, gradient, two moments of float32
+        # Value, gradient, two moments of float32.
+        assert each.needs.state == 4 * 4 * each.num_parameters
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -70,8 +70,10 @@ def test_what_is_frozen_has_no_gradient_and_no_moments(tied: bool) -> None:
         layers = model.num_layers // 2
         assert other.needs.gradients == 4 * factors * layers
         assert other.needs.optimizer == 8 * factors * layers
-        # Adapters, and the merged parameters that layers read.
-        assert other.needs.parameters == 2 * (one.needs.parameters + 4 * factors * layers)
+        assert other.needs.parameters == one.needs.parameters + 4 * factors * layers
+        # Layers read merged parameters.
+        assert other.needs.copies == other.needs.parameters
+        assert other.needs.packed == other.needs.gradients
         assert other.needs.activations == one.needs.activations
     table = num_parameters(model, layers=0, embed=True, head=False)
     first, last = (
@@ -81,6 +83,23 @@ def test_what_is_frozen_has_no_gradient_and_no_moments(tied: bool) -> None:
     assert first == 4 * table
     # Of a tied embedding, the estimate counts a copy with its positions in the last stage.
     assert last == (4 * table if tied else 0)
+
+
+def test_parameters_of_another_dtype_are_copied_for_the_computes() -> None:
+    """The peak of GPT-XL (1.27 G parameters) on one H200 was measured: 26.44 GiB, with a copy that
+    was kept until the update, 2.37 GiB. Today's is released before: the rest is the estimate."""
+    config, plan = planned(
+        model={"preset": "gpt-xl-24", "param_dtype": "float32", "compute_dtype": "bfloat16"},
+        plan={"stages": 1, "replicas": 1, "microbatch": 1},
+        train={"batch": 16},
+    )
+    (memory,) = plan_memory(config, plan, topo.load("two-region"))
+    needs = memory.needs
+    assert needs.copies == 2 * memory.num_parameters
+    assert needs.packed == 4 * memory.num_parameters
+    measured = 26.44 * 2**30
+    assert needs.state + needs.copies + needs.packed == pytest.approx(measured, rel=0.03)
+    assert needs.total == needs.state + needs.copies + needs.activations
 
 
 def test_a_sharded_optimizer_and_rematerialisation_need_less() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxpipe.runtime.process import gpu_assignment as local_devices
-from jaxpipe.runtime.process.gpu_assignment import devices_of, take_devices
+from jaxpipe.runtime.process.gpu_assignment import devices_of, memory_fraction, take_devices
 from jaxpipe.topo.this_machine import count_gpus
 
 LOCAL = "OMPI_COMM_WORLD_LOCAL_RANK"
@@ -49,6 +49,29 @@ def test_where_there_is_nothing_to_choose_nothing_is_chosen(each: int, num_gpus:
 def test_devices_are_shared_in_turn_where_ranks_are_too_many():
     taken = [devices_of({LOCAL: str(rank)}, per_rank=2, num_gpus=5) for rank in range(3)]
     assert taken == [range(2), range(2, 4), range(2)]
+
+
+@given(st.integers(1, 16), st.integers(1, 4), st.integers(1, 8))
+def test_ranks_that_share_a_gpu_do_not_take_more_than_it_has(ranks: int, each: int, num_gpus: int):
+    environment = {"OMPI_COMM_WORLD_LOCAL_SIZE": str(ranks)}
+    fraction = memory_fraction(environment, per_rank=each, num_gpus=num_gpus)
+    users = [
+        gpu
+        for rank in range(ranks)
+        for gpu in devices_of({LOCAL: str(rank)}, per_rank=each, num_gpus=num_gpus)
+        or range(num_gpus)
+    ]
+    most = max(users.count(gpu) for gpu in range(num_gpus))
+    if fraction is None:
+        assert most == 1
+    else:
+        assert 0.5 < most * fraction < 1
+
+
+@pytest.mark.parametrize("told", ["XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_ALLOCATOR"])
+def test_what_the_environment_says_of_memory_stays(told: str):
+    environment = {"MPI_LOCALNRANKS": "2", told: "x"}
+    assert memory_fraction(environment, per_rank=1, num_gpus=1) is None
 
 
 @pytest.mark.parametrize(
