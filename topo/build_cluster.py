@@ -6,14 +6,18 @@ from pathlib import PurePath
 
 import numpy as np
 
-from jaxpipe.topo.cluster import Cluster, Device
+from jaxpipe.topo.cluster import Cluster, Device, Trunk
 from jaxpipe.topo.cluster_file import MAX_DEVICES, ClusterFile, HostGroup, Pairs, Rows
 from jaxpipe.topo.gpu import Gpu, gpu, gpu_names
 from jaxpipe.topo.host_groups import HostOfGroup, ReadBeside, hosts_of, parse_beside
 from jaxpipe.topo.links import Matrices, matrices_by_region
 from jaxpipe.topo.matrix import parse_matrix
 from jaxpipe.topo.nvidia import parse_gpu_links
-from jaxpipe.topo.units import bytes_from_gib, flops_per_s_from_tflops
+from jaxpipe.topo.units import (
+    bytes_from_gib,
+    bytes_per_s_from_gbps,
+    flops_per_s_from_tflops,
+)
 
 _GPU_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}")
 
@@ -50,8 +54,16 @@ def build(file: ClusterFile, *, name: str, read_beside: ReadBeside) -> Cluster:
         latency_s=matrices.latency_s,
         bandwidth_bytes_per_s=matrices.bandwidth_bytes_per_s,
         alone_bytes_per_s=matrices.alone_bytes_per_s,
+        trunks=tuple(_trunks(file)),
         restart_bytes=None if file.restart_kb is None else 1e3 * file.restart_kb,
     )
+
+
+def _trunks(file: ClusterFile) -> Iterator[Trunk]:
+    for entry in file.trunks:
+        bytes_per_s = bytes_per_s_from_gbps(entry.capacity_gbps)
+        for source, destination in entry.directions():
+            yield Trunk(source=source, destination=destination, bytes_per_s=bytes_per_s)
 
 
 def _devices(host: HostOfGroup) -> Iterator[Device]:

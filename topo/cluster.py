@@ -10,6 +10,8 @@ There are two bandwidths, because a table of pairs and a physical link are diffe
 
 In case 1 of DT-FM the NIC of 25 Gbps serves eight devices: 3.125 Gbps by the first, 25 by the
 second. Where links were shaped pair by pair the two are the same array.
+
+What all transfers from one region to another share, as most regions far apart do, is a `Trunk`.
 """
 
 from collections import Counter
@@ -111,6 +113,23 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trunk:
+    """The bandwidth that all transfers from one region to another share, in this direction."""
+
+    source: str
+    destination: str
+    bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        if self.source == self.destination:
+            raise ValueError(f"`trunks` must join two regions, not {self.source!r} with itself")
+        if not 0 < self.bytes_per_s < inf:
+            raise ValueError(
+                f"`trunks` must have a bandwidth above 0 and finite, not {self.bytes_per_s}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """The link from one device to another."""
 
@@ -130,13 +149,14 @@ class Cluster:
     `latency_s[a, b]` and `bandwidth_bytes_per_s[a, b]` are those of the link from `a` to `b`; the
     diagonals are 0 and infinity. A connection between two hosts sends `restart_bytes` in its first
     round trip after a silence (None: it keeps its speed). By default, `alone_bytes_per_s` is the
-    same bandwidth, and `hosts` are those that the devices name, without a limit. Scripts, files and
-    terminals take all names as they are: `jaxpipe.topo.names` has checked them.
+    same bandwidth, and `hosts` are those that the devices name, without a limit. Regions without
+    one of the `trunks` share nothing. Scripts, files and terminals take all names as they are:
+    `jaxpipe.topo.names` has checked them.
 
     Raises:
         ValueError: a name is not one; a matrix has the wrong shape, or holds a latency below 0 or a
-            bandwidth that is not above 0; two devices or hosts share a name; the host of a device
-            is missing.
+            bandwidth that is not above 0; two devices or hosts share a name; the host of a device,
+            or a region of a trunk, is missing.
     """
 
     name: str
@@ -145,6 +165,7 @@ class Cluster:
     bandwidth_bytes_per_s: np.ndarray
     alone_bytes_per_s: np.ndarray = field(default_factory=_as_bandwidth)
     hosts: tuple[Host, ...] = ()
+    trunks: tuple[Trunk, ...] = ()
     restart_bytes: float | None = None
 
     def __post_init__(self) -> None:
@@ -160,6 +181,7 @@ class Cluster:
         if self.restart_bytes is not None and not 0 < self.restart_bytes < inf:
             raise ValueError(f"`restart_kb` must be above 0, is {self.restart_bytes / 1e3:g}")
         self._check_names()
+        self._check_trunks()
         self._check_matrices()
 
     def _check_names(self) -> None:
@@ -179,6 +201,17 @@ class Cluster:
                     f"device {device.name!r} is on host {device.host!r} in {device.region!r}, "
                     f"which is missing in `hosts`"
                 )
+
+    def _check_trunks(self) -> None:
+        for trunk in self.trunks:
+            for region in (trunk.source, trunk.destination):
+                if region not in self.regions:
+                    raise ValueError(
+                        f"`trunks` must name regions of `hosts`: no host is in {region!r}; choose "
+                        f"from {', '.join(self.regions)}"
+                    )
+        if len(self.trunk_numbers) < len(self.trunks):
+            raise ValueError("`trunks` must have one entry for each direction: remove the second")
 
     def _check_matrices(self) -> None:
         shape = (len(self.devices), len(self.devices))
@@ -205,6 +238,13 @@ class Cluster:
     def regions(self) -> tuple[str, ...]:
         """The regions, each once, in the order of the hosts."""
         return tuple(dict.fromkeys(host.region for host in self.hosts))
+
+    @property
+    def trunk_numbers(self) -> dict[tuple[str, str], int]:
+        """The index in `trunks` of each pair of regions that shares one: source, destination."""
+        return {
+            (trunk.source, trunk.destination): number for number, trunk in enumerate(self.trunks)
+        }
 
     def link(self, source: int, destination: int) -> Link:
         """Return the link from one device to another."""

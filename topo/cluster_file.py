@@ -31,6 +31,7 @@ RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "ingress_gbps": _RATE,
         "bandwidth_gbps": _RATE,
         "alone_gbps": _RATE,
+        "capacity_gbps": _RATE,
         "latency_ms": (0.0, 1e6),
         "restart_kb": (1e-3, 1e9),
     }
@@ -169,21 +170,51 @@ class RegionLink(Speed):
 
     def __post_init__(self) -> None:
         Speed.__post_init__(self)  # `super()` does not work in a dataclass with slots
-        for field_name in ("between", "source", "destination"):
-            given = getattr(self, field_name)
-            for region in (given,) if isinstance(given, str) else given or ():
-                check_name(region, f"links.{field_name}")
+        _check_regions(self, "links")
 
     def directions(self) -> tuple[tuple[str, str], ...]:
         """Return the ordered pairs of regions."""
-        if self.between is not None:
-            a, b = self.between
-            return ((a, b), (b, a))
-        if self.source is None or self.destination is None:
-            raise ValueError(
-                "`links` has a link with neither `between` nor `source` + `destination`"
-            )
-        return ((self.source, self.destination),)
+        return _directions(self, "links")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionTrunk:
+    """What all connections from one region to another share: both directions, or one."""
+
+    capacity_gbps: float
+    """Bandwidth of all connections together, in each direction [Gbit/s]."""
+    between: tuple[str, str] | None = None
+    """Two regions; each direction has this capacity."""
+    source: str | None = None
+    """Region of the sender; sets one direction."""
+    destination: str | None = None
+    """Region of the receiver."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        _check_regions(self, "trunks")
+
+    def directions(self) -> tuple[tuple[str, str], ...]:
+        """Return the ordered pairs of regions."""
+        return _directions(self, "trunks")
+
+
+def _check_regions(entry: RegionLink | RegionTrunk, table: str) -> None:
+    for field_name in ("between", "source", "destination"):
+        given = getattr(entry, field_name)
+        for region in (given,) if isinstance(given, str) else given or ():
+            check_name(region, f"{table}.{field_name}")
+
+
+def _directions(entry: RegionLink | RegionTrunk, table: str) -> tuple[tuple[str, str], ...]:
+    if entry.between is not None:
+        a, b = entry.between
+        return ((a, b), (b, a))
+    if entry.source is None or entry.destination is None:
+        raise ValueError(
+            f"`{table}` has an entry with neither `between` nor `source` + `destination`"
+        )
+    return ((entry.source, entry.destination),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +264,9 @@ class ClusterFile:
     """Groups of equal hosts, `[[hosts]]`, in the order of their devices."""
     links: tuple[RegionLink, ...] = ()
     """Links between regions, `[[links]]`."""
+    trunks: tuple[RegionTrunk, ...] = ()
+    """Bandwidths that all connections between two regions share, `[[trunks]]`. Default: each pair
+    of devices has its link to itself."""
     link_table: str | None = None
     """CSV file of links with the columns region_a, region_b, latency_ms, bandwidth_gbps."""
     inside_region: Speed | None = None
@@ -272,7 +306,8 @@ def parse(file: dict[str, Value]) -> ClusterFile:
         ValueError: a field is missing, unknown, or not what it should be.
     """
     _refuse_unknown(file, ClusterFile, "")
-    parts = {"hosts": HostGroup, "links": RegionLink, "pairs": Pairs, "measured": Measured}
+    parts = {"hosts": HostGroup, "links": RegionLink, "trunks": RegionTrunk}
+    parts |= {"pairs": Pairs, "measured": Measured}
     parts |= dict.fromkeys(("inside_region", "across_regions", "inside_host"), Speed)
     for name, kind in parts.items():
         part = file.get(name)

@@ -12,7 +12,8 @@ from jaxpipe.topo.cluster import Cluster
 def subcluster(cluster: Cluster, devices: Sequence[int], *, name: str | None = None) -> Cluster:
     """Return the cluster of some devices only, in this order, optionally under a new name.
 
-    Each device may be given once; hosts without any of them are left out.
+    Each device may be given once; hosts without any of them are left out, and the trunks of
+    regions without any.
 
     >>> from jaxpipe import topo
     >>> subcluster(topo.load("two-region"), (2, 0)).regions
@@ -21,11 +22,15 @@ def subcluster(cluster: Cluster, devices: Sequence[int], *, name: str | None = N
     grid = np.ix_(devices, devices)
     kept_devices = tuple(cluster.devices[device] for device in devices)
     hosts = {device.host for device in kept_devices}
+    regions = {device.region for device in kept_devices}
     return replace(
         cluster,
         name=name or cluster.name,
         devices=kept_devices,
         hosts=tuple(host for host in cluster.hosts if host.name in hosts),
+        trunks=tuple(
+            trunk for trunk in cluster.trunks if {trunk.source, trunk.destination} <= regions
+        ),
         latency_s=cluster.latency_s[grid],
         bandwidth_bytes_per_s=cluster.bandwidth_bytes_per_s[grid],
         alone_bytes_per_s=cluster.alone_bytes_per_s[grid],
@@ -58,6 +63,9 @@ def with_slower_links(cluster: Cluster, *, scale: float) -> Cluster:
                 ingress_bytes_per_s=host.ingress_bytes_per_s / scale,
             )
             for host in cluster.hosts
+        ),
+        trunks=tuple(
+            replace(trunk, bytes_per_s=trunk.bytes_per_s / scale) for trunk in cluster.trunks
         ),
     )
 

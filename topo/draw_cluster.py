@@ -27,7 +27,7 @@ def draw_cluster(cluster: Cluster) -> str:
     latency_ms = ms_from_seconds(1) * cluster.latency_s
     bandwidth_gbps = gbps_from_bytes_per_s(1) * cluster.bandwidth_bytes_per_s
     sections = [
-        "\n".join((title, *_hosts(cluster))),
+        "\n".join((title, *_hosts(cluster), *_trunks(cluster))),
         _between_regions("latency in ms", cluster, latency_ms),
         _between_regions("bandwidth in Gbps", cluster, bandwidth_gbps),
     ]
@@ -54,6 +54,12 @@ def _hosts(cluster: Cluster) -> Iterator[str]:
     for line, run in groupby(lines):
         # "#" stands for the count, so that equal lines are one group.
         yield "  " + line.replace("#", _count(len(list(run)), "host"), 1)
+
+
+def _trunks(cluster: Cluster) -> Iterator[str]:
+    for trunk in cluster.trunks:
+        gbps = gbps_from_bytes_per_s(trunk.bytes_per_s)
+        yield f"  {trunk.source} to {trunk.destination}: {gbps:.4g} Gbps, shared by all connections"
 
 
 def _runs(names: list[str]) -> Iterator[str]:

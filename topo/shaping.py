@@ -1,6 +1,7 @@
 """What has to be done to a host's outgoing packets, so that a network behaves like a cluster.
 
-Each peer host has its own latency and rate; all of them together share the host's NIC.
+Each peer host has its own latency and rate; all of them together share the host's NIC, and those of
+another region the trunk to it, with what other hosts send there.
 """
 
 from dataclasses import dataclass
@@ -12,11 +13,15 @@ from jaxpipe.topo.cluster import Cluster
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapedPeer:
-    """How packets to another host are delayed and paced, and which part of them is lost."""
+    """How packets to another host are delayed and paced, and which part of them is lost.
+
+    `trunk` is the number of the cluster's trunk that they share with others, if any.
+    """
 
     host: str
     latency_s: float
     bytes_per_s: float
+    trunk: int | None = None
     jitter_s: float = 0.0
     loss: float = 0.0
 
@@ -35,6 +40,7 @@ def shaped_peers(cluster: Cluster, host: str) -> tuple[ShapedPeer, ...]:
         raise ValueError(f"cluster {cluster.name!r} has no host {host!r}: it has {names}")
     host_of = np.array(cluster.host_of)
     here = np.flatnonzero(host_of == names.index(host))
+    region, trunks = cluster.hosts[names.index(host)].region, cluster.trunk_numbers
     peers: list[ShapedPeer] = []
     for index, name in enumerate(names):
         there = np.flatnonzero(host_of == index)
@@ -45,5 +51,8 @@ def shaped_peers(cluster: Cluster, host: str) -> tuple[ShapedPeer, ...]:
         if not np.isfinite(bytes_per_s):
             raise ValueError(f"`bandwidth_gbps` from {host!r} to {name!r} is infinite: limit it")
         latency_s = float(cluster.latency_s[pairs].min())
-        peers.append(ShapedPeer(host=name, latency_s=latency_s, bytes_per_s=bytes_per_s))
+        trunk = trunks.get((region, cluster.hosts[index].region))
+        peers.append(
+            ShapedPeer(host=name, latency_s=latency_s, bytes_per_s=bytes_per_s, trunk=trunk)
+        )
     return tuple(peers)

@@ -1,15 +1,19 @@
 """A cluster as commands for `tc`: run on each host, they make a fast network behave like it.
 
 On each host, what leaves is sorted by the peer's address into a class of its own, paced by htb and
-then delayed by netem; a NIC that is shared is the parent of all of them::
+then delayed by netem; a NIC that is shared is the parent of all of them, and so is the host's part
+of a trunk of the peers in its region::
 
     root htb ── 1:1 NIC ─┬─ 1:10  rate, ceil ── netem delay     to the first peer
                          ├─ 1:11  rate, ceil ── netem delay     to the second
+                         ├─ 1:f000  trunk ──┬─ 1:12 ...         to the third, in another region
+                         │                  └─ 1:13 ...
                          └─ ...
     what goes to no peer: not shaped
 
 Only outgoing packets are shaped: the sender decides each direction, so links may be asymmetric. A
-host that limits what enters it (`Host.ingress_bytes_per_s`) is not emulated.
+host that limits what enters it (`Host.ingress_bytes_per_s`) is not emulated. No host knows what
+others send: each has an even part of the trunk of its region, also while they are silent.
 
 Or, simpler, one token bucket (tbf) limits all that leaves the interface of a host, without delays:
 `bucket_commands`.
@@ -22,6 +26,7 @@ Sources: tc-htb(8), tc-netem(8), tc-u32(8), tc-tbf(8).
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -38,7 +43,9 @@ Command = tuple[str, ...]
 _PACKET_BYTES = 1500
 FIRST_PEER = 0x10
 """The minor number of the class of a host's first peer; its other peers follow."""
-_MAX_PEERS = 0xFFFF - FIRST_PEER
+_FIRST_TRUNK = 0xF000
+"""The minor number of the class of the cluster's first trunk."""
+_MAX_PEERS = _FIRST_TRUNK - FIRST_PEER
 # 15 characters: IFNAMSIZ less its final 0. None that a shell would interpret.
 _DEVICE = re.compile(r"(?!-)[A-Za-z0-9_.@-]{1,15}")
 
@@ -86,7 +93,7 @@ def tc_commands(
 
     Raises:
         ValueError: a host has no address or shares it, an address has no host, the device's name
-            is not one, or there are more than 65,519 peers.
+            is not one, or there are more than 61,424 peers.
     """
     _check_device(device)
     _check_addresses(cluster, addresses)
@@ -95,8 +102,20 @@ def tc_commands(
         peers = [
             replace(peer, jitter_s=jitter_s, loss=loss) for peer in shaped_peers(cluster, host.name)
         ]
-        commands[host.name] = tuple(_shape(peers, addresses, device, host.egress_bytes_per_s))
+        parts = _trunk_parts(cluster, host)
+        nic = host.egress_bytes_per_s
+        commands[host.name] = tuple(_shape(peers, addresses, device, nic=nic, trunks=parts))
     return commands
+
+
+def _trunk_parts(cluster: Cluster, host: Host) -> dict[int, float]:
+    """Return the host's part of each trunk that leaves its region [bytes/s]."""
+    num_hosts = sum(other.region == host.region for other in cluster.hosts)
+    return {
+        number: trunk.bytes_per_s / num_hosts
+        for number, trunk in enumerate(cluster.trunks)
+        if trunk.source == host.region
+    }
 
 
 def bucket_commands(cluster: Cluster, *, device: str) -> dict[str, Command]:
@@ -220,7 +239,12 @@ def _line(command: Command) -> str:
 
 
 def _shape(
-    peers: Sequence[ShapedPeer], addresses: Mapping[str, Address], device: str, nic: float
+    peers: Sequence[ShapedPeer],
+    addresses: Mapping[str, Address],
+    device: str,
+    *,
+    nic: float,
+    trunks: Mapping[int, float],
 ) -> Iterator[Command]:
     on = ("add", "dev", device)
     yield ("qdisc", *on, "root", "handle", "1:", "htb")
@@ -228,15 +252,24 @@ def _shape(
     if nic < inf:
         parent = "1:1"
         yield ("class", *on, "parent", "1:", "classid", parent, "htb", *_pace(nic, nic))
+    sharing = Counter(peer.trunk for peer in peers)
+    for number, part in trunks.items():
+        class_id = f"1:{_FIRST_TRUNK + number:x}"
+        pace = _pace(min(part, nic * sharing[number] / len(peers)), min(part, nic))
+        yield ("class", *on, "parent", parent, "classid", class_id, "htb", *pace)
     # Hexadecimal, as tc reads minor numbers.
     for minor, peer in enumerate(peers, start=FIRST_PEER):
         # Children may borrow up to `ceil`; what they are promised must not add up to more than
         # the NIC has, or htb would exceed it.
-        promised = min(peer.bytes_per_s, nic / len(peers))
+        above, room = parent, nic / len(peers)
+        if peer.trunk is not None:
+            above = f"1:{_FIRST_TRUNK + peer.trunk:x}"
+            room = min(room, trunks[peer.trunk] / sharing[peer.trunk])
+        promised = min(peer.bytes_per_s, room)
         address, class_id = addresses[peer.host], f"1:{minor:x}"
         protocol, match = ("ip", "ip") if address.version == 4 else ("ipv6", "ip6")
         pace = _pace(promised, peer.bytes_per_s)
-        yield ("class", *on, "parent", parent, "classid", class_id, "htb", *pace)
+        yield ("class", *on, "parent", above, "classid", class_id, "htb", *pace)
         yield ("qdisc", *on, "parent", class_id, *_queue(peer))
         which = ("protocol", protocol, "prio", str(address.version), "u32", "match", match)
         there = f"{address}/{address.max_prefixlen}"

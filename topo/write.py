@@ -6,7 +6,7 @@ from itertools import groupby
 
 import numpy as np
 
-from jaxpipe.topo.cluster import Cluster, Device, Host
+from jaxpipe.topo.cluster import Cluster, Device, Host, Trunk
 from jaxpipe.topo.cluster_file import Measured
 from jaxpipe.topo.gpu import gpu_names
 from jaxpipe.topo.toml_text import toml_pair, toml_rows
@@ -37,6 +37,15 @@ def _head(cluster: Cluster, about: str) -> Iterator[str]:
         )
     for host, (_, devices) in zip(cluster.hosts, by_host, strict=True):
         yield from _host(host, devices)
+    for trunk in cluster.trunks:
+        yield from _trunk(trunk)
+
+
+def _trunk(trunk: Trunk) -> Iterator[str]:
+    yield "\n[[trunks]]"
+    yield toml_pair("source", trunk.source)
+    yield toml_pair("destination", trunk.destination)
+    yield toml_pair("capacity_gbps", gbps_from_bytes_per_s(trunk.bytes_per_s))
 
 
 def _host(host: Host, devices: list[Device]) -> Iterator[str]:

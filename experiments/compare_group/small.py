@@ -78,6 +78,9 @@ def scaled_cluster(network: Network, small: Small) -> Cluster:
         latency_s=small.time_scale * chosen.latency_s,
         bandwidth_bytes_per_s=chosen.bandwidth_bytes_per_s / slower,
         alone_bytes_per_s=chosen.alone_bytes_per_s / slower,
+        trunks=tuple(
+            replace(trunk, bytes_per_s=trunk.bytes_per_s / slower) for trunk in chosen.trunks
+        ),
     )
 
 

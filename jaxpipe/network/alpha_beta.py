@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from jaxpipe.network.message_costs import MessageCosts
-from jaxpipe.network.open_links import Pair, capacity, crosses_hosts, link_rate, shared_limits
+from jaxpipe.network.open_links import Pair, SharedLimits, capacity, crosses_hosts, link_rate
 from jaxpipe.topo import Cluster
 
 
@@ -38,7 +38,7 @@ def lone_message_s(
     costs = costs or MessageCosts()
     rate, overhead_s = link_rate(cluster, costs, pair), 0.0
     if crosses_hosts(cluster, pair):
-        limits = shared_limits(cluster.host_of, costs, pair)
+        limits = SharedLimits(cluster).of(costs, pair)
         shared = (capacity(cluster, limit, nic_efficiency=nic_efficiency) for limit in limits)
         rate, overhead_s = min(rate, *shared), costs.overhead_s
     return float(cluster.latency_s[pair]) + (overhead_s + num_bytes / rate)
@@ -98,7 +98,8 @@ def links_between(cluster: Cluster, devices: tuple[int, ...]) -> Links:
     Of the NIC of its host, a device has the same part as each other of the host: all of them
     communicate at once. Where the cluster file states no NIC, it is taken to be as fast as the
     fastest link of the host: plans should not count on what nobody has stated. (Simulations take
-    such links as they are, all side by side.) Inside a host messages go side by side.
+    such links as they are, all side by side.) Inside a host messages go side by side. Of a trunk
+    between two regions, a link has the part of one device of the smaller region, all of which send.
 
     >>> from jaxpipe import topo
     >>> links = links_between(topo.load("two-region"), (0, 2))
@@ -107,6 +108,8 @@ def links_between(cluster: Cluster, devices: tuple[int, ...]) -> Links:
     """
     both = np.ix_(devices, devices)
     seconds_per_byte = 1 / cluster.bandwidth_bytes_per_s[both]
+    if cluster.trunks:
+        seconds_per_byte = np.maximum(seconds_per_byte, 1 / _trunk_parts(cluster)[both])
     hosts, out, into = _ports(cluster)
     hosts_of = hosts[list(devices)]
     ends = np.minimum(out[list(devices)][:, None], into[list(devices)][None, :])
@@ -117,6 +120,18 @@ def links_between(cluster: Cluster, devices: tuple[int, ...]) -> Links:
         # A link that is faster than a device's part of the NIC may have more of it for itself.
         port_s_per_byte=np.minimum(port_s_per_byte, seconds_per_byte),
     )
+
+
+@lru_cache(maxsize=4)
+def _trunk_parts(cluster: Cluster) -> np.ndarray:
+    """Return the part of a trunk that the link of each pair of devices has [bytes/s]."""
+    region_of = np.array([device.region for device in cluster.devices])
+    parts = np.full((len(cluster), len(cluster)), np.inf)
+    for trunk in cluster.trunks:
+        source, destination = region_of == trunk.source, region_of == trunk.destination
+        num_senders = max(1, min(source.sum(), destination.sum()))
+        parts[np.ix_(source, destination)] = trunk.bytes_per_s / num_senders
+    return parts
 
 
 @lru_cache(maxsize=4)  # asked for each of thousands of sync trees

@@ -1,9 +1,9 @@
 """Shared NICs: transfers that enter or leave a host at the same time divide its NIC evenly.
 
 A transfer runs at the rate of its link or at its share of one of the NICs on its path, whichever is
-the least::
+the least. The trunk between two regions is shared in the same way::
 
-    rate = min(link, egress / transfers leaving, ingress / transfers entering)
+    rate = min(link, egress / transfers leaving, ingress / transfers entering, trunk / transfers)
 
 Whenever transfers start or end, the rates of all transfers at the same NICs change, once for all
 that start and end at one time: where one message follows another, none changes. The part of its
@@ -64,7 +64,10 @@ class NicTraffic:
 
 
 class Nic:
-    """A bandwidth that transfers share: one direction of a NIC, or of the CPU that feeds it."""
+    """A bandwidth that transfers share: of a NIC, of the CPU that feeds it, or of a trunk.
+
+    Each is of one direction.
+    """
 
     __slots__ = ("_divided_by", "bytes_per_s", "share", "traffic", "transfers")
 

@@ -1,7 +1,7 @@
-"""The links between devices of a cluster, joined by the NICs that they share."""
+"""The links between devices of a cluster, joined by the NICs and trunks that they share."""
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
 from jaxpipe.network.event_queue import Clock
@@ -24,7 +24,7 @@ def open_links(
     """Return, for each kind of message, a link for each pair of devices that it connects.
 
     Each kind has links of its own; all of them share the hosts' NICs, of whose bandwidth
-    `nic_efficiency` can be used.
+    `nic_efficiency` can be used, and the trunks between regions.
     """
     rates = {
         (costs, pair): link_rate(cluster, costs, pair)
@@ -57,25 +57,40 @@ def link_rate(cluster: Cluster, costs: MessageCosts, pair: Pair) -> float:
 
 
 Limit: TypeAlias = tuple[str, int, MessageCosts | None]
-"""A direction, a host, and the kind of message if the limit is its own, None for the NIC."""
+"""A direction, a host, and the kind of message if the limit is its own, None for the NIC.
+
+Of a trunk: "trunk", its number, None.
+"""
 
 
-def shared_limits(host_of: Sequence[int], costs: MessageCosts, pair: Pair) -> list[Limit]:
-    """Return the limits that a message between two hosts shares with others.
+class SharedLimits:
+    """The limits that messages between two hosts of a cluster share with others."""
 
-    `host_of[device]` is the number of the device's host.
-    """
-    source, destination = (host_of[device] for device in pair)
-    ends = (("egress", source), ("ingress", destination))
-    return [(*end, kind) for end in ends for kind in (None, costs)]
+    def __init__(self, cluster: Cluster) -> None:
+        self._devices = cluster.devices
+        self._host_of = cluster.host_of
+        self._trunks = cluster.trunk_numbers
+
+    def of(self, costs: MessageCosts, pair: Pair) -> list[Limit]:
+        """Return the limits of a message of one kind between two devices."""
+        source, destination = (self._host_of[device] for device in pair)
+        ends = (("egress", source), ("ingress", destination))
+        limits: list[Limit] = [(*end, kind) for end in ends for kind in (None, costs)]
+        if self._trunks:
+            a, b = (self._devices[device].region for device in pair)
+            if (a, b) in self._trunks:
+                limits.append(("trunk", self._trunks[a, b], None))
+        return limits
 
 
 def capacity(cluster: Cluster, limit: Limit, *, nic_efficiency: float) -> float:
     """Return the bytes/s of a shared limit."""
-    direction, host, costs = limit
+    direction, number, costs = limit
     if costs is not None:
         return costs.host_bytes_per_s
-    nic = cluster.hosts[host]
+    if direction == "trunk":
+        return cluster.trunks[number].bytes_per_s
+    nic = cluster.hosts[number]
     limits = {"egress": nic.egress_bytes_per_s, "ingress": nic.ingress_bytes_per_s}
     return limits[direction] * nic_efficiency
 
@@ -87,12 +102,12 @@ def _nics(
     *,
     nic_efficiency: float,
 ) -> dict[tuple[MessageCosts, Pair], tuple[Nic, ...]]:
-    host_of = cluster.host_of
+    shared = SharedLimits(cluster)
     loads: dict[Limit, float] = defaultdict(float)
     passed: dict[tuple[MessageCosts, Pair], list[Limit]] = {}
     for (costs, pair), rate in rates.items():
         if crosses_hosts(cluster, pair):
-            passed[costs, pair] = shared_limits(host_of, costs, pair)
+            passed[costs, pair] = shared.of(costs, pair)
             for limit in passed[costs, pair]:
                 loads[limit] += rate
     # A limit that its links cannot reach together is left out: sharing costs time to simulate.

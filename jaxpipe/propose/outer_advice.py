@@ -8,6 +8,7 @@ steps for the same loss (`jaxpipe.outer.loss_law`), so it wins where it saves mo
 Small batches and slow links between islands favour it; the crossovers say how small and how slow.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -219,7 +220,21 @@ def _with_slower_links(cluster: Cluster, island: dict[int, int], *, fraction: fl
             if of_a != of_b:
                 bandwidth[a, b] *= fraction
                 alone[a, b] *= fraction
-    return replace(cluster, bandwidth_bytes_per_s=bandwidth, alone_bytes_per_s=alone)
+    regions: dict[str, set[int]] = defaultdict(set)
+    for device, number in island.items():
+        regions[cluster.devices[device].region].add(number)
+    return replace(
+        cluster,
+        bandwidth_bytes_per_s=bandwidth,
+        alone_bytes_per_s=alone,
+        trunks=tuple(
+            # One that joins parts of an island stays as it is.
+            trunk
+            if regions[trunk.source] & regions[trunk.destination]
+            else replace(trunk, bytes_per_s=fraction * trunk.bytes_per_s)
+            for trunk in cluster.trunks
+        ),
+    )
 
 
 def advice_lines(advice: OuterAdvice | None, *, batch: int) -> Sequence[str]:

@@ -31,7 +31,7 @@ def side_by_side(plan: Plan, conditions: Conditions) -> SideBySide | None:
     cluster = conditions.cluster
     if all(host.egress_bytes_per_s < inf for host in cluster.hosts):
         return None
-    job = plan_step(plan, conditions)
+    job, trunks = plan_step(plan, conditions), cluster.trunk_numbers
     pairs = {
         (job.device(each.source), job.device(each.destination))
         for bucket, collectives in job.collectives.items()
@@ -42,7 +42,9 @@ def side_by_side(plan: Plan, conditions: Conditions) -> SideBySide | None:
     rates: defaultdict[int, list[float]] = defaultdict(list)
     for source, destination in sorted(pairs):
         host = cluster.host_of[source]
-        is_open = cluster.hosts[host].egress_bytes_per_s == inf
+        # What leaves for a trunk has a limit that the file states.
+        regions = cluster.devices[source].region, cluster.devices[destination].region
+        is_open = cluster.hosts[host].egress_bytes_per_s == inf and regions not in trunks
         if is_open and crosses_hosts(cluster, (source, destination)):
             rates[host].append(float(cluster.alone_bytes_per_s[source, destination]))
     found = [

@@ -1,5 +1,7 @@
 """The closed form, the event model and the packet model time a lone message alike."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,6 +73,23 @@ def test_alpha_beta_never_beats_the_event_model(name: str, num_bytes: int):
         assert table_s >= lone_s * (1 - 1e-12)
         if not is_shared:  # the table is the link's own bandwidth, nothing is kept for others
             assert table_s == pytest.approx(lone_s, rel=1e-12)
+
+
+def test_a_link_has_the_part_of_one_device_of_a_trunk():
+    on = topo.load("two-region")
+    shared = replace(
+        on, trunks=(topo.Trunk(source="ohio", destination="virginia", bytes_per_s=1e6),)
+    )
+    assert {on.devices[0].region, on.devices[2].region} == {"ohio", "virginia"}
+    there = (0, 2) if on.devices[0].region == "ohio" else (2, 0)
+    back = there[::-1]
+    before, after = (links_between(each, tuple(range(len(on)))) for each in (on, shared))
+    # Two devices in each region send at once; alone, a message has all of it.
+    assert after.wire_s(*there, num_bytes=1e6) == pytest.approx(2.0)
+    assert lone_message_s(shared, there, num_bytes=1e6) == pytest.approx(
+        1.0 + float(on.latency_s[there])
+    )
+    assert after.wire_s(*back, num_bytes=1e6) == before.wire_s(*back, num_bytes=1e6)
 
 
 @pytest.mark.parametrize("num_packets", [1, 7])

@@ -1,5 +1,6 @@
-"""Shared NICs, and what a wire makes of a link."""
+"""Shared NICs and trunks, and what a wire makes of a link."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,7 +11,7 @@ from jaxpipe.errors import PlanError
 from jaxpipe.network import EventQueue, Pair, open_links
 from jaxpipe.network.nic import SharedTransfer
 from jaxpipe.simulate import MessageCosts
-from jaxpipe.topo import Cluster
+from jaxpipe.topo import Cluster, Trunk
 from tests.simulate.uniform import cluster
 
 
@@ -103,6 +104,36 @@ def test_inside_a_host_nothing_is_shared():
     wire = MessageCosts(overhead_s=5.0, flow_bytes_per_s=0.1, host_bytes_per_s=0.1, window=1)
     sends = [(0.0, (0, 1), 2.0), (0.0, (2, 3), 2.0)]
     assert arrivals(on, sends, wire=wire) == [2.0, 2.0]
+
+
+def two_regions(num_hosts: int, *, trunk: float, nic: float = float("inf")) -> Cluster:
+    """Return as many hosts of one device in each of two regions, and a trunk there alone."""
+    on = cluster(2 * num_hosts, nic_bytes_per_s=nic)
+    named = ["near"] * num_hosts + ["far"] * num_hosts
+    return replace(
+        on,
+        devices=tuple(replace(d, region=r) for d, r in zip(on.devices, named, strict=True)),
+        hosts=tuple(replace(h, region=r) for h, r in zip(on.hosts, named, strict=True)),
+        trunks=(Trunk(source="near", destination="far", bytes_per_s=trunk),),
+    )
+
+
+@settings(deadline=None)
+@given(st.integers(1, 6), st.floats(0.1, 10.0), st.floats(0.1, 10.0), st.floats(0.1, 2.0))
+def test_transfers_between_two_regions_share_the_trunk(
+    n: int, size: float, trunk: float, nic: float
+):
+    on = two_regions(n, trunk=trunk, nic=nic)
+    there = [(0.0, (i, n + i), size) for i in range(n)]
+    assert arrivals(on, there) == pytest.approx([size / min(1.0, nic, trunk / n)] * n)
+    # The way back has no trunk, and the way there does not slow it down.
+    both = arrivals(on, [*there, *((0.0, (n + i, i), size) for i in range(n))])
+    assert both[n:] == pytest.approx([size / min(1.0, nic)] * n)
+
+
+def test_inside_a_region_the_trunk_is_not_used():
+    on = two_regions(2, trunk=0.1)
+    assert arrivals(on, [(0.0, (0, 1), 2.0), (0.0, (2, 3), 2.0)]) == [2.0, 2.0]
 
 
 def test_a_part_of_a_nic_is_usable_where_it_is_shared():

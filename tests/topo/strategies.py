@@ -1,9 +1,9 @@
-"""Clusters of any shape: uneven hosts, one-way links, shared NICs."""
+"""Clusters of any shape: uneven hosts, one-way links, shared NICs and trunks."""
 
 import numpy as np
 from hypothesis import strategies as st
 
-from jaxpipe.topo import Cluster, Device, Host, gpu
+from jaxpipe.topo import Cluster, Device, Host, Trunk, gpu
 
 _SPEEDS = st.floats(1e6, 1e10)
 _NIC_GBPS = st.none() | st.integers(1, 100)
@@ -34,10 +34,20 @@ def clusters(draw: st.DrawFn) -> Cluster:
         for i, count in enumerate(counts)
         for slot in range(count)
     )
+    ways = [("ohio", "tokyo"), ("tokyo", "ohio")] if len(set(regions)) == 2 else []
     return Cluster(
         name="drawn",
         devices=devices,
         hosts=hosts,
+        trunks=tuple(
+            Trunk(
+                source=source,
+                destination=destination,
+                bytes_per_s=draw(st.integers(1, 100)) * 1.25e8,
+            )
+            for source, destination in ways
+            if draw(st.booleans())
+        ),
         latency_s=draw(_matrices(len(devices), st.floats(0, 0.3), diagonal=0.0)),
         bandwidth_bytes_per_s=draw(_matrices(len(devices), _SPEEDS, diagonal=np.inf)),
     )

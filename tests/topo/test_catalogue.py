@@ -174,6 +174,14 @@ def linked(**regions: object) -> str:
     return f"[[links]]\n{named}latency_ms = 1\nbandwidth_gbps = 1\n"
 
 
+LINK = "latency_ms = 1\nbandwidth_gbps = 1\n"
+LINKED = f"{HOSTS}{OTHER}[inside_region]\n{LINK}[across_regions]\n{LINK}"
+
+
+def trunk(capacity_gbps: float, *between: str) -> str:
+    return f"[[trunks]]\nbetween = {json.dumps(between)}\ncapacity_gbps = {capacity_gbps}\n"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -189,6 +197,15 @@ def linked(**regions: object) -> str:
             "`alone_gbps` must be at least `bandwidth_gbps` = 2.0, is 1.0",
         ),
         (HOSTS + "[[links]]\nlatency_ms = 1\nbandwidth_gbps = 1\n", "neither `between` nor"),
+        (
+            LINKED + "[[trunks]]\ncapacity_gbps = 1\n",
+            "`trunks` has an entry with neither `between`",
+        ),
+        (LINKED + "[[trunks]]\nbandwidth_gbps = 1\n", "no field `trunks.bandwidth_gbps`"),
+        (LINKED + trunk(0, "lab", "moon"), "`capacity_gbps` must be from 1e-09 to 1e\\+09, is 0"),
+        (LINKED + trunk(1, "lab", "mon"), "`trunks` must name regions of `hosts`: .* 'mon'"),
+        (LINKED + trunk(1, "lab", "lab"), "`trunks` must join two regions, not 'lab' with itself"),
+        (LINKED + 2 * trunk(1, "lab", "moon"), "`trunks` must have one entry for each direction"),
         (HOSTS + 'gpu = "$kind"\n', "'\\$kind' must refer to one of the `parameters`: none"),
         (HOSTS + 'name = "one"\n', "`name` is for one host; 'one' stands for more"),
         (HOSTS + 'hostfile = "hosts"\n', "`hostfile` and `slurm_topology` list the hosts"),

@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from jaxpipe.topo import Cluster, Device, Host, Link, Precision, gpu
+from jaxpipe.topo import Cluster, Device, Host, Link, Precision, Trunk, gpu
 
 
 def pair(**changes: object) -> Cluster:
@@ -72,6 +72,22 @@ def test_a_speed_that_nobody_knows_is_refused():
         (
             lambda: pair(hosts=(Host(name="a", region="ohio"),)),
             "device 'b:0' is on host 'b' in 'tokyo', which is missing in `hosts`",
+        ),
+        (
+            lambda: Trunk(source="ohio", destination="ohio", bytes_per_s=1.0),
+            "`trunks` must join two regions, not 'ohio' with itself",
+        ),
+        (
+            lambda: Trunk(source="ohio", destination="tokyo", bytes_per_s=0.0),
+            "`trunks` must have a bandwidth above 0 and finite, not 0",
+        ),
+        (
+            lambda: pair(trunks=(Trunk(source="ohio", destination="mars", bytes_per_s=1.0),)),
+            "`trunks` must name regions of `hosts`: no host is in 'mars'",
+        ),
+        (
+            lambda: pair(trunks=(Trunk(source="ohio", destination="tokyo", bytes_per_s=1.0),) * 2),
+            "`trunks` must have one entry for each direction",
         ),
         (lambda: Host(name="a", region="x", egress_bytes_per_s=0), "`egress_.*` must be above 0"),
         (

@@ -54,6 +54,26 @@ def test_a_shared_nic_promises_no_more_than_it_has():
 
 
 @given(cluster=clusters())
+def test_the_hosts_of_a_region_have_even_parts_of_its_trunks(cluster: Cluster):
+    known = addresses(cluster)
+    for name, script in tc_scripts(cluster, known, device="eth0").items():
+        region = next(host.region for host in cluster.hosts if host.name == name)
+        num_hosts = sum(host.region == region for host in cluster.hosts)
+        for number, trunk in enumerate(cluster.trunks):
+            class_id = f"1:{0xF000 + number:x}"
+            promises = re.findall(rf"classid {class_id} htb rate (\d+)bit", script.setup)
+            assert len(promises) == (trunk.source == region)
+            children = re.findall(rf"parent {class_id} classid \S+ htb rate (\d+)bit", script.setup)
+            for promise in promises:
+                part = 8 * trunk.bytes_per_s / num_hosts
+                assert int(promise) <= part + 1
+                # Each is rounded to a bit.
+                assert sum(map(int, children)) <= int(promise) + len(children)
+                there = [host for host in cluster.hosts if host.region == trunk.destination]
+                assert len(children) == len(there)
+
+
+@given(cluster=clusters())
 def test_every_host_shapes_what_goes_to_every_other(cluster: Cluster):
     known = addresses(cluster)
     for name, script in tc_scripts(cluster, known, device="eth0").items():

@@ -22,6 +22,7 @@ def written_and_read(cluster: Cluster) -> Cluster:
 
 def check_same(a: Cluster, b: Cluster) -> None:
     assert (a.devices, a.hosts, a.restart_bytes) == (b.devices, b.hosts, b.restart_bytes)
+    assert a.trunks == b.trunks
     for field in ("latency_s", "bandwidth_bytes_per_s", "alone_bytes_per_s"):
         assert np.array_equal(getattr(a, field), getattr(b, field))
 

@@ -1,4 +1,4 @@
-"""Description of an emulated network: hosts, their NICs, and a link for each ordered pair.
+"""Description of an emulated network: hosts, their NICs, a link for each ordered pair, trunks.
 
 In seconds, bytes per second and numbers of hosts; as JSON for the relay process.
 """
@@ -47,17 +47,20 @@ class HostSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSpec:
-    """The link from one host to another, both numbered."""
+    """The link from one host to another, both numbered, and the number of its trunk, if any."""
 
     source: int
     destination: int
     latency_s: float
     bytes_per_s: float
+    trunk: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkSpec:
     """Hosts and links; packets are up to `jitter_s` early or late, and a fraction `loss` is lost.
+
+    `trunks` are bandwidths that links share [bytes/s].
 
     Raises:
         ValueError: jitter or loss is out of range.
@@ -65,6 +68,7 @@ class NetworkSpec:
 
     hosts: tuple[HostSpec, ...]
     links: tuple[LinkSpec, ...]
+    trunks: tuple[float, ...] = ()
     jitter_s: float = 0.0
     loss: float = 0.0
     tcp: Tcp = Tcp.STEADY
@@ -100,10 +104,12 @@ def network_spec(
                 destination=number[peer.host],
                 latency_s=peer.latency_s,
                 bytes_per_s=peer.bytes_per_s,
+                trunk=peer.trunk,
             )
             for index, host in enumerate(cluster.hosts)
             for peer in shaped_peers(cluster, host.name)
         ),
+        trunks=tuple(trunk.bytes_per_s for trunk in cluster.trunks),
         jitter_s=jitter_s,
         loss=loss,
         tcp=tcp,
@@ -127,6 +133,7 @@ def from_json(text: str) -> NetworkSpec:
     return NetworkSpec(
         hosts=tuple(HostSpec(**host) for host in tree["hosts"]),
         links=tuple(LinkSpec(**link) for link in tree["links"]),
+        trunks=tuple(tree["trunks"]),
         jitter_s=tree["jitter_s"],
         loss=tree["loss"],
         tcp=Tcp(tree["tcp"]),

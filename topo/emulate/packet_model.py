@@ -2,10 +2,10 @@
 
 ::
 
-    host a ─ NIC of a ──── link a→b ────── latency ── NIC of b ─ host b
-             egress rate   rate, limit     ± jitter   ingress rate
+    host a ─ NIC of a ──── link a→b ─── trunk ──── latency ── NIC of b ─ host b
+             egress rate   rate, limit  rate       ± jitter   ingress rate
 
-Each of the three rates is a server that sends one packet after the other. A packet waits until the
+Each of the rates, that of the trunk only where two regions have one, is a server that sends one packet after the other. A packet waits until the
 server is free and occupies it for its bytes over the rate; the next server may begin while the
 packet still arrives, so that a packet alone takes its bytes over the lowest rate, plus the latency:
 `s/bandwidth + latency`, as in the cluster's tables. A link holds packets in order, jitter or not.
@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from jaxpipe.topo.emulate.network_spec import LinkSpec, NetworkSpec
+from jaxpipe.topo.emulate.network_spec import NetworkSpec
 
 Pair = tuple[int, int]
 QUEUE_BYTES = 16 * 2**20
@@ -61,10 +61,11 @@ class Server:
 
 @dataclass(slots=True, kw_only=True)
 class PacketLink:
-    """The path from one host to another: its rate, its latency, and its traffic."""
+    """The path from one host to another: its rate, its trunk, its latency, and its traffic."""
 
     server: Server
     latency_s: float
+    trunk: Server | None = None
     last_s: float = 0.0
     sent_bytes: int = 0
     dropped_packets: int = 0
@@ -85,9 +86,8 @@ class PacketNetwork:
     def enter(self, pair: Pair, *, num_bytes: int, now_s: float) -> float | None:
         """Return when a packet reaches the NIC of its destination; None if it is dropped."""
         wire, nic = self.wires[pair], self.egress[pair[0]]
-        is_full = any(
-            server.waiting_bytes(now_s=now_s) > server.limit_bytes for server in (nic, wire.server)
-        )
+        servers = (nic, wire.server) if wire.trunk is None else (nic, wire.server, wire.trunk)
+        is_full = any(server.waiting_bytes(now_s=now_s) > server.limit_bytes for server in servers)
         if is_full or (self.loss and self.chance.random() < self.loss):
             wire.dropped_packets += 1
             return None
@@ -96,6 +96,8 @@ class PacketNetwork:
         out_s = nic.send(num_bytes=num_bytes, now_s=now_s)
         # `after_s`: the link cannot end before the NIC has.
         out_s = wire.server.send(num_bytes=num_bytes, now_s=now_s, after_s=out_s)
+        if wire.trunk is not None:
+            out_s = wire.trunk.send(num_bytes=num_bytes, now_s=now_s, after_s=out_s)
         late_s = self.chance.uniform(-self.jitter_s, self.jitter_s) if self.jitter_s else 0.0
         # Never before the packet in front: jitter must not reorder, which TCP takes for loss.
         wire.last_s = max(wire.last_s, out_s + max(0.0, wire.latency_s + late_s))
@@ -120,8 +122,13 @@ class PacketNetwork:
 
 def network_of(spec: NetworkSpec) -> PacketNetwork:
     """Return the idle network of a description."""
+    trunks = [_trunk(spec, number) for number in range(len(spec.trunks))]
     wires = {
-        (link.source, link.destination): PacketLink(server=_server(link), latency_s=link.latency_s)
+        (link.source, link.destination): PacketLink(
+            server=_server(link.bytes_per_s, link.latency_s),
+            latency_s=link.latency_s,
+            trunk=None if link.trunk is None else trunks[link.trunk],
+        )
         for link in spec.links
     }
     return PacketNetwork(
@@ -133,9 +140,14 @@ def network_of(spec: NetworkSpec) -> PacketNetwork:
     )
 
 
-def _server(link: LinkSpec) -> Server:
-    round_trip_bytes = 2 * link.latency_s * link.bytes_per_s
-    return Server(bytes_per_s=link.bytes_per_s, limit_bytes=round_trip_bytes + QUEUE_BYTES)
+def _server(bytes_per_s: float, latency_s: float) -> Server:
+    round_trip_bytes = 2 * latency_s * bytes_per_s
+    return Server(bytes_per_s=bytes_per_s, limit_bytes=round_trip_bytes + QUEUE_BYTES)
+
+
+def _trunk(spec: NetworkSpec, number: int) -> Server:
+    latencies_s = [link.latency_s for link in spec.links if link.trunk == number]
+    return _server(spec.trunks[number], max(latencies_s, default=0.0))
 
 
 def _nic(bytes_per_s: float) -> Server:

@@ -25,7 +25,7 @@ def all_gather_s(
 ) -> float:
     """Return the seconds until the slowest ring has brought every part to every device.
 
-    All rings (of devices) run at once and share the NICs. A reduce-scatter takes as long.
+    All rings (of devices) run at once and share NICs and trunks. A reduce-scatter takes as long.
 
     >>> from jaxpipe import topo
     >>> pair = topo.load("homogeneous:hosts=2,delay_ms=500,bandwidth_gbps=8")
@@ -34,14 +34,18 @@ def all_gather_s(
     """
     host_of = cluster.host_of
     hops = [hop for ring in rings for hop in zip(ring, (*ring[1:], ring[0]), strict=True)]
-    # Rings that leave a host at the same time share its NIC.
+    # Rings that leave a host at the same time share its NIC, and those of a region its trunks.
     leaving = Counter(host_of[a] for a, b in hops if host_of[a] != host_of[b])
+    regions, trunks = [device.region for device in cluster.devices], cluster.trunk_numbers
+    across = Counter((regions[a], regions[b]) for a, b in hops)
 
     def hop_s(a: int, b: int) -> tuple[float, float]:
         rate = float(cluster.alone_bytes_per_s[a, b])
         if host_of[a] != host_of[b]:
             nic = nic_efficiency * cluster.hosts[host_of[a]].egress_bytes_per_s
             rate = min(rate, nic / leaving[host_of[a]])
+        if (way := (regions[a], regions[b])) in trunks:
+            rate = min(rate, cluster.trunks[trunks[way]].bytes_per_s / across[way])
         return float(cluster.latency_s[a, b]), part_bytes / rate
 
     return max(

@@ -7,7 +7,8 @@ that leave it in its own process, without word of the traffic of other ranks.
 exact                                     queues, bandwidth and latency of each link; messages of
                                           one rank that share its host's NIC
 approximate: the rank assumes that all    a rank has an even share of its host's egress, also while
-others are as busy as can be              the other ranks of the host are silent (too slow)
+others are as busy as can be              the other ranks of the host are silent (too slow); and
+                                          of a trunk between regions, among the ranks of its own
 approximate: a rank cannot see messages   a link is limited by the receiver's even share of its
 that others send to its receiver          host's ingress; several senders that meet at one receiver
                                           do not slow each other down (too fast)
@@ -20,6 +21,7 @@ so it needs all of them on one machine, and messages so small that they take no 
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -71,6 +73,7 @@ def _view_of_rank(cluster: Cluster, devices: Sequence[int], *, rank: int) -> Clu
         for number, host in enumerate(hosts)
     ]
     grid = np.ix_(devices, devices)
+    regions = Counter(host.region for host in hosts)
     return Cluster(
         name=cluster.name,
         devices=tuple(
@@ -78,6 +81,11 @@ def _view_of_rank(cluster: Cluster, devices: Sequence[int], *, rank: int) -> Clu
             for number, share in enumerate(shares)
         ),
         hosts=tuple(dict.fromkeys(shares)),
+        trunks=tuple(
+            replace(trunk, bytes_per_s=trunk.bytes_per_s / regions[trunk.source])
+            for trunk in cluster.trunks
+            if regions[trunk.source] and regions[trunk.destination]
+        ),
         latency_s=cluster.latency_s[grid],
         bandwidth_bytes_per_s=cluster.bandwidth_bytes_per_s[grid],
         alone_bytes_per_s=cluster.alone_bytes_per_s[grid],

@@ -136,9 +136,18 @@ def _shared_s(speed: float, rate: float, gradients: _Gradients) -> float:
 
 
 def _capacity(cluster: Cluster, side: np.ndarray) -> float:
-    """Return the most bytes/s from a side to the other: of all links together, and of all NICs."""
+    """Return the most bytes/s from a side to the other: of all links together, and of all NICs.
+
+    Links between regions reach no more together than their trunk.
+    """
     hosts = np.array(cluster.host_of)
     links = float(cluster.alone_bytes_per_s[np.ix_(side, ~side)].sum())
+    if cluster.trunks:
+        regions = np.array([device.region for device in cluster.devices])
+        for trunk in cluster.trunks:
+            pairs = np.ix_(side & (regions == trunk.source), ~side & (regions == trunk.destination))
+            joined = float(cluster.alone_bytes_per_s[pairs].sum())
+            links -= max(0.0, joined - trunk.bytes_per_s)
     # A host on both sides exchanges without its NIC.
     if set(hosts[side]) & set(hosts[~side]):
         return links

@@ -66,7 +66,7 @@ class LinkJudge:
     def judge(self, measured: MeasuredPairs) -> tuple[SlowLink, ...]:
         """Return the links that have been slow for long enough, and were not named before."""
         whole = [use for use in measured.pairs if use.traffic is None and use.seconds > 0]
-        shares = self._nic_shares(whole)
+        shares = self._shares(whole)
         by_hosts: defaultdict[HostPair, list[PairUse]] = defaultdict(list)
         for use in whole:
             by_hosts[self._hosts(use)].append(use)
@@ -105,17 +105,21 @@ class LinkJudge:
             since_step=self._slow_since.setdefault(hosts, measured.first_step),
         )
 
-    def _nic_shares(self, uses: Sequence[PairUse]) -> dict[HostPair, float]:
-        """Return what NICs leave to each pair of ranks if all pairs in use send at once."""
-        hosts = self._cluster.hosts
+    def _shares(self, uses: Sequence[PairUse]) -> dict[HostPair, float]:
+        """Return what NICs and trunks leave to each pair of hosts if all in use send at once."""
+        hosts, trunks = self._cluster.hosts, self._cluster.trunk_numbers
         far = [pair for use in uses if (pair := self._hosts(use))[0] != pair[1]]
         out, into = Counter(a for a, _ in far), Counter(b for _, b in far)
-        return {
-            (a, b): min(
-                hosts[a].egress_bytes_per_s / out[a], hosts[b].ingress_bytes_per_s / into[b]
-            )
-            for a, b in far
-        }
+        across = Counter((hosts[a].region, hosts[b].region) for a, b in far)
+
+        def share(a: int, b: int) -> float:
+            regions = hosts[a].region, hosts[b].region
+            limits = [hosts[a].egress_bytes_per_s / out[a], hosts[b].ingress_bytes_per_s / into[b]]
+            if regions in trunks:
+                limits.append(self._cluster.trunks[trunks[regions]].bytes_per_s / across[regions])
+            return min(limits)
+
+        return {(a, b): share(a, b) for a, b in far}
 
     def _hosts(self, use: PairUse) -> HostPair:
         of = self._cluster.host_of

@@ -47,6 +47,14 @@ class FleetStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Flows:
+    """How many messages of a microbatch share each NIC and each trunk, in one direction."""
+
+    of_host: np.ndarray
+    of_regions: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Costs:
     """A stage's seconds of a microbatch, and of its update."""
 
@@ -82,7 +90,12 @@ class FleetCosts:
         if not num_replicas or not num_replicas <= total <= num_replicas * MAX_MICROBATCHES:
             return FleetStep(pipeline_s=inf, counts=np.array([], int))
         profile = self._profile(microbatch)
-        flows = sum((self._flows(team) for team in teams), np.zeros(self.links.num_hosts))
+        flows = _Flows(
+            of_host=sum((self._flows(team) for team in teams), np.zeros(self.links.num_hosts)),
+            of_regions=sum(
+                (self._region_flows(team) for team in teams), np.zeros(self.links.trunk.shape)
+            ),
+        )
         paces = [self._pace(team, profile, flows, schedule=schedule) for team in teams]
         first_s, each_s = (np.concatenate(part) for part in zip(*paces, strict=True))
         counts = shared_out(first_s, each_s, total)
@@ -147,8 +160,15 @@ class FleetCosts:
         ends = np.concatenate((hosts[:, :-1][crossing], hosts[:, 1:][crossing]))
         return np.bincount(ends, minlength=self.links.num_hosts)
 
+    def _region_flows(self, team: Team) -> np.ndarray:
+        """Return how many pairs of neighbours are in each pair of regions, in either order."""
+        regions = self.links.region[self.links.host[team.devices]]
+        counts = np.zeros(self.links.trunk.shape)
+        np.add.at(counts, (regions[:, :-1], regions[:, 1:]), 1)
+        return counts + counts.T
+
     def _pace(
-        self, team: Team, profile: Profile, flows: np.ndarray, *, schedule: ScheduleKind
+        self, team: Team, profile: Profile, flows: _Flows, *, schedule: ScheduleKind
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return of each replica the seconds of its first microbatch, and of each further one."""
         devices, crossing = team.devices, self._crossing(team)
@@ -175,17 +195,17 @@ class FleetCosts:
         destinations: np.ndarray,
         crossing: np.ndarray,
         num_bytes: float,
-        flows: np.ndarray,
+        flows: _Flows,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the seconds for which messages occupy links, alone and with a share of NICs."""
+        """Return the seconds of messages on links, alone and with shares of NICs and trunks."""
         rate = self.task.cluster.alone_bytes_per_s[sources, destinations]
         capped = np.minimum(rate, self.messages.flow_bytes_per_s)
         alone = np.where(crossing, self.messages.overhead_s + num_bytes / capped, num_bytes / rate)
         host, limit = self.links.host, self.messages.host_bytes_per_s
-        out = num_bytes * flows[host[sources]] / np.minimum(self.links.egress, limit)[host[sources]]
-        into = (
-            num_bytes
-            * flows[host[destinations]]
-            / np.minimum(self.links.ingress, limit)[host[destinations]]
-        )
-        return alone, np.where(crossing, np.maximum(alone, np.maximum(out, into)), alone)
+        source, destination = host[sources], host[destinations]
+        out = flows.of_host[source] / np.minimum(self.links.egress, limit)[source]
+        into = flows.of_host[destination] / np.minimum(self.links.ingress, limit)[destination]
+        regions = self.links.region[source], self.links.region[destination]
+        across = flows.of_regions[regions] / self.links.trunk[regions]
+        shared = num_bytes * np.maximum(np.maximum(out, into), across)
+        return alone, np.where(crossing, np.maximum(alone, shared), alone)

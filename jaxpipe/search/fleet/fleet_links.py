@@ -13,7 +13,8 @@ class FleetLinks:
 
     `host[device]` and `region[host]` are numbers. The links of a region to another, to itself
     between two hosts, and inside a host are those of the first devices that have one: latency in
-    seconds, and seconds per byte of one transfer on an idle network. NICs are in bytes/s.
+    seconds, and seconds per byte of one transfer on an idle network. NICs are in bytes/s, and so
+    are the trunks from a region to another, infinite where there is none.
     """
 
     cluster: Cluster
@@ -21,6 +22,7 @@ class FleetLinks:
     region: np.ndarray
     egress: np.ndarray
     ingress: np.ndarray
+    trunk: np.ndarray
     latency_s: np.ndarray
     byte_s: np.ndarray
     host_latency_s: np.ndarray
@@ -57,6 +59,9 @@ def fleet_links(cluster: Cluster, *, nic_efficiency: float = 1.0) -> FleetLinks:
         [(a[0], b[0]) if a is not b else (a[0], a[min(1, len(a) - 1)]) for b in firsts]
         for a in firsts
     ]
+    trunk = np.full((len(names), len(names)), np.inf)
+    for shared in cluster.trunks:
+        trunk[names[shared.source], names[shared.destination]] = shared.bytes_per_s
     inside = [(int(each[0]), int(each[-1])) for each in members]
     return FleetLinks(
         cluster=cluster,
@@ -64,6 +69,7 @@ def fleet_links(cluster: Cluster, *, nic_efficiency: float = 1.0) -> FleetLinks:
         region=region,
         egress=nic_efficiency * np.array([each.egress_bytes_per_s for each in cluster.hosts]),
         ingress=nic_efficiency * np.array([each.ingress_bytes_per_s for each in cluster.hosts]),
+        trunk=trunk,
         latency_s=np.array([[cluster.latency_s[pair] for pair in row] for row in pairs]),
         byte_s=np.array([[1 / cluster.alone_bytes_per_s[pair] for pair in row] for row in pairs]),
         host_latency_s=np.array([cluster.latency_s[pair] for pair in inside]),

@@ -8,8 +8,9 @@ a rank moves, each way, at three levels (m holders on its host, h hosts in its r
     world     n / (H w)      to the holder of the same share in each other region, of H holders
 
 A level ends when the slowest pair is done, and when every NIC has moved what all ranks of its host
-send: n (h - 1) / h in the region and n (w - 1) / (w h) in the world, however many they are. The
-layers of all stages move at the same time, those of one stage one after the other.
+send: n (h - 1) / h in the region and n (w - 1) / (w h) in the world, however many they are; in the
+world also when every trunk between two regions has moved n / w each way. The layers of all stages
+move at the same time, those of one stage one after the other.
 
 Source: Cho et al., "BlueConnect", SysML 2019, section 3, with shared NICs.
 """
@@ -35,6 +36,8 @@ class _Shared:
     wire_s: np.ndarray
     bytes_of_host: np.ndarray
     """levels x hosts."""
+    bytes_of_trunk: np.ndarray
+    """regions x regions."""
 
 
 def sync_s(
@@ -64,6 +67,8 @@ def sync_s(
         wire_s += shared[-1].wire_s
     moved = np.sum([each.bytes_of_host for each in shared], axis=0)
     nic_s = (moved / np.minimum(links.egress, links.ingress)).max(axis=1)
+    between = np.sum([each.bytes_of_trunk for each in shared], axis=0)
+    nic_s[2] = max(nic_s[2], (between / links.trunk).max())
     latency_s = np.max([each.latency_s for each in shared], axis=0)
     # Down again as up: reduce-scatter, then all-gather.
     return float(2 * (latency_s + np.maximum(wire_s, nic_s)).sum())
@@ -123,6 +128,8 @@ def _shared(holders: np.ndarray, links: FleetLinks, *, num_bytes: float) -> _Sha
     bytes_of_host = np.zeros((3, links.num_hosts))
     bytes_of_host[1, used] = num_bytes * (hosts[regions] - 1) / hosts[regions]
     bytes_of_host[2, used] = num_bytes * (num_places - 1) / num_places / hosts[regions]
+    bytes_of_trunk = np.zeros(links.trunk.shape)
+    bytes_of_trunk[both] = num_bytes / num_places * apart
     return _Shared(
         latency_s=np.array(
             [
@@ -139,4 +146,5 @@ def _shared(holders: np.ndarray, links: FleetLinks, *, num_bytes: float) -> _Sha
             ]
         ),
         bytes_of_host=bytes_of_host,
+        bytes_of_trunk=bytes_of_trunk,
     )

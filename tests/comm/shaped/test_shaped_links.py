@@ -1,5 +1,7 @@
 """Emulated links are the simulator's, as far as one rank can know them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from jaxpipe import topo
 from jaxpipe.comm.shaped import links_of_rank
 from jaxpipe.network import EventQueue, MessageCosts, links_between, open_links
-from jaxpipe.topo import Cluster, Device, Host
+from jaxpipe.topo import Cluster, Device, Host, Trunk
 
 Posted = list[tuple[int, int, float]]
 """Messages: the rank that receives one, its bytes, and how long after the one before it is sent."""
@@ -124,6 +126,21 @@ def test_no_link_is_faster_than_the_receivers_share_of_the_ingress() -> None:
     times = timed(two_hosts(ingress=500.0), (0, 1, 2, 3), at_once, rank=0)
     # 250 bytes/s to each, in parallel; 1000 within.
     assert [leaves_s for leaves_s, _ in times] == pytest.approx([4.0, 4.0, 1.0])
+
+
+def test_the_ranks_of_a_region_share_its_trunk_evenly() -> None:
+    hosts = two_hosts()
+    regions = {"a": "near", "b": "far"}
+    names = dict(zip((host.name for host in hosts.hosts), regions.values(), strict=True))
+    apart = replace(
+        hosts,
+        devices=tuple(replace(each, region=names[each.host]) for each in hosts.devices),
+        hosts=tuple(replace(each, region=names[each.name]) for each in hosts.hosts),
+        trunks=(Trunk(source="near", destination="far", bytes_per_s=500.0),),
+    )
+    times = timed(apart, (0, 1, 2, 3), [(to, 1_000, 0.0) for to in (2, 3, 1)], rank=0)
+    # 250 bytes/s for this rank, over two links; 1000 within.
+    assert [leaves_s for leaves_s, _ in times] == pytest.approx([8.0, 8.0, 1.0])
 
 
 def test_links_cannot_be_sped_up_to_nothing() -> None:

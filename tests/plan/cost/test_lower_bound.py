@@ -12,7 +12,7 @@ from jaxpipe.schedule import ScheduleKind
 from jaxpipe.search import Task, build
 from jaxpipe.search.generators.changes import neighbour
 from jaxpipe.simulate import Conditions, plan_step_s
-from jaxpipe.topo import Cluster, Precision
+from jaxpipe.topo import Cluster, Host, Precision, Trunk
 from tests.plan.models import cluster_of, profile_of
 from tests.simulate.uniform import cluster
 
@@ -23,18 +23,39 @@ def bound_of(where: Cluster, profile_layers: int, batch: int, **sizes: int):
     return lower_bound(where, profile, slow=slow, batch=batch)
 
 
+def in_two_regions(where: Cluster, trunk: float | None) -> Cluster:
+    """Return the cluster, its first device in a region of its own, with trunks both ways."""
+    if trunk is None:
+        return where
+    first, *others = where.devices
+    devices = (replace(first, region="q"), *others)
+    trunks = (("q", "r"), ("r", "q"))
+    return replace(
+        where,
+        devices=devices,
+        hosts=tuple(Host(name=each.host, region=each.region) for each in devices),
+        trunks=tuple(Trunk(source=a, destination=b, bytes_per_s=trunk) for a, b in trunks),
+    )
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.floats(0.25, 4.0), min_size=2, max_size=6),
     st.integers(1, 3),
     st.sampled_from([10, 10_000, 10_000_000]),
     st.sampled_from([10, 100_000]),
+    st.none() | st.floats(1e3, 1e6),
     st.integers(0, 999),
 )
 def test_no_plan_is_faster(
-    tflops: list[float], replicas: int, layer_parameters: int, activation_bytes: int, seed: int
+    tflops: list[float],
+    replicas: int,
+    layer_parameters: int,
+    activation_bytes: int,
+    trunk: float | None,
+    seed: int,
 ):
-    where = cluster_of(*tflops, seed=seed)
+    where = in_two_regions(cluster_of(*tflops, seed=seed), trunk)
     profile = profile_of(4, layer_parameters=layer_parameters, activation_bytes=activation_bytes)
     replicas = min(replicas, len(where))
     stages = min(4, len(where) // replicas)
@@ -60,6 +81,18 @@ def test_without_a_network_the_bound_is_the_work_over_all_speeds():
     # A second for each layer and sample; four times the speed.
     assert found.compute_s == pytest.approx(4 * 8 / 4)
     assert found.seconds == found.compute_s
+
+
+def test_links_between_regions_carry_no_more_than_their_trunk():
+    # Gradients of nearly nothing, and activations that fill the trunk: both sides work on all.
+    where = cluster_of(1.0, 1.0, 1.0)
+    wide, narrow = (in_two_regions(where, trunk) for trunk in (1e12, 1.0))
+    sizes = {"layer_parameters": 10**7, "activation_bytes": 10**7}
+    assert bound_of(wide, 4, 8, **sizes) == bound_of(where, 4, 8, **sizes)
+    # Nothing crosses: two devices do the work of three.
+    assert bound_of(narrow, 4, 8, **sizes).cut_s == pytest.approx(
+        bound_of(where, 4, 8).compute_s * 3 / 2, rel=1e-6
+    )
 
 
 def test_a_link_that_carries_nothing_leaves_the_faster_side():

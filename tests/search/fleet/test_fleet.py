@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
-from itertools import product
+from itertools import permutations, product
 from math import inf
 
 import numpy as np
@@ -31,7 +31,7 @@ from jaxpipe.search.fleet import (
     shared_out,
 )
 from jaxpipe.simulate import Conditions, plan_step_s
-from jaxpipe.topo import Cluster, Device, Host
+from jaxpipe.topo import Cluster, Device, Host, Trunk
 
 _GBPS = 1e9 / 8
 _SPEEDS = {"fast": 4e12, "slow": 1e12}
@@ -39,7 +39,12 @@ _SPEEDS = {"fast": 4e12, "slow": 1e12}
 
 @cache
 def cluster(
-    *, regions: int = 2, hosts: int = 2, per_host: int = 2, nic_gbps: float = inf
+    *,
+    regions: int = 2,
+    hosts: int = 2,
+    per_host: int = 2,
+    nic_gbps: float = inf,
+    trunk_gbps: float | None = None,
 ) -> Cluster:
     """Return regions of fast hosts and as many slow ones, 1 Gbit/s and 20 ms apart."""
     made = [
@@ -74,6 +79,11 @@ def cluster(
         hosts=tuple(
             Host(name=host, region=region, egress_bytes_per_s=nic, ingress_bytes_per_s=nic)
             for region, host, _ in made
+        ),
+        trunks=tuple(
+            Trunk(source=f"r{a}", destination=f"r{b}", bytes_per_s=trunk_gbps * _GBPS)
+            for a, b in permutations(range(regions), 2)
+            if trunk_gbps is not None
         ),
     )
 
@@ -132,17 +142,21 @@ def test_blocks_and_their_teams_have_every_device_at_most_once(along: Along, sta
 
 
 @pytest.mark.parametrize(
-    ("along", "stages", "nic_gbps"),
+    ("along", "stages", "nic_gbps", "trunk_gbps"),
     [
-        (Along.PIPELINE, 2, inf),
-        (Along.STAGE, 2, inf),
-        (Along.PIPELINE, 4, inf),
-        (Along.PIPELINE, 2, 4.0),
-        (Along.STAGE, 2, 4.0),
+        (Along.PIPELINE, 2, inf, None),
+        (Along.STAGE, 2, inf, None),
+        (Along.PIPELINE, 4, inf, None),
+        (Along.PIPELINE, 2, 4.0, None),
+        (Along.STAGE, 2, 4.0, None),
+        (Along.PIPELINE, 2, inf, 1.0),
+        (Along.STAGE, 2, 4.0, 0.5),
     ],
 )
-def test_the_closed_form_is_near_the_simulation(along: Along, stages: int, nic_gbps: float):
-    found = costs(cluster(nic_gbps=nic_gbps))
+def test_the_closed_form_is_near_the_simulation(
+    along: Along, stages: int, nic_gbps: float, trunk_gbps: float | None
+):
+    found = costs(cluster(nic_gbps=nic_gbps, trunk_gbps=trunk_gbps))
     teams = Teams(found.task, blocks_of(found.task))
     choice = Choice(stages=stages, along=along)
     chosen = teams.of(dict.fromkeys(range(len(teams.blocks)), choice))

@@ -22,21 +22,38 @@ sizes = st.lists(st.integers(1, 60000), min_size=1, max_size=40)
 
 
 def network(
-    *, egress: float = inf, ingress: float = inf, jitter_s: float = 0.0, loss: float = 0.0
+    *,
+    egress: float = inf,
+    ingress: float = inf,
+    trunk: float | None = None,
+    jitter_s: float = 0.0,
+    loss: float = 0.0,
 ) -> PacketNetwork:
-    """Return three hosts; the NICs of host 0 (out) and of host 2 (in) have a limit."""
+    """Return three hosts; the NICs of host 0 (out) and of host 2 (in) have a limit.
+
+    What goes to host 2 shares the trunk.
+    """
     hosts = (
         HostSpec(name="a", egress_bytes_per_s=egress),
         HostSpec(name="b"),
         HostSpec(name="c", ingress_bytes_per_s=ingress),
     )
     links = tuple(
-        LinkSpec(source=a, destination=b, latency_s=LATENCY_S, bytes_per_s=RATE * (1 + a))
+        LinkSpec(
+            source=a,
+            destination=b,
+            latency_s=LATENCY_S,
+            bytes_per_s=RATE * (1 + a),
+            trunk=0 if trunk is not None and b == 2 else None,
+        )
         for a in range(3)
         for b in range(3)
         if a != b
     )
-    return network_of(NetworkSpec(hosts=hosts, links=links, jitter_s=jitter_s, loss=loss))
+    trunks = () if trunk is None else (trunk,)
+    return network_of(
+        NetworkSpec(hosts=hosts, links=links, trunks=trunks, jitter_s=jitter_s, loss=loss)
+    )
 
 
 def through(net: PacketNetwork, pair: tuple[int, int], num_bytes: int, *, now_s: float) -> float:
@@ -84,6 +101,14 @@ def test_links_share_the_nic_of_their_host(sizes: list[int]):
     net = network(egress=RATE / 2)
     last_s = max(through(net, (0, 1 + i % 2), size, now_s=0.0) for i, size in enumerate(sizes))
     assert last_s == pytest.approx(sum(sizes) / (RATE / 2) + LATENCY_S)
+
+
+@given(sizes=sizes)
+def test_links_of_several_hosts_share_a_trunk(sizes: list[int]):
+    net = network(trunk=RATE / 3)
+    last_s = max(through(net, (i % 2, 2), size, now_s=0.0) for i, size in enumerate(sizes))
+    assert last_s == pytest.approx(sum(sizes) / (RATE / 3) + LATENCY_S)
+    assert through(net, (2, 0), 300, now_s=0.0) == pytest.approx(300 / (3 * RATE) + LATENCY_S)
 
 
 @given(sizes=sizes)
