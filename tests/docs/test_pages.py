@@ -117,6 +117,8 @@ def test_the_annotated_cluster_is_as_its_comments_say():
     assert cluster.latency_s[campus, virginia] == 0.03
     assert cluster.alone_bytes_per_s[ohio, ohio + 1] == 10 * gbps
     assert cluster.devices[ohio].effective_flops_per_s == 42e12
+    shared = {(each.source, each.destination): each.bytes_per_s for each in cluster.trunks}
+    assert shared == dict.fromkeys((("ohio", "virginia"), ("virginia", "ohio")), 3 * gbps)
 
 
 def test_the_described_gpu_is_as_its_comments_say():

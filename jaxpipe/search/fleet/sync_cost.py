@@ -138,13 +138,7 @@ def _shared(holders: np.ndarray, links: FleetLinks, *, num_bytes: float) -> _Sha
                 links.latency_s[both][apart].max(initial=0.0),
             ]
         ),
-        wire_s=np.array(
-            [
-                host_s.max(initial=0.0),
-                region_s.max(initial=0.0),
-                world_s[apart].max(initial=0.0),
-            ]
-        ),
+        wire_s=np.array([part.max(initial=0.0) for part in (host_s, region_s, world_s[apart])]),
         bytes_of_host=bytes_of_host,
         bytes_of_trunk=bytes_of_trunk,
     )
