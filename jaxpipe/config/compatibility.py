@@ -152,7 +152,6 @@ _SPLIT_BACKWARD = _of_plan("schedule", "with a split backward", _splits_backward
 _SHARDED = _equal("optimizer.sharded", True)
 _ADAFACTOR = _equal("optimizer.name", OptimizerName.ADAFACTOR)
 _MUON = _equal("optimizer.name", OptimizerName.MUON)
-_BOUNDARY_CODEC = _differs("comm.boundary", CodecKind.NONE)
 _GRADIENT_CODEC = _differs("comm.gradients", CodecKind.NONE)
 _MASTERS = _equal("optimizer.master_weights", True)
 _LORA = _above("lora.rank", 0)
@@ -166,21 +165,22 @@ _DROPOUT = _above("model.dropout", 0)
 _CAUSAL = _equal("model.causal", True)
 
 _ONE_DEVICE = "a paced run emulates ranks of one device"
-_UNCOMPRESSED = "a paced run emulates messages without codecs"
-_NOTHING_TRAINED = "a paced run trains nothing"
+_UNCOMPRESSED = "a paced run emulates all-reduces without codecs"
 _APART = "each device computes its part of a sequence alone"
 _AVERAGE = "an outer loop averages all parameters of the islands"
 _DIVIDED_ONCE = "moments are divided over replicas or over the devices of a rank"
 
 EXCLUSIONS: tuple[Exclusion, ...] = (
     Exclusion(_PACED, _NCCL, "links of a paced run are emulated", "remove `run.transport`"),
-    Exclusion(_PACED, _BOUNDARY_CODEC, _UNCOMPRESSED, "set `comm.boundary` to none"),
     Exclusion(_PACED, _GRADIENT_CODEC, _UNCOMPRESSED, "set `comm.gradients` to none"),
     Exclusion(_PACED, _OUTER_CODEC, _UNCOMPRESSED, "set `outer.codec` to none"),
+    Exclusion(
+        _PACED,
+        _LIBRARY,
+        "the messages of a library are not known, and cannot be emulated",
+        f"set `plan.all_reduce` to {AllReduceKind.HIERARCHICAL}",
+    ),
     Exclusion(_PACED, _MESH, _ONE_DEVICE, "remove the section `mesh`"),
-    Exclusion(_PACED, _SHARDED, _ONE_DEVICE, "set `optimizer.sharded` to false"),
-    Exclusion(_PACED, _LORA, _NOTHING_TRAINED, "set `lora.rank` to 0"),
-    Exclusion(_PACED, _FROZEN, _NOTHING_TRAINED, "remove `train.frozen`"),
     Exclusion(_PACED, _TRACKERS, "a paced run has no losses to log", "remove `run.trackers`"),
     Exclusion(
         _PACED,

@@ -18,10 +18,13 @@ import pytest
 from hypothesis import given, settings
 
 from jaxpipe.config import Config, check_here, cluster_from, config_from, job_from
-from jaxpipe.errors import UserError
+from jaxpipe.errors import ConfigError, UserError
 from jaxpipe.models.catalogue import FAMILIES
+from jaxpipe.paced import planned_all_reduces, planned_outer
 from jaxpipe.plan import Plan
+from jaxpipe.propose.conditions import conditions_of
 from jaxpipe.propose.resolve import plan_from
+from jaxpipe.run.folder.prepare_run import prepare
 from jaxpipe.run.rank import threads
 from jaxpipe.run.verdict import check_can_run
 from jaxpipe.runtime.run_config import ComputeKind, Survival, TransportKind
@@ -29,6 +32,7 @@ from jaxpipe.runtime.stage.compile import compile_stage
 from jaxpipe.runtime.step import worker
 from jaxpipe.runtime.step.batch import eval_step_batch, train_step_batch
 from jaxpipe.runtime.step.worker import boundary_codecs, gradient_wire
+from jaxpipe.simulate import plan_step
 from jaxpipe.topo import Cluster
 from tests.run.random_settings import FIXED, KINDS, RIGHT, WRONG, Bases, random_settings, tree_of
 from tests.runtime.compiled_once import compile_stage_once
@@ -84,6 +88,14 @@ def checked(tree: Tree) -> tuple[Config, Plan, Cluster]:
     return config, plan, cluster
 
 
+def test_a_paced_run_needs_the_speed_of_each_device(bases: Bases, folders: Iterator[Path]) -> None:
+    tree = tree_of(bases, "text", {"run.compute": "paced"}, folder=next(folders))
+    with pytest.raises(ConfigError, match=r"^`paced\.tflops` must be set: device 'here-0:0' of"):
+        prepare(config_from(tree), resume=False)
+    tree["paced"] = {"tflops": 1.0}
+    prepare(config_from(tree), resume=False)
+
+
 def check_verdict(bases: Bases, drawn: Fields, folder: Path) -> None:
     """Check a configuration; a refusal is one of the user, and leads with a field."""
     try:
@@ -122,8 +134,21 @@ def shapes_alone(compiler: Any, name: str, function: Any, *arguments: Any, **_: 
     return jax.eval_shape(function, *arguments)
 
 
+def be_paced(config: Config, plan: Plan, cluster: Cluster) -> None:
+    """Do all that ranks of a paced run do before their first step."""
+    conditions = conditions_of(config, cluster, remat=plan.remat)
+    plan_step(plan, conditions)
+    if config.outer.is_on:
+        planned_outer(plan, conditions, config.outer, num_steps=config.train.steps)
+    else:
+        planned_all_reduces(plan, conditions)
+
+
 def be_each_rank(config: Config, plan: Plan, cluster: Cluster) -> None:
     """Do all that ranks do before their first step: samples, codecs, programs, traced stages."""
+    if config.run.compute is ComputeKind.PACED:
+        be_paced(config, plan, cluster)
+        return
     job = job_from(config, plan, cluster=cluster)
     gradient_wire(job.comm)
     stages = set()
@@ -153,8 +178,7 @@ def test_what_passes_the_check_is_not_refused_by_ranks(
         config, plan, cluster = checked(tree_of(bases, *drawn, folder=next(folders)))
     except UserError:
         return
-    if config.run.compute is ComputeKind.REAL:
-        be_each_rank(config, plan, cluster)
+    be_each_rank(config, plan, cluster)
 
 
 def needs_processes(config: Config, plan: Plan) -> bool:

@@ -81,10 +81,10 @@ def prepare(
     resolution = resolve(config, cluster, num_ranks=num_ranks)
     plan = resolution.plan
     checkpoint = None
+    check_can_run(config, plan, cluster, environment=os.environ)
     if config.run.compute is ComputeKind.PACED:
         check_paced(config, resume=resume)
     else:
-        check_can_run(config, plan, cluster, environment=os.environ)
         check_here(config, plan, os.environ)  # ranks of any cluster, which may be emulated
         checkpoint = check_run(config, resume=resume, found=found, allowed=allowed)
     return Prepared(
