@@ -20,7 +20,6 @@ from jaxpipe.models.gpt_config import Attention
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.run_config import ComputeKind, Survival, TransportKind
 from jaxpipe.runtime.stage.optimizer_config import OptimizerName
-from jaxpipe.schedule import Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +112,6 @@ def _in_words(value: object) -> object:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else value
 
 
-def _splits_backward(plan: Plan) -> bool:
-    return any(
-        instruction.op is Op.BACKWARD_INPUT
-        for replica in range(plan.num_replicas)
-        for program in plan.train_schedule(replica=replica)
-        for instruction in program
-    )
-
-
 _PACED = _equal("run.compute", ComputeKind.PACED)
 _SHRINK = _equal("run.survive", Survival.SHRINK)
 _NCCL = _equal("run.transport", TransportKind.NCCL)
@@ -148,7 +138,6 @@ _NEAR = _of_plan(
     lambda plan: not plan.all_reduce.facts.has_far_messages,
 )
 _UNEQUAL_CUTS = _of_plan("cuts", "unequal", lambda plan: not plan.has_equal_cuts)
-_SPLIT_BACKWARD = _of_plan("schedule", "with a split backward", _splits_backward)
 _SHARDED = _equal("optimizer.sharded", True)
 _ADAFACTOR = _equal("optimizer.name", OptimizerName.ADAFACTOR)
 _MUON = _equal("optimizer.name", OptimizerName.MUON)
@@ -259,12 +248,6 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
     ),
     Exclusion(
         _CONTEXT, _CLASSES, "the head of classes reads one token alone", "set `mesh.context` to 1"
-    ),
-    Exclusion(
-        _CONTEXT,
-        _SPLIT_BACKWARD,
-        "ring attention computes its backward in one piece",
-        "choose a schedule that splits no backward, or set `mesh.context` to 1",
     ),
     Exclusion(
         _CONTEXT,

@@ -10,6 +10,7 @@ from jaxpipe.config import Config, check_plan_fits, config_from
 from jaxpipe.config.compatibility import EXCLUSIONS, Setting
 from jaxpipe.plan import Plan
 from jaxpipe.propose.resolve import plan_from
+from jaxpipe.schedule import Op
 from tests.runtime.training import Tree, tiny_tree
 
 NOWHERE = Path("nowhere")
@@ -22,6 +23,11 @@ def _with_groups(plan: Plan) -> Plan:
         for pipeline in plan.pipelines
     )
     return replace(plan, pipelines=pipelines)
+
+
+def _splits_backward(plan: Plan) -> bool:
+    ops = {instruction.op for program in plan.train_schedule() for instruction in program}
+    return Op.BACKWARD_INPUT in ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,12 @@ EXCLUDE_NONE = (
         f"≠ {CodecKind.NONE}",
         shown=lambda config, _: config.comm.boundary,
         is_chosen=lambda config, _: config.comm.boundary is not CodecKind.NONE,
+    ),
+    Setting(
+        "plan.schedule",
+        "with a split backward",
+        shown=lambda _, plan: plan and plan.schedule_name,
+        is_chosen=lambda _, plan: plan is not None and _splits_backward(plan),
     ),
 )
 """Settings that are tried with all others, and have no row in the table."""
