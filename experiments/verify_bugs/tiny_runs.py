@@ -59,7 +59,7 @@ def train_pair(folder: Path, *settings: str, compiler: CompileOnce) -> str:
     Raises:
         RunError: the run fails, or has other losses than without a setting that keeps them.
     """
-    config, plan = _config_and_plan(folder, settings)
+    config, plan = config_and_plan(folder, settings)
     is_paced = config.run.compute is ComputeKind.PACED
     if getattr(config.model, "attention", None) is Attention.FLASH and not is_paced:
         return _needs_gpu(config, plan)
@@ -92,12 +92,12 @@ def _losses(folder: Path, settings: tuple[str, ...], compiler: CompileOnce) -> t
     Raises:
         RunError: it fails, or has not all steps.
     """
-    config, plan = _config_and_plan(folder, settings)
+    config, plan = config_and_plan(folder, settings)
     run = Path(config.run.folder)
     shutil.rmtree(run, ignore_errors=True)
     try:
         if config.run.compute is ComputeKind.PACED:
-            _pace(config, plan)
+            pace(config, plan)
         elif _needs_processes(config, plan):
             _train_processes(config, folder)
         else:
@@ -118,7 +118,7 @@ def _losses(folder: Path, settings: tuple[str, ...], compiler: CompileOnce) -> t
     return losses
 
 
-def _config_and_plan(folder: Path, settings: tuple[str, ...]) -> tuple[Config, Plan]:
+def config_and_plan(folder: Path, settings: tuple[str, ...]) -> tuple[Config, Plan]:
     """Return a configuration of a run in a folder, whose plan is in a file beside."""
     is_labelled = any(SETTINGS[name].field == "model.classes" for name in settings)
     dataset = _dataset(folder, is_labelled=is_labelled)
@@ -159,7 +159,7 @@ def _needs_processes(config: Config, plan: Plan) -> bool:
     )
 
 
-def _pace(config: Config, plan: Plan) -> None:
+def pace(config: Config, plan: Plan) -> None:
     """Execute the steps of a paced run; its ranks know each other by sockets, as threads, too."""
     check_can_run(config, plan, cluster_from(config), environment=os.environ)
     Path(config.run.folder).mkdir(parents=True)
