@@ -245,6 +245,10 @@ def test_much_that_passes_the_check_trains(
 
 OF_PRINCIPLE = {
     "exclude each other": "`experiments/verify_bugs/bypassed.py` has each row of the table",
+    "must be at least that of": "jax reads ids beyond the table as the last one",
+    "a run ends with an outer step": "the islands of the last steps would never meet",
+    "the positions of the model": "positions beyond those of the model are read as the last",
+    "memory_gib": "the ranks of a test have more memory than their cluster states",
 }
 """Words of refusals of what ranks would compute, each with the reason why it is refused."""
 
