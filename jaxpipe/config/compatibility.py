@@ -20,7 +20,6 @@ from jaxpipe.models.gpt_config import Attention
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.run_config import ComputeKind, Survival, TransportKind
 from jaxpipe.runtime.stage.optimizer_config import OptimizerName
-from jaxpipe.schedule import Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +112,6 @@ def _in_words(value: object) -> object:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else value
 
 
-def _splits_backward(plan: Plan) -> bool:
-    return any(
-        instruction.op is Op.BACKWARD_INPUT
-        for replica in range(plan.num_replicas)
-        for program in plan.train_schedule(replica=replica)
-        for instruction in program
-    )
-
-
 _PACED = _equal("run.compute", ComputeKind.PACED)
 _SHRINK = _equal("run.survive", Survival.SHRINK)
 _NCCL = _equal("run.transport", TransportKind.NCCL)
@@ -148,11 +138,9 @@ _NEAR = _of_plan(
     lambda plan: not plan.all_reduce.facts.has_far_messages,
 )
 _UNEQUAL_CUTS = _of_plan("cuts", "unequal", lambda plan: not plan.has_equal_cuts)
-_SPLIT_BACKWARD = _of_plan("schedule", "with a split backward", _splits_backward)
 _SHARDED = _equal("optimizer.sharded", True)
 _ADAFACTOR = _equal("optimizer.name", OptimizerName.ADAFACTOR)
 _MUON = _equal("optimizer.name", OptimizerName.MUON)
-_BOUNDARY_CODEC = _differs("comm.boundary", CodecKind.NONE)
 _GRADIENT_CODEC = _differs("comm.gradients", CodecKind.NONE)
 _MASTERS = _equal("optimizer.master_weights", True)
 _LORA = _above("lora.rank", 0)
@@ -166,21 +154,22 @@ _DROPOUT = _above("model.dropout", 0)
 _CAUSAL = _equal("model.causal", True)
 
 _ONE_DEVICE = "a paced run emulates ranks of one device"
-_UNCOMPRESSED = "a paced run emulates messages without codecs"
-_NOTHING_TRAINED = "a paced run trains nothing"
+_UNCOMPRESSED = "a paced run emulates all-reduces without codecs"
 _APART = "each device computes its part of a sequence alone"
 _AVERAGE = "an outer loop averages all parameters of the islands"
 _DIVIDED_ONCE = "moments are divided over replicas or over the devices of a rank"
 
 EXCLUSIONS: tuple[Exclusion, ...] = (
     Exclusion(_PACED, _NCCL, "links of a paced run are emulated", "remove `run.transport`"),
-    Exclusion(_PACED, _BOUNDARY_CODEC, _UNCOMPRESSED, "set `comm.boundary` to none"),
     Exclusion(_PACED, _GRADIENT_CODEC, _UNCOMPRESSED, "set `comm.gradients` to none"),
     Exclusion(_PACED, _OUTER_CODEC, _UNCOMPRESSED, "set `outer.codec` to none"),
+    Exclusion(
+        _PACED,
+        _LIBRARY,
+        "the messages of a library are not known, and cannot be emulated",
+        f"set `plan.all_reduce` to {AllReduceKind.HIERARCHICAL}",
+    ),
     Exclusion(_PACED, _MESH, _ONE_DEVICE, "remove the section `mesh`"),
-    Exclusion(_PACED, _SHARDED, _ONE_DEVICE, "set `optimizer.sharded` to false"),
-    Exclusion(_PACED, _LORA, _NOTHING_TRAINED, "set `lora.rank` to 0"),
-    Exclusion(_PACED, _FROZEN, _NOTHING_TRAINED, "remove `train.frozen`"),
     Exclusion(_PACED, _TRACKERS, "a paced run has no losses to log", "remove `run.trackers`"),
     Exclusion(
         _PACED,
@@ -259,12 +248,6 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
     ),
     Exclusion(
         _CONTEXT, _CLASSES, "the head of classes reads one token alone", "set `mesh.context` to 1"
-    ),
-    Exclusion(
-        _CONTEXT,
-        _SPLIT_BACKWARD,
-        "ring attention computes its backward in one piece",
-        "choose a schedule that splits no backward, or set `mesh.context` to 1",
     ),
     Exclusion(
         _CONTEXT,

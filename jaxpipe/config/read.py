@@ -6,6 +6,8 @@ Each section is a frozen dataclass next to the code that it configures; `Config`
 import dataclasses
 import difflib
 import logging
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from enum import StrEnum
@@ -40,6 +42,13 @@ _MODEL = "model"
 
 MOST_TOML_BYTES = 2**24
 """Of a configuration."""
+
+_DESCRIPTOR = re.compile(r"/(dev/(fd|stdin|stdout|stderr)|proc)(/|$)")
+_FILES = (
+    *(("plan", "file"), ("plan", "cluster"), ("plan", "schedule_file")),
+    *(("paced", "profile"), ("paced", "profile_of")),
+)
+"""Fields with paths of files that the processes of a run read."""
 
 BESIDE_FILE = ("file", "cluster", "codecs", "replan", "drift_factor", "drift_steps")
 """The fields of the section `plan` that a plan file does not decide."""
@@ -92,6 +101,7 @@ def load_config(
     Raises:
         ConfigError: the file cannot be read, or a key or a value is wrong.
     """
+    _refuse_descriptor(str(path), f"the configuration {path}")
     try:
         tree = parse_toml(read_text(Path(path), most_bytes=MOST_TOML_BYTES))
     except OSError as error:
@@ -99,11 +109,28 @@ def load_config(
     except ValueError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
     config = _config(tree, settings)
+    for section, name in _FILES:
+        value = getattr(getattr(config, section), name)
+        for text in (value,) if isinstance(value, str) else value or ():
+            _refuse_descriptor(text.rpartition("=")[2], f"`{section}.{name}` {text}")
     overridden = _overridden(tree.get("plan", {}))
     if overridden and notice is not None:
         given = ", ".join(f"`plan.{key}` = {value!r:.80}" for key, value in overridden.items())
         notice(f"`plan.file` {config.plan.file} has the whole plan: it overrides {given}")
     return config
+
+
+def _refuse_descriptor(path: str, what: str) -> None:
+    """Refuse what this process has open, such as a pipe: all processes of a run read its files.
+
+    Raises:
+        ConfigError: the path names a descriptor of a process.
+    """
+    if _DESCRIPTOR.match(os.path.abspath(path)):
+        raise ConfigError(
+            f"{what} is open in this process alone, and other processes of a run read it, too; "
+            "write it to a file, and name that"
+        )
 
 
 def config_of_settings(settings: Sequence[str]) -> Config:

@@ -67,8 +67,9 @@ def with_speeds(
             return replace(device, effective_flops_per_s=reached * peak)
         if unknown_flops_per_s is None:
             raise ConfigError(
-                f"device {device.name!r} of cluster {cluster.name!r} must state `gpu`, "
-                "`tflops` or `effective_tflops`: add one to its file, or set `paced.tflops`"
+                f"`paced.tflops` must be set: device {device.name!r} of cluster {cluster.name!r} "
+                "states neither `gpu`, `tflops` nor `effective_tflops`; set it, or add one of them "
+                "to the file of the cluster"
             )
         return replace(device, effective_flops_per_s=unknown_flops_per_s)
 

@@ -102,7 +102,8 @@ class RunConfig:
     seed: Annotated[int, _SEED] = 0
     """The seed of the initial parameters, the order of the samples, and dropout."""
     timeout_s: Annotated[float, _WAIT] = 120.0
-    """Timeout of every wait within a step [s]."""
+    """Timeout of every wait for a message within a step [s]; an all-reduce, of many messages, may
+    take longer while they move."""
     startup_timeout_s: Annotated[float, _WAIT] = 900.0
     """Timeout of the wait for the slowest rank to start MPI, and then to compile its stages [s];
     with `--hosts`, and a minute more, of the start of MPI on all hosts."""

@@ -174,6 +174,22 @@ def test_a_missing_or_broken_file_is_refused(
     assert "`run` is missing; add the section [run]" in refusal(capsys, "show", str(missing))
 
 
+@pytest.mark.parametrize("path", ["/dev/stdin", "/dev/fd/63", "/proc/self/fd/0"])
+def test_what_one_process_has_open_is_refused(
+    write_config: WriteConfig, capsys: pytest.CaptureFixture[str], path: str
+) -> None:
+    words = "is open in this process alone, and other processes of a run read it, too; write it to"
+    assert f"the configuration {path} {words}" in refusal(capsys, "train", path)
+    config = str(write_config())
+    for name in ("plan.file", "plan.cluster", "plan.schedule_file", "paced.profile"):
+        line = refusal(capsys, "train", config, "--check", "--set", f"{name}={path}")
+        assert f"`{name}` {path} {words}" in line
+    setting = f'paced.profile_of=["A100={path}"]'
+    assert f"`paced.profile_of` A100={path} {words}" in refusal(
+        capsys, "train", config, "--set", setting
+    )
+
+
 def test_a_codec_of_gradients_needs_shares(
     write_config: WriteConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,7 +67,7 @@ def test_ranks_of_several_devices_are_paced(
 @pytest.mark.parametrize(
     ("sections", "flags", "words"),
     [
-        ({"comm": {"boundary": "int8"}}, (), "`comm.boundary` (int8) exclude each other"),
+        ({"comm": {"gradients": "int8"}}, (), "`comm.gradients` (int8) exclude each other"),
         ({}, ("--transport", "nccl"), "`run.transport` (nccl) exclude each other"),
         ({}, ("--resume",), "`--resume` needs a checkpoint"),
     ],

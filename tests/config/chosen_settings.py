@@ -5,9 +5,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from jaxpipe.collective import CodecKind
 from jaxpipe.config import Config, check_plan_fits, config_from
+from jaxpipe.config.compatibility import EXCLUSIONS, Setting
 from jaxpipe.plan import Plan
 from jaxpipe.propose.resolve import plan_from
+from jaxpipe.schedule import Op
 from tests.runtime.training import Tree, tiny_tree
 
 NOWHERE = Path("nowhere")
@@ -22,6 +25,11 @@ def _with_groups(plan: Plan) -> Plan:
     return replace(plan, pipelines=pipelines)
 
 
+def _splits_backward(plan: Plan) -> bool:
+    ops = {instruction.op for program in plan.train_schedule() for instruction in program}
+    return Op.BACKWARD_INPUT in ops
+
+
 @dataclass(frozen=True, slots=True)
 class Example:
     """Sections of a configuration that choose a setting, and what the plan file would add."""
@@ -32,11 +40,11 @@ class Example:
 
 _BFLOAT16 = {"compute_dtype": "bfloat16"}
 EXAMPLES = {
-    "`run.compute` = paced": Example({"run": {"compute": "paced"}}),
+    "`run.compute` = paced": Example({"run": {"compute": "paced"}, "paced": {"tflops": 1.0}}),
     "`run.survive` = shrink": Example({"run": {"survive": "shrink"}}),
     "`run.transport` = nccl": Example({"run": {"transport": "nccl"}}),
     "`run.transport` = shaped": Example({"run": {"transport": "shaped"}}),
-    "`run.trackers` given": Example({"run": {"trackers": ["wandb"]}}),
+    "`run.trackers` given": Example({"run": {"trackers": ["tensorboard"]}}),
     "`outer.islands` > 0": Example({"outer": {"islands": 1, "every": 2}}),
     "`outer.islands` > 1": Example({"outer": {"islands": 2, "every": 2}}),
     "`outer.islands` = 1": Example({"outer": {"islands": 1, "every": 2}}),
@@ -67,7 +75,9 @@ EXAMPLES = {
     "`comm.boundary` ≠ none": Example({"comm": {"boundary": "int8"}}),
     "`comm.gradients` ≠ none": Example({"comm": {"gradients": "int8"}}),
     "`data.pack` = true": Example({"data": {"pack": True}}),
-    "`model.attention` = flash": Example({"model": {"attention": "flash", **_BFLOAT16}}),
+    "`model.attention` = flash": Example(
+        {"model": {"attention": "flash", "dim": 32, **_BFLOAT16}}  # heads of 8, as its kernel takes
+    ),
     "`model.compute_dtype` = float32": Example({"model": {"compute_dtype": "float32"}}),
     "`model.experts` > 0": Example({"model": {"experts": 2}}),
     "`model.classes` > 0": Example({"model": {"classes": 2, "tied": False, "causal": False}}),
@@ -76,13 +86,36 @@ EXAMPLES = {
 }
 
 
-def checked(*examples: Example) -> tuple[Config, Plan]:
+EXCLUDE_NONE = (
+    Setting(
+        "comm.boundary",
+        f"≠ {CodecKind.NONE}",
+        shown=lambda config, _: config.comm.boundary,
+        is_chosen=lambda config, _: config.comm.boundary is not CodecKind.NONE,
+    ),
+    Setting(
+        "plan.schedule",
+        "with a split backward",
+        shown=lambda _, plan: plan and plan.schedule_name,
+        is_chosen=lambda _, plan: plan is not None and _splits_backward(plan),
+    ),
+)
+"""Settings that are tried with all others, and have no row in the table."""
+SETTINGS = {
+    str(setting): setting
+    for setting in (*(s for row in EXCLUSIONS for s in (row.first, row.second)), *EXCLUDE_NONE)
+}
+
+
+def checked(
+    *examples: Example, run: Path = NOWHERE, dataset: Path = NOWHERE
+) -> tuple[Config, Plan]:
     """Return a configuration with these settings and its plan, which fit each other.
 
     Raises:
         ConfigError: two of the settings exclude each other.
     """
-    tree: Tree = tiny_tree(NOWHERE, NOWHERE, model={"dropout": 0.0, "num_heads": 4})
+    tree: Tree = tiny_tree(run, dataset, model={"dropout": 0.0, "num_heads": 4})
     for example in examples:
         tree = {
             name: {**tree.get(name, {}), **example.sections.get(name, {})}

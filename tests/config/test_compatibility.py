@@ -5,7 +5,7 @@ import pytest
 from jaxpipe.config import config_from
 from jaxpipe.config.compatibility import EXCLUSIONS, Exclusion, check_compatible
 from jaxpipe.errors import ConfigError
-from tests.config.chosen_settings import EXAMPLES, NOWHERE, checked
+from tests.config.chosen_settings import EXAMPLES, NOWHERE, SETTINGS, checked
 from tests.runtime.training import tiny_tree
 
 
@@ -28,15 +28,16 @@ def test_settings_that_exclude_each_other_are_refused_with_their_row(row: Exclus
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_setting_alone_is_accepted(name: str) -> None:
     config, plan = checked(EXAMPLES[name])
-    settings = [each for row in EXCLUSIONS for each in (row.first, row.second)]
-    chosen = [each for each in settings if str(each) == name]
-    assert chosen
-    assert all(each.is_chosen(config, plan) for each in chosen)
+    assert SETTINGS[name].is_chosen(config, plan)
 
 
 def test_settings_of_the_plan_are_free_without_one() -> None:
     tree = tiny_tree(NOWHERE, NOWHERE, comm={"gradients": "int8"}, plan={"all_reduce": "ring"})
     check_compatible(config_from(tree))
+
+
+def test_each_setting_has_an_example() -> None:
+    assert set(SETTINGS) == set(EXAMPLES)
 
 
 def test_the_table_names_each_pair_once() -> None:

@@ -142,7 +142,7 @@ def test_a_known_gpu_reaches_a_part_of_its_peak():
 
 def test_a_device_of_which_nothing_is_known_has_to_be_told_of():
     laptop = topo.load("laptop")
-    with pytest.raises(ConfigError, match=r"'here-0:0' of cluster 'laptop' must state `gpu`"):
+    with pytest.raises(ConfigError, match=r"^`paced\.tflops` must be set: device 'here-0:0' of"):
         with_speeds(laptop, Precision.FP32, fraction=0.4, unknown_flops_per_s=None)
     told = with_speeds(laptop, Precision.FP32, fraction=0.4, unknown_flops_per_s=7e9)
     assert told.devices[3].effective_flops_per_s == 7e9

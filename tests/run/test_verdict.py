@@ -7,21 +7,36 @@ tries 2,000 configurations and trains 150.
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from itertools import count
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 import jax
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, note, settings
 
-from jaxpipe.config import Config, check_here, cluster_from, config_from, job_from
-from jaxpipe.errors import UserError
+from jaxpipe.comm import run_ranks
+from jaxpipe.config import (
+    Config,
+    check_here,
+    cluster_from,
+    compatibility,
+    config_from,
+    job_from,
+    resolve,
+)
+from jaxpipe.errors import ConfigError, UserError
 from jaxpipe.models.catalogue import FAMILIES
+from jaxpipe.paced import planned_all_reduces, planned_outer
 from jaxpipe.plan import Plan
+from jaxpipe.propose import resolve as propose_resolve
+from jaxpipe.propose.conditions import conditions_of
 from jaxpipe.propose.resolve import plan_from
+from jaxpipe.run import verdict
+from jaxpipe.run.folder.prepare_run import prepare
 from jaxpipe.run.rank import threads
 from jaxpipe.run.verdict import check_can_run
 from jaxpipe.runtime.run_config import ComputeKind, Survival, TransportKind
@@ -29,6 +44,8 @@ from jaxpipe.runtime.stage.compile import compile_stage
 from jaxpipe.runtime.step import worker
 from jaxpipe.runtime.step.batch import eval_step_batch, train_step_batch
 from jaxpipe.runtime.step.worker import boundary_codecs, gradient_wire
+from jaxpipe.runtime.train import train
+from jaxpipe.simulate import plan_step
 from jaxpipe.topo import Cluster
 from tests.run.random_settings import FIXED, KINDS, RIGHT, WRONG, Bases, random_settings, tree_of
 from tests.runtime.compiled_once import compile_stage_once
@@ -84,6 +101,14 @@ def checked(tree: Tree) -> tuple[Config, Plan, Cluster]:
     return config, plan, cluster
 
 
+def test_a_paced_run_needs_the_speed_of_each_device(bases: Bases, folders: Iterator[Path]) -> None:
+    tree = tree_of(bases, "text", {"run.compute": "paced"}, folder=next(folders))
+    with pytest.raises(ConfigError, match=r"^`paced\.tflops` must be set: device 'here-0:0' of"):
+        prepare(config_from(tree), resume=False)
+    tree["paced"] = {"tflops": 1.0}
+    prepare(config_from(tree), resume=False)
+
+
 def check_verdict(bases: Bases, drawn: Fields, folder: Path) -> None:
     """Check a configuration; a refusal is one of the user, and leads with a field."""
     try:
@@ -122,8 +147,21 @@ def shapes_alone(compiler: Any, name: str, function: Any, *arguments: Any, **_: 
     return jax.eval_shape(function, *arguments)
 
 
+def be_paced(config: Config, plan: Plan, cluster: Cluster) -> None:
+    """Do all that ranks of a paced run do before their first step."""
+    conditions = conditions_of(config, cluster, remat=plan.remat)
+    plan_step(plan, conditions)
+    if config.outer.is_on:
+        planned_outer(plan, conditions, config.outer, num_steps=config.train.steps)
+    else:
+        planned_all_reduces(plan, conditions)
+
+
 def be_each_rank(config: Config, plan: Plan, cluster: Cluster) -> None:
     """Do all that ranks do before their first step: samples, codecs, programs, traced stages."""
+    if config.run.compute is ComputeKind.PACED:
+        be_paced(config, plan, cluster)
+        return
     job = job_from(config, plan, cluster=cluster)
     gradient_wire(job.comm)
     stages = set()
@@ -153,8 +191,7 @@ def test_what_passes_the_check_is_not_refused_by_ranks(
         config, plan, cluster = checked(tree_of(bases, *drawn, folder=next(folders)))
     except UserError:
         return
-    if config.run.compute is ComputeKind.REAL:
-        be_each_rank(config, plan, cluster)
+    be_each_rank(config, plan, cluster)
 
 
 def needs_processes(config: Config, plan: Plan) -> bool:
@@ -204,3 +241,82 @@ def test_much_that_passes_the_check_trains(
     bases: Bases, folders: Iterator[Path], drawn: Fields
 ) -> None:
     check_training(bases, drawn, next(folders))
+
+
+OF_PRINCIPLE = {
+    "exclude each other": "`experiments/verify_bugs/bypassed.py` has each row of the table",
+    "must be at least that of": "jax reads ids beyond the table as the last one",
+    "a run ends with an outer step": "the islands of the last steps would never meet",
+    "the positions of the model": "positions beyond those of the model are read as the last",
+    "must have inputs of the shape": "costs and memory count the tokens of `train.sequence`",
+    "memory_gib": "the ranks of a test have more memory than their cluster states",
+}
+"""Words of refusals of what ranks would compute, each with the reason why it is refused."""
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Let all pass that comes between a configuration in itself and its ranks."""
+    nothing = MagicMock()
+    with (
+        patch.object(compatibility, "EXCLUSIONS", ()),
+        patch.multiple(resolve, check_settings=nothing, check_mesh_fits=nothing),
+        patch.multiple(resolve, check_outer=nothing),
+        patch.object(propose_resolve, "check_settings", nothing),
+        patch.multiple(verdict, check_memory=nothing, check_prepared_data=nothing),
+    ):
+        yield
+
+
+def check_converse(bases: Bases, drawn: Fields, folder: Path) -> None:
+    """Bypass a refusal: what is refused fails on its ranks, too, or is refused on principle."""
+    tree = tree_of(bases, *drawn, folder=folder)
+    tree["train"].update(steps=2)
+    tree["run"].update(timeout_s=60.0, hang_s=60.0, pictures=False, trackers=[])
+    try:
+        config = config_from(tree)
+        cluster = cluster_from(config)
+        with unchecked():
+            plan = plan_from(config, cluster)
+    except Exception:  # there is nothing that ranks could compute
+        return
+    try:
+        checked(tree)
+    except UserError as error:
+        refusal = str(error)
+    else:
+        return
+    if any(words in refusal for words in OF_PRINCIPLE) or needs_processes(config, plan):
+        return
+    note(refusal)
+
+    def be_ranks() -> None:
+        be_each_rank(config, plan, cluster)
+        job = job_from(config, plan, cluster=cluster)
+        with patch.object(worker, "compile_stage", compile_stage_once):
+            run_ranks(
+                plan.num_ranks,
+                lambda transport: train(job, transport, checkpoint=None, observe=lambda _: None),
+            )
+
+    with unchecked(), pytest.raises(Exception):  # noqa: B017,PT011  whatever a rank raises
+        be_ranks()
+
+
+@pytest.mark.slow
+@settings(max_examples=6)
+@given(drawn=random_settings())
+def test_what_is_refused_fails_on_ranks(
+    bases: Bases, folders: Iterator[Path], drawn: Fields
+) -> None:
+    check_converse(bases, drawn, next(folders))
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(3000)
+@settings(max_examples=300)
+@given(drawn=random_settings())
+def test_much_that_is_refused_fails_on_ranks(
+    bases: Bases, folders: Iterator[Path], drawn: Fields
+) -> None:
+    check_converse(bases, drawn, next(folders))

@@ -11,7 +11,8 @@ Tags have threads of their own because a small all-reduce over a far link is all
 not wait for a large one that began before it.
 """
 
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeVar, runtime_checkable
@@ -23,11 +24,13 @@ from jaxpipe.collective.kinds import AllReduceKind
 from jaxpipe.collective.sync_tree import SyncTree
 from jaxpipe.comm.collective.all_reduce import all_reduce, all_reduce_with_feedback
 from jaxpipe.comm.collective.wire_format import WireFormat
+from jaxpipe.comm.forwarding import ForwardingTransport
 from jaxpipe.comm.serial_executor import SerialExecutor
-from jaxpipe.comm.transport import Transport
+from jaxpipe.comm.transport import HostOrDeviceArray, Receiving, Sending, Transport
 from jaxpipe.errors import DeadlineError
 
 ArrayT = TypeVar("ArrayT", np.ndarray, jax.Array)
+_MovedT_co = TypeVar("_MovedT_co", covariant=True)
 
 _LIBRARY = -1  # no tag is negative
 
@@ -45,7 +48,7 @@ class AllReduceHandle(Protocol[ArrayT]):
         """Return the sum.
 
         Raises:
-            DeadlineError: it is not complete after `timeout_s`.
+            DeadlineError: it is not complete, and no message has arrived for `timeout_s`.
             TransportError: a message of it or of an earlier one with its tag could not be moved.
         """
         ...
@@ -81,10 +84,14 @@ class AllReducer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PendingAllReduce(Generic[ArrayT]):
-    """An all-reduce in progress; the array must not be changed before it is complete."""
+    """An all-reduce in progress; the array must not be changed before it is complete.
+
+    `num_moved` returns how many messages the all-reduces of this rank have moved so far.
+    """
 
     future: Future[ArrayT]
     tag: int
+    num_moved: Callable[[], int]
 
     @property
     def is_over(self) -> bool:
@@ -92,19 +99,58 @@ class PendingAllReduce(Generic[ArrayT]):
         return self.future.done()
 
     def wait(self, *, timeout_s: float) -> ArrayT:
-        """Return the sum.
+        """Return the sum; over a slow link it may take longer than `timeout_s`.
 
         Raises:
-            DeadlineError: it is not complete after `timeout_s`, or a message of it or of an earlier
-                one timed out.
+            DeadlineError: it is not complete, and no message has been moved for `timeout_s`; or a
+                message of it or of an earlier one timed out.
             TransportError: a message of it or of an earlier one could not be moved.
         """
-        try:
-            return self.future.result(timeout_s)
-        except TimeoutError as error:
-            raise DeadlineError(
-                f"timed out after {timeout_s:.1f} s waiting for the all-reduce with tag {self.tag}"
-            ) from error
+        num_moved = self.num_moved()
+        while not wait([self.future], timeout_s).done:
+            if self.num_moved() == num_moved:
+                raise DeadlineError(
+                    f"timed out after {timeout_s:.1f} s without a message, waiting for the "
+                    f"all-reduce with tag {self.tag}"
+                )
+            num_moved = self.num_moved()
+        return self.future.result()
+
+
+class _MovedMessages(ForwardingTransport):
+    """Forwards all calls; `num_moved` grows with each message for which a wait has ended.
+
+    Native all-reduces of the wrapped transport move no messages here.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        super().__init__(transport)
+        self.num_moved = 0
+
+    def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
+        """Start to send `array` to the rank `to`."""
+        return _Counted(self._transport.send(array, to=to, tag=tag), self)
+
+    def receive(self, like: jax.ShapeDtypeStruct, *, source: int, tag: int) -> Receiving:
+        """Start to receive an array of the shape and dtype of `like` from the rank `source`."""
+        return _Counted(self._transport.receive(like, source=source, tag=tag), self)
+
+
+class _Moving(Protocol[_MovedT_co]):
+    """A message on its way, in or out."""
+
+    def wait(self, *, timeout_s: float) -> _MovedT_co: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted(Generic[_MovedT_co]):
+    message: _Moving[_MovedT_co]
+    counter: _MovedMessages
+
+    def wait(self, *, timeout_s: float) -> _MovedT_co:
+        moved = self.message.wait(timeout_s=timeout_s)
+        self.counter.num_moved += 1  # threads may count one together, but never none
+        return moved
 
 
 class AsyncAllReduce:
@@ -130,7 +176,7 @@ class AsyncAllReduce:
     """
 
     def __init__(self, transport: Transport, *, feeds_back: bool = False):
-        self._transport = transport
+        self._transport = _MovedMessages(transport)
         self._threads: dict[int, SerialExecutor] = {}
         self._feeds_back = feeds_back
         self.errors: dict[int, np.ndarray] = {}
@@ -147,7 +193,8 @@ class AsyncAllReduce:
     ) -> PendingAllReduce[ArrayT]:
         """Begin the all-reduce of `array`, as `all_reduce` does, and return at once.
 
-        Each message may take `timeout_s`, which includes the wait for the last rank to begin.
+        Each message may take `timeout_s`, which includes the wait for the last rank to begin; all
+        of them together may take longer.
         """
         if (
             self._feeds_back
@@ -161,7 +208,11 @@ class AsyncAllReduce:
             work = partial(reduce, timeout_s=timeout_s, algorithm=algorithm, wire=wire)
         # One thread for all tags: native calls match by their order alone.
         by_library = algorithm.facts.is_native
-        return PendingAllReduce(self._thread(_LIBRARY if by_library else tag).begin(work), tag)
+        return PendingAllReduce(
+            future=self._thread(_LIBRARY if by_library else tag).begin(work),
+            tag=tag,
+            num_moved=lambda: self._transport.num_moved,
+        )
 
     def close(self, *, timeout_s: float) -> None:
         """End the threads once all of them are complete.

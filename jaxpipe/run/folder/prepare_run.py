@@ -80,11 +80,11 @@ def prepare(
     cluster = cluster_from(config)
     resolution = resolve(config, cluster, num_ranks=num_ranks)
     plan = resolution.plan
-    checkpoint = None
-    if config.run.compute is ComputeKind.PACED:
+    checkpoint, is_paced = None, config.run.compute is ComputeKind.PACED
+    if is_paced:
         check_paced(config, resume=resume)
-    else:
-        check_can_run(config, plan, cluster, environment=os.environ)
+    check_can_run(config, plan, cluster, environment=os.environ)
+    if not is_paced:
         check_here(config, plan, os.environ)  # ranks of any cluster, which may be emulated
         checkpoint = check_run(config, resume=resume, found=found, allowed=allowed)
     return Prepared(

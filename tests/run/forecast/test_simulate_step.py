@@ -79,7 +79,7 @@ def test_a_measured_trace_brings_its_own_computes() -> None:
 def test_an_unknown_speed_is_named_with_its_field() -> None:
     unknown = {"cluster": "two-region", "stages": 2}
     with pytest.raises(
-        ConfigError, match=r"must state `gpu`, `tflops` or `effective_tflops`: .* `paced.tflops`"
+        ConfigError, match=r"^`paced.tflops` must be set: .* neither `gpu`, `tflops` nor `effec"
     ):
         simulate_step(config_of(plan=unknown))
     known = config_of(plan=unknown, paced={"tflops": 10.0})

@@ -1,0 +1,193 @@
+"""Runs of four ranks and four steps, for settings with which a certificate does not compute.
+
+Ranks are threads where threads can be ranks, else the processes that `jaxpipe train` starts. A
+setting that moves or watches the same numbers must not change the losses: they are compared, bit
+for bit, with those of a run without it.
+"""
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from dataclasses import replace
+from functools import cache
+from io import StringIO
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+
+from jaxpipe.comm import run_ranks
+from jaxpipe.config import Config, check_here, cluster_from, to_tree
+from jaxpipe.errors import ConfigError, JaxpipeError
+from jaxpipe.models.gpt_config import Attention
+from jaxpipe.plan import Plan, PlanConfig, write_plan
+from jaxpipe.run.rank import threads
+from jaxpipe.run.rank.paced import run_paced
+from jaxpipe.run.verdict import check_can_run
+from jaxpipe.runtime.data import Labelled, prepare_labelled
+from jaxpipe.runtime.metrics.records import last_step, read_metrics
+from jaxpipe.runtime.process.quick_compiles import quick_flags
+from jaxpipe.runtime.run_config import ComputeKind, Survival, TransportKind
+from jaxpipe.runtime.stage.compile_once import CompileOnce
+from jaxpipe.runtime.step import worker
+from jaxpipe.topo.toml_text import toml_text
+from tests.config.chosen_settings import EXAMPLES, SETTINGS, checked
+from tests.runtime.training import write_dataset
+
+TRAINED, SAME, WAITED, NOT_HERE = "trained", "trained, same losses", "paced", "needs a GPU"
+MOST_S = 300.0
+"""Of a run."""
+
+_KEEP_NUMBERS = (
+    "`run.transport` = shaped",
+    "`run.transport` = nccl",  # without a GPU it is MPI
+    "`run.trackers` given",
+    "`run.survive` = shrink",
+)
+
+
+class RunError(JaxpipeError):
+    """A run that should train has failed, or has other losses than one without a setting."""
+
+
+def train_pair(folder: Path, *settings: str, compiler: CompileOnce) -> str:
+    """Train with two settings; return the outcome. Threads compile with the `compiler`.
+
+    Raises:
+        RunError: the run fails, or has other losses than without a setting that keeps them.
+    """
+    config, plan = config_and_plan(folder, settings)
+    is_paced = config.run.compute is ComputeKind.PACED
+    if getattr(config.model, "attention", None) is Attention.FLASH and not is_paced:
+        return _needs_gpu(config, plan)
+    losses = _losses(folder, settings, compiler)
+    if is_paced:
+        return WAITED
+    others = tuple(name for name in settings if name not in _KEEP_NUMBERS)
+    if len(others) == len(settings):
+        return TRAINED
+    expected = _losses(folder, others, compiler)
+    if losses != expected:
+        raise RunError(f"losses {losses} with {', '.join(settings)}, and {expected} without")
+    return SAME
+
+
+def _needs_gpu(config: Config, plan: Plan) -> str:
+    try:
+        check_here(config, plan, os.environ)
+    except ConfigError as error:
+        if "needs an NVIDIA GPU" in str(error):
+            return NOT_HERE
+        raise RunError(f"refused: {error}") from error
+    raise RunError("accepted without a GPU")
+
+
+@cache
+def _losses(folder: Path, settings: tuple[str, ...], compiler: CompileOnce) -> tuple[float, ...]:
+    """Return the losses of a run with some settings, one a step; none of a paced run.
+
+    Raises:
+        RunError: it fails, or has not all steps.
+    """
+    config, plan = config_and_plan(folder, settings)
+    run = Path(config.run.folder)
+    shutil.rmtree(run, ignore_errors=True)
+    try:
+        if config.run.compute is ComputeKind.PACED:
+            pace(config, plan)
+        elif _needs_processes(config, plan):
+            _train_processes(config, folder)
+        else:
+            with patch.object(worker, "compile_stage", compiler):
+                threads.train(config)
+        metrics = run / "metrics.jsonl"
+        if config.run.compute is ComputeKind.PACED:
+            losses, num_steps = (), last_step(metrics)
+        else:
+            losses = tuple(step.loss for step in read_metrics(metrics))
+            num_steps = len(losses)
+    except Exception as error:
+        raise RunError(f"{type(error).__name__}: {error}") from error
+    finally:
+        shutil.rmtree(run, ignore_errors=True)
+    if num_steps != config.train.steps or not all(map(math.isfinite, losses)):
+        raise RunError(f"{num_steps} steps of {config.train.steps}, losses {losses}")
+    return losses
+
+
+def config_and_plan(folder: Path, settings: tuple[str, ...]) -> tuple[Config, Plan]:
+    """Return a configuration of a run in a folder, whose plan is in a file beside."""
+    is_labelled = any(SETTINGS[name].field == "model.classes" for name in settings)
+    dataset = _dataset(folder, is_labelled=is_labelled)
+    examples = [EXAMPLES[name] for name in settings]
+    config, plan = checked(*examples, run=folder.resolve() / "run", dataset=dataset)
+    file = folder.resolve() / "plan.toml"
+    write_plan(plan, cluster_from(config), file)
+    section = PlanConfig(file=str(file), cluster=config.plan.cluster)
+    return replace(config, plan=section), plan
+
+
+@cache
+def _dataset(folder: Path, *, is_labelled: bool) -> Path:
+    """Prepare a small text, or labelled ones."""
+    parent = folder.resolve() / ("labels" if is_labelled else "text")
+    shutil.rmtree(parent, ignore_errors=True)
+    parent.mkdir(parents=True)
+    if not is_labelled:
+        return write_dataset(parent)
+    random = np.random.default_rng(0)
+    samples = Labelled(
+        inputs=random.integers(0, 256, (80, 16)).astype(np.uint8),
+        labels=(np.arange(80) % 2).astype(np.uint8),
+        classes=("even", "odd"),
+        source="random numbers",
+    )
+    prepare_labelled(samples, parent / "dataset", eval_fraction=0.5)
+    return parent / "dataset"
+
+
+def _needs_processes(config: Config, plan: Plan) -> bool:
+    """Return whether threads of one process cannot be the ranks of a run."""
+    run = config.run
+    return (
+        run.transport is TransportKind.NCCL
+        or run.survive is Survival.SHRINK
+        or plan.all_reduce.facts.is_native
+    )
+
+
+def pace(config: Config, plan: Plan) -> None:
+    """Execute the steps of a paced run; its ranks know each other by sockets, as threads, too."""
+    check_can_run(config, plan, cluster_from(config), environment=os.environ)
+    Path(config.run.folder).mkdir(parents=True)
+    with redirect_stdout(StringIO()):
+        run_ranks(
+            plan.num_ranks,
+            lambda transport: run_paced(config, plan, transport, say=lambda _: None),
+        )
+
+
+def _train_processes(config: Config, folder: Path) -> None:
+    file = folder.resolve() / "config.toml"
+    tree = {name: _without_none(section) for name, section in to_tree(config).items()}
+    file.write_text(toml_text(tree), encoding="utf-8")
+    command = [sys.executable, "-P", "-m", "jaxpipe", "train", str(file)]
+    flags = {"XLA_FLAGS": quick_flags("", num_devices=2), "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+    done = subprocess.run(
+        command,
+        env=os.environ | flags,
+        check=False,
+        timeout=MOST_S,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    if done.returncode:
+        raise RunError(f"exit code {done.returncode}: {done.stdout[-2000:]}")
+
+
+def _without_none(section: dict[str, object]) -> dict[str, object]:
+    return {key: value for key, value in section.items() if value is not None}
