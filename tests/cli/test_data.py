@@ -91,6 +91,42 @@ def test_prompts_are_prepared_and_do_not_count(
     assert "`--prompt-field` and `--completion-field` belong together" in capsys.readouterr().err
 
 
+def test_bad_records_and_a_validation_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records, other = tmp_path / "a.csv", tmp_path / "b.json"
+    records.write_text("text,n\ngood,1\nbad\n")
+    other.write_text('[{"text": "held out"}]')
+    assert prepare(records, "--validation", str(other)) == 2
+    assert "has 1; correct it, or quote a field" in (refusal := capsys.readouterr().err)
+    assert "or set `--on-bad` to skip" in refusal
+    assert prepare(records, "--validation", str(other), "--on-bad", "skip") == 0
+    dataset = open_dataset(tmp_path / "d")
+    assert [bytes(part.tolist()) for part in (dataset.train, dataset.eval)] == [
+        b"good\0",
+        b"held out\0",
+    ]
+    assert (tmp_path / "d" / "bad-records.jsonl").read_text().count("\n") == 1
+
+
+def test_labelled_validation_has_the_classes_of_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines, other = tmp_path / "a.tsv", tmp_path / "b.tsv"
+    lines.write_text("a\tone\nb\ttwo\n")
+    other.write_text("b\tthree\n")
+    options = ("--kind", "labelled-text", "--sequence", "6", "--validation", str(other))
+    assert prepare(lines, *options) == 0
+    labels = open_dataset(tmp_path / "d").labels
+    assert labels is not None
+    assert (labels.classes, labels.eval.tolist()) == (("a", "b"), [1])
+    other.write_text("c\tthree\n")
+    capsys.readouterr()
+    assert prepare(lines, *options, "--out", str(tmp_path / "e")) == 2
+    refusal = "`--validation` must have samples of classes of `--source` (a, b), not of 'c'"
+    assert refusal in capsys.readouterr().err
+
+
 def test_labelled_lines_are_prepared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = tmp_path / "lines.tsv"
     lines.write_text("".join(f"{i % 2}\tnumber {i}\n" for i in range(40)))
