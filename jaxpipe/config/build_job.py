@@ -69,7 +69,13 @@ def job_from(
         folders = datasets or tuple(map(dataset_folder, config.data.folders))
         # `check_run` has read it all, once.
         opened = [open_dataset(folder, verify=False) for folder in folders]
-        data = mixture_of(opened, config.data.weights, sequence=sequence, pack=config.data.pack)
+        data = mixture_of(
+            opened,
+            config.data.weights,
+            sequence=sequence,
+            pack=config.data.pack,
+            evaluates=config.train.eval_every > 0,
+        )
         description[ORDER] = order_from(config, folders)
     names = devices if cluster is None else ResolvedPlan.of(plan, cluster).devices
     trained = tuned_model_from(config, model)

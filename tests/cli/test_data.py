@@ -102,7 +102,7 @@ def test_bad_records_and_a_validation_of_its_own(
     assert "or set `--on-bad` to skip" in refusal
     assert prepare(records, "--validation", str(other), "--on-bad", "skip") == 0
     dataset = open_dataset(tmp_path / "d")
-    assert [bytes(part.tolist()) for part in (dataset.train, dataset.eval)] == [
+    assert [np.asarray(part).tobytes() for part in (dataset.train, dataset.eval)] == [
         b"good\0",
         b"held out\0",
     ]

@@ -107,10 +107,11 @@ def _splits(
         train = samples.inputs[order], samples.labels[order]
         return {"train": train, "eval": (eval_inputs, labels.astype(samples.labels.dtype))}
     num_eval = int(len(order) * eval_fraction) if 0 < eval_fraction < 1 else 0
-    if not 0 < num_eval < len(order):
+    if eval_fraction != 0 and not 0 < num_eval < len(order):
         raise DataError(
             f"`eval_fraction` must hold out some of the {len(order)} samples, and not all, not "
-            f"{eval_fraction}; 0.1 is usual, or name a `validation`"
+            f"{eval_fraction}; 0.1 is usual; or name a `validation`, or set it to 0 and "
+            "`train.eval_every` to 0"
         )
     rows = {"train": order[num_eval:], "eval": order[:num_eval]}
     return {name: (samples.inputs[row], samples.labels[row]) for name, row in rows.items()}

@@ -117,7 +117,7 @@ def ends_in(
         inside = ends[(ends > part.start) & (ends < part.stop)] - np.uint64(part.start)
         found += [inside + np.uint64(written), np.array([written + len(part)], np.uint64)]
         written += len(part)
-    return np.concatenate(found)
+    return np.concatenate([np.empty(0, np.uint64), *found])
 
 
 def _tokenize(

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from jaxpipe.errors import DataError
@@ -36,7 +37,7 @@ def test_all_are_counted_and_listed(tmp_path: Path, caplog: pytest.LogCaptureFix
     (tmp_path / "good.jsonl").write_bytes(b"\n".join(GOOD * len(BAD)))
     dataset = prepare(Source(path=path, on_bad=OnBad.SKIP), tmp_path / "d")
     good = prepare(Source(path=tmp_path / "good.jsonl"), tmp_path / "g")
-    assert dataset.train.tolist() == good.train.tolist()
+    assert np.array_equal(np.asarray(dataset.train), np.asarray(good.train))
     bad = [json.loads(line) for line in (tmp_path / "d" / BAD_RECORDS).read_text().splitlines()]
     assert [record["where"] for record in bad] == [
         f"line {4 * n} of {path}" for n in range(1, len(BAD) + 1)

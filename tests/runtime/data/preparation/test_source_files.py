@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from jaxpipe.errors import DataError
@@ -76,8 +77,8 @@ def test_the_validation_split_of_a_folder_is_held_out(
 ) -> None:
     write(tmp_path, "train.jsonl", "validation.jsonl", "test.jsonl")
     dataset = prepare(Source(path=tmp_path), tmp_path / "d")
-    assert bytes(dataset.train.tolist()) == b"text of train.jsonl\0"
-    assert bytes(dataset.eval.tolist()) == b"text of validation.jsonl\0"
+    assert np.asarray(dataset.train).tobytes() == b"text of train.jsonl\0"
+    assert np.asarray(dataset.eval).tobytes() == b"text of validation.jsonl\0"
     assert caplog.messages == [
         "held out: validation.jsonl",
         "left out: test.jsonl (the test split)",
@@ -90,8 +91,8 @@ def test_a_validation_of_its_own_takes_the_place_of_the_split(
     write(tmp_path, "s/train.jsonl", "s/validation.jsonl", "mine.jsonl")
     validation = Source(path=tmp_path / "mine.jsonl")
     dataset = prepare(Source(path=tmp_path / "s"), tmp_path / "d", validation=validation)
-    assert bytes(dataset.train.tolist()) == b"text of s/train.jsonl\0"
-    assert bytes(dataset.eval.tolist()) == b"text of mine.jsonl\0"
+    assert np.asarray(dataset.train).tobytes() == b"text of s/train.jsonl\0"
+    assert np.asarray(dataset.eval).tobytes() == b"text of mine.jsonl\0"
     assert caplog.messages == ["left out: validation.jsonl (another is held out)"]
 
 
