@@ -1,16 +1,18 @@
 """`jaxpipe data prepare`: makes a dataset from text, from labelled text, or from pictures."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 
+from jaxpipe.cli.data_request import check_same, request_of
 from jaxpipe.errors import ConfigError, DataError
 from jaxpipe.run.terminal.console import console
 from jaxpipe.run.terminal.progress import Progress, showing_progress
 from jaxpipe.runtime import data
-from jaxpipe.runtime.data.dataset.record import RECORD, read_record
+from jaxpipe.runtime.data.dataset.record import RECORD
 
+_NOT_COMPARED = ("out", "if_missing")
 _NAMES = ("source", "validation", "tokenizer", "vocabulary", "sequence", "size", "samples")
 _FLAGS = {"folder": "--out", "eval_fraction": "--eval-fraction", "on_bad": "--on-bad"}
 _FLAGS |= {name: f"--{name}" for name in _NAMES}
@@ -90,16 +92,19 @@ def prepare(  # noqa: PLR0913  each is an option of the command line
         size: the height and width of pictures, in pixels.
         samples: the number of pictures to draw, without a source.
         eval_fraction: the fraction that is held out for evaluation.
-        if_missing: do nothing if the folder holds a dataset already, of this source and tokenizer.
+        if_missing: do nothing if the folder holds a dataset already, of the same options and of
+            files with the same content.
     """
-    if if_missing and (out / RECORD).exists():  # which is written last
-        _check_same(out, source, has_tokenizer=tokenizer is not None, vocabulary=vocabulary)
-        return 0
+    options = {name: value for name, value in locals().items() if name not in _NOT_COMPARED}
     if tokenizer is not None and vocabulary is not None:
         raise ConfigError(
             f"`--tokenizer` brings its own vocabulary: leave out `--vocabulary {vocabulary}`"
         )
     with _named_as_flags():
+        request = request_of(options, is_text=kind is SampleKind.TEXT)
+        if if_missing and (out / RECORD).exists():  # which is written last
+            check_same(out, request)
+            return 0
         if kind is SampleKind.TEXT:
             fields = data.Fields(
                 text=field,
@@ -111,7 +116,9 @@ def prepare(  # noqa: PLR0913  each is an option of the command line
             )
             text = data.Source(path=source, fields=fields, on_bad=on_bad).recognised()
             words = _byte_pairs(tokenizer, vocabulary, text.pieces)
-            dataset = _prepare_text(text, out, words, eval_fraction, validation=validation)
+            dataset = _prepare_text(
+                text, out, words, eval_fraction, validation=validation, request=request
+            )
         else:
             if kind is SampleKind.LABELLED_TEXT:
                 read = _labelled_text(source, tokenizer, vocabulary, sequence=sequence)
@@ -122,6 +129,7 @@ def prepare(  # noqa: PLR0913  each is an option of the command line
                 out,
                 validation=None if validation is None else read(validation),
                 eval_fraction=eval_fraction,
+                request=request,
             )
     console.print(f"{dataset.source}: {_summary(dataset)} -> {out}")
     return 0
@@ -147,31 +155,6 @@ def _pictures(*, samples: int, size: int) -> Callable[[Path | None], data.Labell
     )
 
 
-def _check_same(
-    out: Path, source: Path | None, *, has_tokenizer: bool, vocabulary: int | None
-) -> None:
-    """Check that the dataset in a folder is of the options, as far as its record says.
-
-    A trained vocabulary may be smaller than asked for, if the text is short.
-
-    Raises:
-        ConfigError: it is of another source or tokenizer.
-    """
-    record = read_record(out)
-    wants = "byte pairs" if has_tokenizer or vocabulary is not None else "bytes"
-    given = {"--vocabulary": vocabulary} if vocabulary is not None else {"--tokenizer": wants}
-    differs = record.tokenizer != wants or record.vocabulary > (vocabulary or record.vocabulary)
-    saved = f"{record.tokenizer}, vocabulary {record.vocabulary}"
-    if source is not None and record.source != source.name:
-        given, differs, saved = {"--source": source}, True, record.source
-    if differs:
-        option, value = next(iter(given.items()))
-        raise ConfigError(
-            f"`{option}` ({value}) must be as in {out}, which `--if-missing` keeps, and that was "
-            f"prepared with {saved}; name another folder, or leave out `--if-missing`"
-        )
-
-
 def _prepare_text(
     text: data.Source,
     out: Path,
@@ -179,6 +162,7 @@ def _prepare_text(
     eval_fraction: float,
     *,
     validation: Path | None,
+    request: Mapping[str, str],
 ) -> data.Dataset:
     what = "preparing"
     with showing_progress(what) as display:
@@ -188,6 +172,7 @@ def _prepare_text(
             validation=None if validation is None else data.Source(path=validation),
             tokenizer=byte_pairs,
             eval_fraction=eval_fraction,
+            request=request,
             report=lambda number: display.update(Progress(what=what, detail=f"{number:,} tokens")),
         )
 

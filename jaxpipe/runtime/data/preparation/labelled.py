@@ -7,7 +7,7 @@ Labelled text is lines of a label, a tab and a text, as sequences of equal lengt
               └─ position that the head reads               └─ the separator fills the rest
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,12 +52,13 @@ def prepare_labelled(
     *,
     validation: Labelled | None = None,
     eval_fraction: float = 0.1,
+    request: Mapping[str, str] | None = None,
 ) -> Dataset:
     """Write samples into `folder` as a dataset, and open it.
 
     Held out is all of `validation`, else a fraction. The samples are shuffled first, always alike,
     so that sources that are sorted by class have all classes in both splits. Equal samples give
-    equal files.
+    equal files. The record keeps the `request`.
 
     Raises:
         DataError: `folder` holds a dataset already, `eval_fraction` leaves a split empty, there
@@ -83,6 +84,7 @@ def prepare_labelled(
         vocabulary=tokenizer.vocabulary,
         **write_tokenizer(folder, tokenizer),
         source=samples.source,
+        request=None if request is None else dict(request),
         train=inputs["train"],
         eval=inputs["eval"],
         labels=LabelFiles(

@@ -35,6 +35,7 @@ def prepare(
     validation: Source | None = None,
     tokenizer: Tokenizer | None = None,
     eval_fraction: float = 0.1,
+    request: Mapping[str, str] | None = None,
     report: Callable[[int], None] | None = None,
 ) -> Dataset:
     """Write the dataset of `source` into `folder`, and open it.
@@ -42,9 +43,9 @@ def prepare(
     Every document has the tokenizer's begin of text and separator around it, but for conversations
     whose chat template writes its own. Held out is all of `validation`, else the held-out split of
     a folder, else what `hold_out` chooses: tokens, or whole documents where parts of them do not
-    count. The default tokenizer is `Bytes`. The callback `report` receives the number of tokens
-    after each piece of text, of up to a million characters, to show progress. Needs twice the disk
-    space of the tokens while it runs. Equal text gives equal files.
+    count. The default tokenizer is `Bytes`. The record keeps the `request`. The callback `report`
+    receives the number of tokens after each piece of text, of up to a million characters, to show
+    progress. Needs twice the disk space of the tokens while it runs. Equal text gives equal files.
 
     Raises:
         DataError: `folder` holds a dataset already, or a source cannot be read or is too short.
@@ -62,6 +63,7 @@ def prepare(
         )
         splits = _splits(train, *held_out, eval_fraction=eval_fraction)
         record = _write_splits(folder, splits, source, tokenizer)
+        record = replace(record, request=None if request is None else dict(request))
     _warn_of_ignored(source.fields)
     write_record(folder, record)  # last: only now is the folder a dataset
     return open_dataset(folder, tokenizer=tokenizer if tokenizer.files else None)
