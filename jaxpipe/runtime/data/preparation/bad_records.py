@@ -56,8 +56,7 @@ class RecordCounts:
         if len(self.examples) < _EXAMPLES:
             self.examples.append(str(error))
         if self.folder is not None:
-            mode = "w" if self.num_bad == 1 else "a"
-            with (self.folder / BAD_RECORDS).open(mode, encoding="utf-8") as file:
+            with (self.folder / BAD_RECORDS).open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"where": where, "reason": str(error)}) + "\n")
 
     def report(self) -> None:

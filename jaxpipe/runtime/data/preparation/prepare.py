@@ -12,7 +12,7 @@ from jaxpipe.runtime.data.dataset.dataset import Dataset, open_dataset
 from jaxpipe.runtime.data.dataset.record import RECORD, Record, SplitFiles, write_record
 from jaxpipe.runtime.data.dataset.tokenizer import Bytes, Tokenizer
 from jaxpipe.runtime.data.dataset.tokenizer_config import TOKENIZER
-from jaxpipe.runtime.data.preparation.bad_records import RecordCounts
+from jaxpipe.runtime.data.preparation.bad_records import BAD_RECORDS, RecordCounts
 from jaxpipe.runtime.data.preparation.document import Fields
 from jaxpipe.runtime.data.preparation.held_out import hold_out, hold_out_documents
 from jaxpipe.runtime.data.preparation.source import Source
@@ -55,6 +55,7 @@ def prepare(
     source = source.recognised().written_by(tokenizer)
     validation = _validation_of(source, validation)
     folder.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(folder)
     with ExitStack() as stack:
         train, *held_out = (
             stack.enter_context(_tokens(part, folder, tokenizer, prefix=prefix, report=report))
@@ -67,6 +68,17 @@ def prepare(
     _warn_of_ignored(source.fields)
     write_record(folder, record)  # last: only now is the folder a dataset
     return open_dataset(folder, tokenizer=tokenizer if tokenizer.files else None)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what a preparation has left that was killed before it wrote its record."""
+    spooled_files = sorted(folder.glob("*.partial"))
+    for path in (*spooled_files, folder / BAD_RECORDS):
+        path.unlink(missing_ok=True)
+    if spooled_files:
+        _log.warning(
+            "%s was interrupted while it was prepared: it is prepared from the beginning", folder
+        )
 
 
 def _validation_of(source: Source, validation: Source | None) -> Source | None:

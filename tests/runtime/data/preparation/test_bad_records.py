@@ -55,6 +55,23 @@ def test_a_text_file_that_is_not_utf_8_is_left_out_as_a_whole(tmp_path: Path) ->
     assert ["".join(piece.text for piece in doc) for doc in source.documents()] == ["good"]
 
 
+def test_both_splits_are_listed_and_leftovers_are_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.jsonl").write_text('{"text": "a"}\n{\n')
+    out = tmp_path / "d"
+    out.mkdir()
+    (out / BAD_RECORDS).write_text("of a preparation that was killed\n")
+    (out / "tokens.partial").write_bytes(b"half")
+    source = Source(path=tmp_path / "*.jsonl", on_bad=OnBad.SKIP)
+    prepare(source, out)
+    assert (out / BAD_RECORDS).read_text().count('{"where": "line 2 of ') == 2
+    assert "killed" not in (out / BAD_RECORDS).read_text()
+    assert not list(out.glob("*.partial"))
+    assert "was interrupted while it was prepared: it is prepared from the beginning" in caplog.text
+
+
 def test_nothing_but_bad_records_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("{\n{\n")
     source = Source(path=tmp_path / "a.jsonl", on_bad=OnBad.SKIP)
