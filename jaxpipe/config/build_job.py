@@ -8,6 +8,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from jaxpipe.config.check_order import order_from
+from jaxpipe.config.epochs import with_steps
 from jaxpipe.config.kept_inputs import tokenizer_of
 from jaxpipe.config.read import Config, to_tree
 from jaxpipe.config.resolve import cluster_from
@@ -62,6 +63,7 @@ def job_from(
     from jaxpipe.runtime.job import Job
     from jaxpipe.runtime.stage.placed import can_place
 
+    config = with_steps(config)
     sequence = config.train.sequence or config.model.sequence
     cluster = cluster or (None if devices else cluster_from(config))
     description = describe(config)

@@ -307,6 +307,7 @@ FIXED = {
     "run.folder": "each example has its own",
     "data.folder": "it is that of the base",
     "data.sources": "a base has it",
+    "train.epochs": "`train.steps` are drawn, whose place it takes",
     "plan.search_s": "a search would take longer than the law may",
     "model.family": "it is that of the base",
 }
