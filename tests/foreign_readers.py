@@ -1,7 +1,11 @@
 """The readers of files that others wrote, each with a file that it accepts."""
 
+import bz2
+import gzip
+import lzma
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +144,26 @@ def _metrics(read: Callable[[Path], Any]) -> ForeignReader:
 
 def _documents(path: Path) -> list[str]:
     return list(Source(path=path, fields=Fields(text="text")).pieces())
+
+
+def _compressed(compress: Callable[[bytes], bytes], file: str) -> ForeignReader:
+    content = compress(b'{"text": "one"}\n{"text": "two"}\n')
+    return ForeignReader(
+        file=file,
+        write=lambda folder: (folder / file).write_bytes(content),
+        read=lambda folder: _documents(folder / file),
+    )
+
+
+def _zstandard(content: bytes) -> bytes:
+    return import_module("pyarrow").compress(content, codec="zstd", asbytes=True)
+
+
+def _table(file: str, write: Callable[[Any, Path], object]) -> ForeignReader:
+    def written(folder: Path) -> None:
+        write(import_module("pyarrow").table({"text": ["one", "two"]}), folder / file)
+
+    return ForeignReader(file=file, write=written, read=lambda folder: _documents(folder / file))
 
 
 def _cluster(folder: Path) -> object:
@@ -287,6 +311,23 @@ READERS = {
     "text": _text("a.txt", "one\n\ntwo\n", lambda folder: _documents(folder / "a.txt")),
     "records": _text(
         "a.jsonl", '{"text": "one"}\n{"text": "two"}\n', lambda f: _documents(f / "a.jsonl")
+    ),
+    "list of records": _text(
+        "a.json", '[{"text": "one"}, {"text": "two"}]', lambda f: _documents(f / "a.json")
+    ),
+    "table of text": _text(
+        "a.csv", 'text,n\n"one, 1",2\ntwo,3\n', lambda folder: _documents(folder / "a.csv")
+    ),
+    "compressed records": _compressed(gzip.compress, "a.jsonl.gz"),
+    "records in xz": _compressed(lzma.compress, "a.jsonl.xz"),
+    "records in bzip2": _compressed(bz2.compress, "a.jsonl.bz2"),
+    "records in Zstandard": _compressed(_zstandard, "a.jsonl.zst"),
+    "Parquet": _table(
+        "a.parquet", lambda table, path: import_module("pyarrow.parquet").write_table(table, path)
+    ),
+    "Feather": _table(
+        "a.feather",
+        lambda table, path: import_module("pyarrow.feather").write_feather(table, str(path)),
     ),
     "labelled text": _text(
         "a.tsv", "good\tone\nbad\ttwo\n", lambda folder: list(labelled_lines(folder / "a.tsv"))

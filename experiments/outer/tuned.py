@@ -160,6 +160,7 @@ class Islands:
     def _held_out(self, anchor: np.ndarray) -> float:
         train, sequence = self._config.train, self._config.model.sequence
         windows = Windows(tokens=self._data.eval, sequence=sequence)
+        assert train.eval_batches is not None, "cases.toml sets it"
         rows = windows.read(np.arange(train.eval_batches * train.batch)).rows
         params = self._restore(jnp.asarray(anchor))
         batches = np.split(rows, train.eval_batches)

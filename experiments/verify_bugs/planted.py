@@ -202,7 +202,7 @@ def _held_out_of_training() -> list[Any]:
 def _first_held_out_batch_alone() -> list[Any]:
     def sums(right: Callable, rank: Worker, state: Any) -> tuple[float, float]:
         loss, targets = right(rank, state)
-        return loss, targets / rank.job.train.eval_batches
+        return loss, targets / rank.whole.num_eval_batches
 
     return around(Worker, "eval_sums", sums)
 

@@ -23,6 +23,7 @@ _FEW_RANKS = 16
 
 def plan_lines(config: "Config", options: SearchOptions, proposal: "Proposal") -> list[str]:
     """Return the drawing of a plan, the parts of its step, and what it is compared with."""
+    from jaxpipe.config import epochs_line
     from jaxpipe.plan import draw_plan
     from jaxpipe.propose.conditions import codecs_of, counted_profile
     from jaxpipe.propose.reasons import reason_lines
@@ -47,6 +48,7 @@ def plan_lines(config: "Config", options: SearchOptions, proposal: "Proposal") -
         *drawn,
         "",
         f"a step takes {split.step_s:.4g} s (simulated)",
+        *filter(None, (epochs_line(config),)),
         *(f"  {n:<14}{s:10.4g} s {s / split.step_s:7.1%}" for n, s in parts.items()),
         *_bound(proposal),
         *_front(options, proposal),

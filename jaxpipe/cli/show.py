@@ -2,12 +2,17 @@
 
 import os
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxpipe.config import Config
+    from jaxpipe.propose.reasons import Reason
     from jaxpipe.runtime.run_config import RunConfig
 
 
@@ -29,10 +34,9 @@ def show(
         schedule_csv: a file to write with the schedule, for you to edit: `plan.schedule_file`
             reads it.
     """
-    from jaxpipe.config import cluster_from, load_config, notices_of
+    from jaxpipe.config import cluster_from, load_config
     from jaxpipe.plan import draw_plan
     from jaxpipe.propose.conditions import counted_profile
-    from jaxpipe.propose.reasons import reason_lines
     from jaxpipe.propose.resolve import resolve
     from jaxpipe.run.folder.output_files import check_output
     from jaxpipe.run.forecast.plan_memory import memory_lines, plan_memory, shared_bytes
@@ -53,9 +57,7 @@ def show(
     _print("\n".join(memory_lines(memory, shared_room=shared_bytes(cluster))))
     # Drawn first: the error names one rank, the table all of them.
     check_can_run(read, plan, cluster, environment=os.environ)
-    _print(f"\n{_timeouts(read.run)}")
-    if lines := (*notices_of(read), *reason_lines(resolution.reasons)):
-        _print("\n".join(("", *lines)))
+    _print(f"\n{_timeouts(read.run)}{_notes(read, resolution.reasons)}")
     changes = settings
     if schedule_csv is not None:
         check_output("--schedule-csv", schedule_csv)
@@ -66,6 +68,17 @@ def show(
             changes = (*settings, f"plan.schedule_file={schedule_csv}")
     _print(f"\nnext: {train_command(config, changes)}")
     return 0
+
+
+def _notes(config: "Config", reasons: "Sequence[Reason]") -> str:
+    """Return the length of a run in epochs, what it does unexpectedly, and why its plan is so."""
+    from jaxpipe.config import epochs_line, notices_of
+    from jaxpipe.propose.reasons import reason_lines
+
+    length = epochs_line(config)
+    lines = (() if length is None else (length,), notices_of(config), reason_lines(reasons))
+    text = "\n".join(chain(*lines))
+    return f"\n\n{text}" if text else ""
 
 
 def _timeouts(run: "RunConfig") -> str:

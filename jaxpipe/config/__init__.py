@@ -6,6 +6,7 @@ from jaxpipe.config.check_here import check_here
 from jaxpipe.config.check_order import order_from
 from jaxpipe.config.check_run import check_model, check_paced, check_run
 from jaxpipe.config.checkpoint_place import check_place, place_in, place_of
+from jaxpipe.config.epochs import epochs_line
 from jaxpipe.config.kept_inputs import config_in, keep_inputs, keep_tokenizer, tokenizer_of
 from jaxpipe.config.notices import notices_of
 from jaxpipe.config.read import (
@@ -43,6 +44,7 @@ __all__ = [
     "config_in",
     "config_of_settings",
     "describe",
+    "epochs_line",
     "is_tuned",
     "job_from",
     "keep_inputs",

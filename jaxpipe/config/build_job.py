@@ -8,6 +8,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from jaxpipe.config.check_order import order_from
+from jaxpipe.config.epochs import with_steps
 from jaxpipe.config.kept_inputs import tokenizer_of
 from jaxpipe.config.read import Config, to_tree
 from jaxpipe.config.resolve import cluster_from
@@ -62,6 +63,7 @@ def job_from(
     from jaxpipe.runtime.job import Job
     from jaxpipe.runtime.stage.placed import can_place
 
+    config = with_steps(config)
     sequence = config.train.sequence or config.model.sequence
     cluster = cluster or (None if devices else cluster_from(config))
     description = describe(config)
@@ -69,7 +71,13 @@ def job_from(
         folders = datasets or tuple(map(dataset_folder, config.data.folders))
         # `check_run` has read it all, once.
         opened = [open_dataset(folder, verify=False) for folder in folders]
-        data = mixture_of(opened, config.data.weights, sequence=sequence, pack=config.data.pack)
+        data = mixture_of(
+            opened,
+            config.data.weights,
+            sequence=sequence,
+            pack=config.data.pack,
+            evaluates=config.train.eval_every > 0,
+        )
         description[ORDER] = order_from(config, folders)
     names = devices if cluster is None else ResolvedPlan.of(plan, cluster).devices
     trained = tuned_model_from(config, model)

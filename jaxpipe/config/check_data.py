@@ -34,14 +34,22 @@ def check_data(config: Config, datasets: Sequence[Dataset]) -> None:
         _check_dataset(config, dataset, folder=folder)
     _check_tokenizer(config, datasets[0])
     sequence = config.train.sequence or config.model.sequence
-    mixture = mixture_of(datasets, config.data.weights, sequence=sequence, pack=config.data.pack)
+    mixture = mixture_of(
+        datasets,
+        config.data.weights,
+        sequence=sequence,
+        pack=config.data.pack,
+        evaluates=config.train.eval_every > 0,
+    )
+    if not config.train.eval_every:
+        return
     batches = mixture.num_eval_batches(batch=config.train.batch)
     unit = "samples" if mixture.labelled_input else f"samples of {sequence} tokens"
-    if config.train.eval_batches > batches:
+    if (config.train.eval_batches or 1) > batches:
         raise ConfigError(
             f"`train.eval_batches` is {config.train.eval_batches}, but the held-out split of "
             f"{', '.join(config.data.folders)} has only {batches} batches of {config.train.batch} "
-            f"{unit}; lower it, or hold out more"
+            f"{unit}; lower it, leave it out, or hold out more with `jaxpipe data prepare`"
         )
 
 

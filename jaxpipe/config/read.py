@@ -16,6 +16,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from jaxpipe.config.epochs import with_steps
 from jaxpipe.errors import ConfigError
 from jaxpipe.finetune import LoraConfig
 from jaxpipe.foreign_file import read_text, reason_of
@@ -38,7 +39,8 @@ from jaxpipe.topo.toml_text import parse_toml
 
 _log = logging.getLogger(__name__)
 
-_MODEL = "model"
+_MODEL, _TRAIN = "model", "train"
+_LENGTHS = ("steps", "epochs")
 
 MOST_TOML_BYTES = 2**24
 """Of a configuration."""
@@ -98,6 +100,8 @@ def load_config(
     Where `plan.file` overrides other fields of the section `plan`, `notice` is called with a line
     that names them.
 
+    Epochs become steps, for which the datasets must be there.
+
     Raises:
         ConfigError: the file cannot be read, or a key or a value is wrong.
     """
@@ -113,6 +117,7 @@ def load_config(
         value = getattr(getattr(config, section), name)
         for text in (value,) if isinstance(value, str) else value or ():
             _refuse_descriptor(text.rpartition("=")[2], f"`{section}.{name}` {text}")
+    config = with_steps(config)
     overridden = _overridden(tree.get("plan", {}))
     if overridden and notice is not None:
         given = ", ".join(f"`plan.{key}` = {value!r:.80}" for key, value in overridden.items())
@@ -141,13 +146,28 @@ def config_of_settings(settings: Sequence[str]) -> Config:
     Raises:
         ConfigError: a key or a value is wrong, or no setting names a model.
     """
-    return _config({"run": {"folder": "run"}, "data": {"folder": "data"}}, settings)
+    return with_steps(_config({"run": {"folder": "run"}, "data": {"folder": "data"}}, settings))
 
 
 def _config(tree: dict[str, Any], settings: Sequence[str]) -> Config:
+    train = tree.get(_TRAIN)
+    if isinstance(train, dict) and set(_LENGTHS) <= set(train):
+        raise ConfigError(
+            f"`train.epochs` ({train['epochs']!r:.80}) takes the place of `train.steps` "
+            f"({train['steps']!r:.80}); remove one of them"
+        )
     for setting in settings:  # in order: a later one wins
         _apply(tree, setting)
+        _remove_other_length(tree, setting)
     return config_from(tree)
+
+
+def _remove_other_length(tree: Mapping[str, Any], setting: str) -> None:
+    """Remove the steps of the file where a setting has epochs, and the other way round."""
+    section, _, key = setting.partition("=")[0].strip().rpartition(".")
+    if section == _TRAIN and key in _LENGTHS:
+        for other in set(_LENGTHS) - {key}:
+            tree[_TRAIN].pop(other, None)
 
 
 def config_from(tree: Mapping[str, Any]) -> Config:

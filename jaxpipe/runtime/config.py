@@ -48,11 +48,14 @@ class TrainConfig:
     """The amount of work, and how often it is reported.
 
     The held-out loss is measured after the first step, every `eval_every` steps, and after the last
-    one.
+    one; never, if that is 0.
     """
 
     steps: Annotated[int, _STEPS] = 100
     """Number of training steps [steps]; the learning rate decays until the last one."""
+    epochs: Annotated[float | None, Range(above=0, most=1e9)] = None
+    """Passes over the training samples of all datasets, in place of `steps`, which are counted when
+    the configuration is read: the datasets must be there."""
     batch: Annotated[int, _COUNT] = 16
     """Samples per step, over all replicas [samples]."""
     sequence: Annotated[int | None, _COUNT] = None
@@ -64,16 +67,30 @@ class TrainConfig:
     """How a stage iterates over its layers."""
     log_every: Annotated[int, _AT_LEAST_1] = 10
     """Interval between lines on the terminal [steps]; `metrics.jsonl` has every step."""
-    eval_every: Annotated[int, _AT_LEAST_1] = 50
-    """Interval between measurements of the held-out loss [steps]."""
-    eval_batches: Annotated[int, _COUNT] = 4
-    """Batches per measurement of the held-out loss [batches]."""
+    eval_every: Annotated[int, Range(least=0)] = 50
+    """Interval between measurements of the held-out loss [steps]; 0: it is never measured, and no
+    data are needed for it."""
+    eval_batches: Annotated[int | None, _COUNT] = None
+    """Batches per measurement of the held-out loss [batches]; default: 4, or as many as there
+    are."""
     frozen: tuple[str, ...] = ()
     """Patterns of parameters that never change, such as `embed.*` or `blocks.[0-3].*`, by their
     names in a checkpoint; default none. They have no gradient and no moments."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+    def evaluates_after(self, step: int, *, is_stopped: bool = False) -> bool:
+        """Return whether the held-out loss is measured after a step, counted from 1.
+
+        >>> train = TrainConfig(steps=7, eval_every=3)
+        >>> [step for step in range(1, 8) if train.evaluates_after(step)]
+        [1, 3, 6, 7]
+        """
+        if not self.eval_every:
+            return False
+        is_due = step % self.eval_every == 0 and not is_stopped
+        return step in (1, self.steps) or is_due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,8 @@ from jaxpipe.runtime.storage.object_folder import Folder
 from jaxpipe.schedule import Remat
 from jaxpipe.topo import Cluster
 
+_EVAL_BATCHES = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -142,6 +144,17 @@ class Job:
             masked=self.data.masked,
             shards=optimizer_shards_of(plan, rank=rank, stage=stage) if is_sharded else (),
         )
+
+    @property
+    def num_eval_batches(self) -> int:
+        """The batches of a held-out loss: as configured, else 4, or as many as there are.
+
+        Raises:
+            DataError: not one batch is held out.
+        """
+        if self.train.eval_batches is not None:
+            return self.train.eval_batches
+        return min(_EVAL_BATCHES, self.data.num_eval_batches(batch=self.train.batch))
 
     def _work(self, *, microbatch: int) -> Work:
         return Work(

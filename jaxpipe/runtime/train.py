@@ -240,7 +240,7 @@ class _Training:
         is_last = done == job.train.steps
         eval_loss = None
         # The condition is equal on all ranks, as it has to be: evaluating is a collective.
-        if is_last or done == 1 or (done % job.train.eval_every == 0 and not ended.is_stopped):
+        if job.train.evaluates_after(done, is_stopped=ended.is_stopped):
             eval_loss = self._eval_loss(state, done=done)
         self.watch.phase("report", step=done - 1)
         measured = self.links.measure(ended)

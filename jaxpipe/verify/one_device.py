@@ -139,7 +139,7 @@ class OneDevice:
         """Return the mean loss over the targets of all held-out batches, without dropout."""
         job = self._job
         loss, num_targets = 0.0, 0
-        for index in range(job.train.eval_batches):
+        for index in range(job.num_eval_batches):
             samples = job.data.eval_samples(index=index, batch=job.train.batch)
             for part in self._microbatches(samples, range(job.plan.num_replicas)):
                 given = (part.inputs, part.targets, part.segments)

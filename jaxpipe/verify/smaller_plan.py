@@ -105,7 +105,7 @@ def shrunk(config: Config, plan: Plan) -> Shrunk:
             steps=_num_steps(outer),
             batch=smaller.batch,
             sequence=None if config.train.sequence is None else sequence,
-            eval_batches=min(2, config.train.eval_batches),
+            eval_batches=min(2, config.train.eval_batches or 2),
         ),
         optimizer=replace(config.optimizer, warmup_steps=min(1, config.optimizer.warmup_steps)),
         outer=outer,

@@ -55,7 +55,7 @@ def stand_in(form: DataForm, small: Config) -> Mixture:
     """Return samples of this form for a smaller configuration, enough for all of its steps."""
     random = np.random.default_rng(small.run.seed)
     # Twice what is read: packed rows are not full, and a mixture takes more of some sources.
-    num_samples = 2 * small.train.batch * (small.train.steps + small.train.eval_batches) + 64
+    num_samples = 2 * small.train.batch * (small.train.steps + (small.train.eval_batches or 0)) + 64
     splits = [
         tuple(_split(form, small, is_masked, num_samples, random) for _ in range(2))
         for is_masked in form.masked

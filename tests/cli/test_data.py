@@ -1,5 +1,6 @@
 """`jaxpipe data prepare`: from text to a dataset that can be opened."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from jaxpipe.cli.main import main
 from jaxpipe.runtime.data import open_dataset
+from jaxpipe.runtime.data.dataset.record import read_record, write_record
 
 TEXT = "a pipeline has stages, and a stage has layers; " * 200
 
@@ -55,13 +57,49 @@ def test_a_dataset_of_other_options_does_not_count_as_there(
     text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert prepare(text, "--vocabulary", "280") == 0
+    same = ("--vocabulary", "280", "--if-missing")
+    assert prepare(text, *same) == 0
+    moved, other = text.rename(text.with_name("moved.txt")), text.with_name("other.txt")
+    other.write_text("others")
+    moved_source = ("--source", str(moved))
+    assert prepare(text, *moved_source, *same) == 0
+    tokenizer = str(text.parent / "d")
+    for words, refusal in (
+        (("--vocabulary", "300"), "`--vocabulary` (300) was 280, where "),
+        ((), "`--vocabulary` (None) was 280, where "),
+        (
+            ("--tokenizer", tokenizer),
+            "`--tokenizer` (d) was None, `--vocabulary` (None)",
+        ),
+        (
+            ("--vocabulary", "280", "--source", str(other)),
+            "`--source` (other.txt) was text.txt",
+        ),
+        (("--vocabulary", "280", "--eval-fraction", "0.2"), "`--eval-fraction` (0.2) was 0.1"),
+    ):
+        assert prepare(text, *moved_source, *words, "--if-missing") == 2
+        assert refusal in capsys.readouterr().err
+    moved.write_text("changed")
+    moved.rename(text)
+    assert prepare(text, *same) == 2
+    assert "`--source` (text.txt) has changed, where " in capsys.readouterr().err
+    text.unlink()  # it cannot be compared
+    assert prepare(text, *same) == 0
+
+
+def test_a_dataset_of_an_older_version_is_compared_as_far_as_its_record_says(
+    text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset = text.parent / "d"
+    assert prepare(text, "--vocabulary", "280") == 0
+    write_record(dataset, replace(read_record(dataset), request=None))
     assert prepare(text, "--vocabulary", "300", "--if-missing") == 0  # the text may be too short
     other = text.with_name("other.txt")
     other.write_text("others")
     for words, refusal in (
-        (("--vocabulary", "270"), "`--vocabulary` (270) must be as in "),
-        ((), "`--tokenizer` (bytes) must be as in "),
-        (("--vocabulary", "280", "--source", str(other)), f"`--source` ({other}) must be as in "),
+        (("--vocabulary", "270"), "`--vocabulary` (270) was 280"),
+        ((), "`--tokenizer` (None) was byte pairs, vocabulary 280"),
+        (("--vocabulary", "280", "--source", str(other)), "`--source` (other.txt) was text.txt"),
     ):
         assert prepare(text, *words, "--if-missing") == 2
         assert refusal in capsys.readouterr().err
@@ -89,6 +127,42 @@ def test_prompts_are_prepared_and_do_not_count(
     capsys.readouterr()
     assert prepare(pairs, *options[:2], "--out", str(tmp_path / "e")) == 2
     assert "`--prompt-field` and `--completion-field` belong together" in capsys.readouterr().err
+
+
+def test_bad_records_and_a_validation_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records, other = tmp_path / "a.csv", tmp_path / "b.json"
+    records.write_text("text,n\ngood,1\nbad\n")
+    other.write_text('[{"text": "held out"}]')
+    assert prepare(records, "--validation", str(other)) == 2
+    assert "has 1; correct it, or quote a field" in (refusal := capsys.readouterr().err)
+    assert "or set `--on-bad` to skip" in refusal
+    assert prepare(records, "--validation", str(other), "--on-bad", "skip") == 0
+    dataset = open_dataset(tmp_path / "d")
+    assert [np.asarray(part).tobytes() for part in (dataset.train, dataset.eval)] == [
+        b"good\0",
+        b"held out\0",
+    ]
+    assert (tmp_path / "d" / "bad-records.jsonl").read_text().count("\n") == 1
+
+
+def test_labelled_validation_has_the_classes_of_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines, other = tmp_path / "a.tsv", tmp_path / "b.tsv"
+    lines.write_text("a\tone\nb\ttwo\n")
+    other.write_text("b\tthree\n")
+    options = ("--kind", "labelled-text", "--sequence", "6", "--validation", str(other))
+    assert prepare(lines, *options) == 0
+    labels = open_dataset(tmp_path / "d").labels
+    assert labels is not None
+    assert (labels.classes, labels.eval.tolist()) == (("a", "b"), [1])
+    other.write_text("c\tthree\n")
+    capsys.readouterr()
+    assert prepare(lines, *options, "--out", str(tmp_path / "e")) == 2
+    refusal = "`--validation` must have samples of classes of `--source` (a, b), not of 'c'"
+    assert refusal in capsys.readouterr().err
 
 
 def test_labelled_lines_are_prepared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

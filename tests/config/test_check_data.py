@@ -33,7 +33,9 @@ TEXT: dict[str, Any] = {
 PICTURES = {**TEXT, "patch": 2, "channels": 1}
 
 
-def check(dataset: Dataset, model: dict[str, Any], *, pack: bool = False, **train: int) -> None:
+def check(
+    dataset: Dataset, model: dict[str, Any], *, pack: bool = False, **train: int | None
+) -> None:
     config = config_from(
         {
             "run": {"folder": "run"},
@@ -90,10 +92,24 @@ def test_text_without_labels_is_refused(tmp_path: Path) -> None:
 
 def test_too_few_held_out_samples_are_refused(tmp_path: Path) -> None:
     dataset = labelled(tmp_path, 5)
-    with pytest.raises(DataError, match="`batch` must be at most the 4 samples in the eval split"):
+    with pytest.raises(DataError, match=r"`train.batch` must be at most the 4 samples"):
         check(dataset, TEXT, batch=8)
     with pytest.raises(ConfigError, match=r"`train.eval_batches` is 3, .* only 2 batches of 2"):
         check(dataset, TEXT, eval_batches=3)
+    check(dataset, TEXT, eval_batches=None)
+    check(dataset, TEXT, batch=8, eval_every=0)
+
+
+def test_a_held_out_split_without_a_sample_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a few words to train on")
+    dataset = prepare(Source(path=tmp_path / "a.txt"), tmp_path / "d", eval_fraction=0.0)
+    model = TEXT | {"classes": 0}
+    with pytest.raises(
+        DataError,
+        match=r"the 0 tokens of the eval split of a\.txt, .* set `train\.eval_every` to 0",
+    ):
+        check(dataset, model)
+    check(dataset, model, eval_every=0)
 
 
 def prompts(folder: Path) -> Dataset:

@@ -11,7 +11,11 @@ import jax
 import numpy as np
 import pytest
 
+from jaxpipe.config import config_from, job_from
+from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
+from jaxpipe.runtime.data import Source, prepare
+from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
 from jaxpipe.runtime.stage.compile import compile_stage
 from jaxpipe.trace import Lane, read_chrome, summarise
@@ -24,6 +28,11 @@ COMPILED = (
     *("init", "cast", "zeros", "forward", "backward", "evaluate"),
     *("pack", "square_norm", "update"),
 )
+
+
+def job_from_tree(tree: dict[str, Any]) -> Job:
+    config = config_from(tree)
+    return job_from(config, plan_from(config))
 
 
 def losses(metrics: list[StepMetrics]) -> list[float]:
@@ -69,6 +78,25 @@ def test_the_loss_falls(tmp_path: Path, dataset: Path):
     assert losses(metrics)[-1] < 3.5
     assert [m.step for m in metrics if m.eval_loss is not None] == [1, 10, 20, 30]
     assert metrics[-1].eval_loss == pytest.approx(metrics[-1].loss, abs=0.5)
+
+
+def test_a_run_without_held_out_data_measures_none(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("a few words to train on")
+    prepare(Source(path=tmp_path / "a.txt"), tmp_path / "d", eval_fraction=0.0)
+    metrics = run_tree(small_tree(tmp_path / "run", tmp_path / "d", train={"eval_every": 0}))
+    assert len(metrics) == 4
+    assert all(m.eval_loss is None for m in metrics)
+
+
+def test_the_default_batches_of_a_held_out_loss_are_those_that_are_there(
+    tmp_path: Path, dataset: Path
+):
+    job = job_from_tree(small_tree(tmp_path, dataset, train={"eval_batches": None}))
+    assert job.num_eval_batches == 4
+    (tmp_path / "a.txt").write_text("words " * 600)  # of which 360 tokens are held out
+    prepare(Source(path=tmp_path / "a.txt"), tmp_path / "d")
+    job = job_from_tree(small_tree(tmp_path, tmp_path / "d", train={"eval_batches": None}))
+    assert job.num_eval_batches == 2
 
 
 def test_a_resumed_run_repeats_the_losses_bit_by_bit(

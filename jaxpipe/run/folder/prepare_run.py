@@ -15,6 +15,7 @@ from jaxpipe.config import (
     check_paced,
     check_run,
     cluster_from,
+    epochs_line,
     keep_inputs,
     notices_of,
 )
@@ -187,7 +188,7 @@ def introduce_run(prepared: Prepared) -> None:
     if prepared.choices:
         console.print("\n".join((*prepared.choices, "")), markup=False)
     introduce(prepared.config, prepared.plan, prepared.cluster)
-    for line in notices_of(prepared.config):
+    for line in filter(None, (epochs_line(prepared.config), *notices_of(prepared.config))):
         console.print(f"\n{line}", markup=False)
     if prepared.checkpoint is not None:
         console.print(f"\n{resume_notice(prepared.checkpoint, prepared.config)}", markup=False)

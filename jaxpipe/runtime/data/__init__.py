@@ -29,6 +29,7 @@ from jaxpipe.runtime.data.dataset.tokenizer import Bytes, Frame, Piece, Tokenize
 from jaxpipe.runtime.data.order.batches import sample
 from jaxpipe.runtime.data.order.mixture import Mixture, mixture_of
 from jaxpipe.runtime.data.order.samples import Samples
+from jaxpipe.runtime.data.preparation.bad_records import OnBad
 from jaxpipe.runtime.data.preparation.chat_text import ChatForm, SpecialTokens, chat_form
 from jaxpipe.runtime.data.preparation.conversation import Conversation, RecordLayout
 from jaxpipe.runtime.data.preparation.document import Document, Fields
@@ -55,6 +56,7 @@ __all__ = [
     "Labelled",
     "Labels",
     "Mixture",
+    "OnBad",
     "Piece",
     "RecordLayout",
     "Samples",

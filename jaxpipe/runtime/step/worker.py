@@ -113,7 +113,7 @@ class Worker:
     def eval_sums(self, state: TrainState) -> tuple[float, float]:
         """Return the held-out loss, summed, and the number of targets that count."""
         self.interpreter.hooks.before_evaluation()
-        num_batches = self.job.train.eval_batches
+        num_batches = self.whole.num_eval_batches
         batches = [
             eval_step_batch(self.whole, rank=self.everyone.rank, index=index)
             for index in range(num_batches)

@@ -162,8 +162,8 @@ def _check_lengths(folder: Folder, dataset: Dataset, name: str, *, verify: bool)
         raise _corrupt(folder / f"{name}-counted.npy", f"it is not for {count} tokens")
     if dataset.documents is not None:
         ends: np.ndarray = getattr(dataset.documents, name)
-        in_order = not verify or (len(ends) > 0 and ends[0] > 0 and (ends[1:] > ends[:-1]).all())
-        if not in_order or len(ends) == 0 or ends[-1] != count:
+        in_order = not verify or ((ends[:1] > 0).all() and (ends[1:] > ends[:-1]).all())
+        if not in_order or (ends[-1] if len(ends) else 0) != count:
             raise _corrupt(folder / f"{name}-documents.npy", f"it does not end at token {count}")
 
 

@@ -77,8 +77,9 @@ class Record:
     Pixels of pictures are bytes, and count as tokens of the tokenizer of bytes. `documents` are
     None of samples with labels, and of datasets of older versions; `counted` where all tokens are
     targets. `tokenizer_files` are the checksums of what stands beside `tokenizer.json`; `begin` and
-    `separator` the tokens around each document, and `options` how records became text. They are
-    None of older versions.
+    `separator` the tokens around each document, and `options` how records became text; `request`
+    the options of the command, with checksums of the files that they name. They are None of older
+    versions.
     """
 
     vocabulary: int
@@ -94,6 +95,7 @@ class Record:
     begin: tuple[int, ...] | None = None
     separator: tuple[int, ...] | None = None
     options: dict[str, str] | None = None
+    request: dict[str, str] | None = None
 
     @property
     def version(self) -> int:
@@ -111,7 +113,7 @@ class _Format:
 def write_record(folder: Path, record: Record) -> None:
     """Write `dataset.json`, which makes the folder a dataset."""
     content = msgspec.to_builtins(record)
-    for name in ("labels", "documents", "counted", "tokenizer_files", "options"):
+    for name in ("labels", "documents", "counted", "tokenizer_files", "options", "request"):
         if content[name] is None:
             del content[name]
     write_durably(folder / RECORD, seal(content, version=record.version))

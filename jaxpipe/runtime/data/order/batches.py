@@ -122,8 +122,14 @@ def _check_rows(rows: range | None, *, batch: int) -> range:
     return rows
 
 
-def check_length(tokens: Integer[np.ndarray, "tokens ..."] | StoredArray, *, sequence: int) -> None:
-    """Check that a split has a window.
+def check_length(
+    tokens: Integer[np.ndarray, "tokens ..."] | StoredArray,
+    *,
+    sequence: int,
+    split: str = "a split",
+    fix: str = "prepare a larger text with `jaxpipe data prepare`",
+) -> None:
+    """Check that a split has a window; else the error names it, and how to get more tokens.
 
     Raises:
         DataError: it has fewer than `sequence + 1` tokens, or labelled samples.
@@ -132,6 +138,6 @@ def check_length(tokens: Integer[np.ndarray, "tokens ..."] | StoredArray, *, seq
         raise DataError("`folder` must hold text, not labelled samples; name another dataset")
     if len(tokens) < sequence + 1:
         raise DataError(
-            f"`sequence` must be less than the {len(tokens)} tokens of a split, not {sequence};"
-            " lower it, or prepare a larger text with `jaxpipe data prepare`"
+            f"`sequence` must be less than the {len(tokens)} tokens of {split}, not {sequence};"
+            f" lower it, or {fix}"
         )

@@ -17,13 +17,18 @@ import numpy as np
 from jaxpipe.errors import DataError
 from jaxpipe.runtime.data.dataset.byte_pairs import same_tokens
 from jaxpipe.runtime.data.dataset.dataset import Dataset, InputShape
-from jaxpipe.runtime.data.order.batches import serial_numbers
+from jaxpipe.runtime.data.order.batches import check_length, serial_numbers
 from jaxpipe.runtime.data.order.packing import packed_rows
 from jaxpipe.runtime.data.order.position import Position
 from jaxpipe.runtime.data.order.samples import LabelledRows, Numbers, Samples, Split, Windows
 from jaxpipe.runtime.data.order.source_order import assign, counts, seed_of_source, shares_of
 
 _AT_0 = Position()
+_MORE_TEXT = "prepare a larger text with `jaxpipe data prepare`"
+_MORE_HELD_OUT = (
+    "hold out more with `jaxpipe data prepare --eval-fraction` or `--validation`, or set "
+    "`train.eval_every` to 0"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,18 +37,20 @@ class Mixture:
 
     With one source, samples are those of the source in its own order. `labelled_input` is the shape
     of an input with a label; None if samples are windows of tokens. `masked` is whether some tokens
-    do not count, `packed` whether a sample is several documents that are kept apart.
+    do not count, `packed` whether a sample is several documents that are kept apart. Without
+    held-out splits, no loss of them can be measured.
     """
 
     train: tuple[Split, ...]
-    eval: tuple[Split, ...]
+    eval: tuple[Split, ...] = ()
     shares: tuple[int, ...] = (1,)
     labelled_input: InputShape | None = None
     masked: bool = False
     packed: bool = False
 
     def __post_init__(self) -> None:
-        assert len(self.train) == len(self.eval) == len(self.shares) > 0, self.shares
+        assert len(self.train) == len(self.shares) > 0, self.shares
+        assert len(self.eval) in (0, len(self.train)), self.eval
 
     def train_samples(
         self,
@@ -95,9 +102,9 @@ class Mixture:
             found, beyond = (middle, beyond) if fits else (found, middle)
         if not found:
             raise DataError(
-                f"`batch` must be at most the {' + '.join(map(str, held))} samples in the eval "
-                f"split, in the shares of their sources, not {batch}; lower it, or prepare the "
-                "data with a larger `eval_fraction`"
+                f"`train.batch` must be at most the {' + '.join(map(str, held))} samples in the "
+                f"eval split, in the shares of their sources, not {batch}; lower it, "
+                f"{_MORE_HELD_OUT}"
             )
         return found
 
@@ -121,11 +128,17 @@ class Mixture:
 
 
 def mixture_of(
-    datasets: Sequence[Dataset], weights: Sequence[float], *, sequence: int, pack: bool = False
+    datasets: Sequence[Dataset],
+    weights: Sequence[float],
+    *,
+    sequence: int,
+    pack: bool = False,
+    evaluates: bool = True,
 ) -> Mixture:
     """Return the mixture of datasets by their weights; samples of text have `sequence` tokens.
 
-    With `pack`, samples are whole documents.
+    With `pack`, samples are whole documents. What is held out is left alone, unless a run
+    `evaluates`.
 
     Raises:
         DataError: a split is shorter than a sample, sources have different tokens, several have
@@ -133,9 +146,15 @@ def mixture_of(
     """
     if len(datasets) > 1:
         _check_alike(datasets)
+    train, held_out = (
+        tuple(_split(dataset, name, sequence=sequence, pack=pack) for dataset in datasets)
+        if evaluates or name == "train"
+        else ()
+        for name in ("train", "eval")
+    )
     return Mixture(
-        train=tuple(_split(each, "train", sequence=sequence, pack=pack) for each in datasets),
-        eval=tuple(_split(each, "eval", sequence=sequence, pack=pack) for each in datasets),
+        train=train,
+        eval=held_out,
         shares=shares_of(weights),
         labelled_input=datasets[0].labelled_input,
         masked=pack or any(each.counted is not None for each in datasets),
@@ -147,6 +166,9 @@ def _split(dataset: Dataset, name: str, *, sequence: int, pack: bool) -> Split:
     tokens, shape = getattr(dataset, name), dataset.labelled_input
     if dataset.labels is None or shape is None:
         counted = None if dataset.counted is None else getattr(dataset.counted, name)
+        fix = _MORE_HELD_OUT if name == "eval" else _MORE_TEXT
+        split = f"the {name} split of {dataset.source}"
+        check_length(tokens, sequence=sequence, split=split, fix=fix)
         if not pack:
             return Windows(tokens=tokens, sequence=sequence, counted=counted)
         if dataset.documents is None:

@@ -1,4 +1,4 @@
-"""Rows of Parquet files and of Hugging Face datasets that `save_to_disk` wrote, by pyarrow.
+"""Rows of Parquet and Arrow files, and of datasets that `save_to_disk` wrote, by pyarrow.
 
 ::
 
@@ -10,10 +10,10 @@ pyarrow is an optional dependency, and only the columns with text are read.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ import msgspec
 
 from jaxpipe.errors import DataError
 from jaxpipe.foreign_file import check_regular, parse_json, read_json
+from jaxpipe.runtime.data.preparation.compression import import_pyarrow
+from jaxpipe.runtime.data.preparation.file_format import FormatKind
+from jaxpipe.runtime.data.preparation.record_rows import Row
 
 _STATE, _SPLITS = "state.json", "dataset_dict.json"
 _NAME = re.compile(r"[\w-][\w.-]*\.arrow")
@@ -28,18 +31,24 @@ _MOST_BYTES = 2**26
 _ROWS = 1024  # at a time
 
 
+def saved_splits(folder: Path) -> dict[str, list[Path]]:
+    """Return the files of each split that `save_to_disk` wrote; none if it wrote no splits.
+
+    Raises:
+        DataError: as `saved_files`.
+    """
+    if not (folder / _SPLITS).is_file():
+        return {}
+    splits = sorted(state.parent for state in folder.glob(f"*/{_STATE}"))
+    return {split.name: saved_files(split) for split in splits}
+
+
 def saved_files(folder: Path) -> list[Path]:
     """Return the Arrow files of a dataset that `save_to_disk` wrote; none if it is no such folder.
 
     Raises:
-        DataError: it has several splits, or its record names no files of the folder.
+        DataError: its record names no files of the folder.
     """
-    if (folder / _SPLITS).is_file():
-        splits = sorted(each.parent.name for each in folder.glob(f"*/{_STATE}"))
-        raise DataError(
-            f"`source` must be one split of a dataset; {folder} has {', '.join(splits)[:120]}; "
-            "name the folder of one"
-        )
     if not (folder / _STATE).is_file():
         return []
     try:
@@ -61,33 +70,35 @@ def saved_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def columns_of(path: Path) -> tuple[str, ...]:
-    """Return the names of the columns of a `.parquet` or `.arrow` file.
+def columns_of(path: Path, kind: FormatKind) -> tuple[str, ...]:
+    """Return the names of the columns of a table.
 
     Raises:
-        DataError: as `rows_of`.
+        DataError: as `table_rows`.
     """
-    with _arrow_errors(path) as arrow:
-        check_regular(path.stat(), path)
-        if path.suffix == ".parquet":
-            return tuple(import_module("pyarrow.parquet").read_schema(path).names)
-        with arrow.memory_map(str(path)) as file, arrow.ipc.open_stream(file) as reader:
-            return tuple(reader.schema.names)
+    with _arrow_errors(path) as arrow, _opened(arrow, path, kind) as table:
+        return tuple(table.schema.names)
 
 
-def rows_of(
-    path: Path, *, columns: Sequence[str], optional: Sequence[str] = ()
-) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a `.parquet` or `.arrow` file, with these columns alone.
+def table_rows(
+    path: Path, kind: FormatKind, *, columns: Sequence[str], optional: Sequence[str] = ()
+) -> Iterator[Row]:
+    """Yield the rows of a table, with these columns alone.
 
     Those of `optional` may be missing.
 
     Raises:
-        DataError: pyarrow is not installed, the file is not one, or a column is missing.
+        DataError: pyarrow is not installed, the file is not intact, or a column is missing.
     """
-    with _arrow_errors(path) as arrow:
-        for batch in _batches(arrow, path, columns, optional):
-            yield from batch.to_pylist()
+    number = 0
+    with _arrow_errors(path) as arrow, _opened(arrow, path, kind) as table:
+        names = _columns_in(path, table.schema.names, columns, optional)
+        for batch in table.batches(names):
+            for begin in range(0, batch.num_rows, _ROWS):
+                for values in _values(batch.slice(begin, _ROWS)):
+                    number += 1
+                    where = f"row {number} of {path}"
+                    yield Row(where=where, values=_readable(values, where))
 
 
 @contextmanager
@@ -97,12 +108,7 @@ def _arrow_errors(path: Path) -> Iterator[Any]:
     Raises:
         DataError: it is not installed, or the file is not intact.
     """
-    if find_spec("pyarrow") is None:
-        raise DataError(
-            f"`source` {path.name} needs pyarrow, which is not installed; install it with "
-            "`pip install jaxpipe[arrow]`"
-        )
-    arrow: Any = import_module("pyarrow")
+    arrow = import_pyarrow(path)
     try:
         yield arrow
     # Its errors are those of Python, too: ValueError, KeyError, OSError.
@@ -114,31 +120,70 @@ def _arrow_errors(path: Path) -> Iterator[Any]:
         ) from None
 
 
-def _batches(
-    arrow: Any, path: Path, columns: Sequence[str], optional: Sequence[str]
-) -> Iterator[Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """The schema of an open file, and what yields its batches of some columns."""
+
+    schema: Any
+    batches: Callable[[list[str]], Iterator[Any]]
+
+
+@contextmanager
+def _opened(arrow: Any, path: Path, kind: FormatKind) -> Iterator[_Table]:
     check_regular(path.stat(), path)
-    if path.suffix == ".parquet":
+    if kind is FormatKind.PARQUET:
         with import_module("pyarrow.parquet").ParquetFile(path) as file:
-            names = _columns_in(path, file.schema_arrow.names, columns, optional)
-            yield from file.iter_batches(batch_size=_ROWS, columns=names)
+            yield _Table(
+                schema=file.schema_arrow,
+                batches=lambda names: file.iter_batches(batch_size=_ROWS, columns=names),
+            )
         return
-    with (
-        arrow.memory_map(str(path)) as file,
-        arrow.ipc.open_stream(file) as reader,
-    ):
-        names = _columns_in(path, reader.schema.names, columns, optional)
-        for batch in reader:
-            yield batch.select(names)
+    with arrow.memory_map(str(path)) as file:
+        if kind is FormatKind.ARROW_FILE:
+            with arrow.ipc.open_file(file) as reader:
+                batches = lambda names: (  # noqa: E731
+                    reader.get_batch(n).select(names) for n in range(reader.num_record_batches)
+                )
+                yield _Table(schema=reader.schema, batches=batches)
+            return
+        with arrow.ipc.open_stream(file) as reader:
+            yield _Table(
+                schema=reader.schema,
+                batches=lambda names: (batch.select(names) for batch in reader),
+            )
+
+
+def _readable(
+    values: dict[str, Any] | UnicodeDecodeError, where: str
+) -> dict[str, Any] | DataError:
+    if not isinstance(values, UnicodeDecodeError):
+        return values
+    return DataError(f"`source` must be UTF-8; {where} is not ({values.reason}); write it again")
+
+
+def _values(batch: Any) -> Iterator[dict[str, Any] | UnicodeDecodeError]:
+    """Yield the values of each row of a batch, or why its text cannot be decoded."""
+    try:
+        values = batch.to_pylist()
+    except UnicodeDecodeError:
+        values = (_row_values(batch.slice(number, 1)) for number in range(batch.num_rows))
+    yield from values
+
+
+def _row_values(batch: Any) -> dict[str, Any] | UnicodeDecodeError:
+    try:
+        return batch.to_pylist()[0]
+    except UnicodeDecodeError as error:
+        return error
 
 
 def _columns_in(
-    path: Path, found: Sequence[str], wanted: Sequence[str], optional: Sequence[str]
+    path: Path, names: Sequence[str], wanted: Sequence[str], optional: Sequence[str]
 ) -> list[str]:
-    missing = [name for name in wanted if name not in found]
+    missing = [name for name in wanted if name not in names]
     if missing:
         raise DataError(
-            f"`source` must have a column `{missing[0]}`; {path} has {', '.join(found):.200}; name "
+            f"`source` must have a column `{missing[0]}`; {path} has {', '.join(names):.200}; name "
             "another field"
         )
-    return [*wanted, *(name for name in optional if name in found)]
+    return [*wanted, *(name for name in optional if name in names)]

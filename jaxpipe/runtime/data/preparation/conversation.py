@@ -19,6 +19,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 from jaxpipe.errors import DataError
+from jaxpipe.runtime.data.preparation.record_rows import check_characters
 
 _ROLES: Final[Mapping[str, str]] = {
     role: role for role in ("system", "developer", "user", "assistant", "tool")
@@ -228,10 +229,7 @@ def _content(fields: Mapping[str, Any], *, where: str) -> str | list[Any]:
 
 
 def _text(text: str, *, where: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:  # half of a pair of surrogates, which JSON can escape
-        raise _wrong("content", error.reason, "text that UTF-8 can hold", where=where) from None
+    check_characters(text, subject="`content`", where=where)
     return text
 
 

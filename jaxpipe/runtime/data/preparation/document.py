@@ -22,6 +22,7 @@ from jaxpipe.runtime.data.preparation.conversation import (
     RecordLayout,
     read_conversation,
 )
+from jaxpipe.runtime.data.preparation.record_rows import check_characters
 
 _LAYOUTS_OF: Final = {
     "prompt_field": (RecordLayout.PROMPT_COMPLETION,),
@@ -161,18 +162,23 @@ def _text(record: Mapping[str, Any], name: str, *, where: str) -> str:
 
 
 def _checked(text: str, name: str, *, where: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:  # half of a pair of surrogates, which JSON can escape
-        raise DataError(
-            f"`{name}` must be text that UTF-8 can hold; {where} has none ({error.reason}); "
-            "correct it"
-        ) from None
+    check_characters(text, subject=f"`{name}`", where=where)
     return text
 
 
+def value_text(value: Any) -> str:
+    """Return a value as an error names it: what JSON has no text for by its name there.
+
+    >>> value_text(None), value_text(float("nan")), value_text("a")
+    ('null', 'NaN', "'a'")
+    """
+    if value is None:
+        return "null"
+    return "NaN" if value != value else repr(value)[:60]  # noqa: PLR0124
+
+
 def _wrong(record: Mapping[str, Any], name: str, *, kind: str, where: str) -> DataError:
-    found = repr(record[name])[:60] if name in record else "missing"
+    found = value_text(record[name]) if name in record else "missing"
     others = ", ".join(sorted(map(str, record)))[:120]
     return DataError(
         f"every record must have {kind} under `{name}`: in {where} it is {found}, and the fields "

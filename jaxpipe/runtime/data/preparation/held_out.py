@@ -32,23 +32,29 @@ class HeldOutSplit:
 
 
 def hold_out(
-    num_tokens: int, *, eval_fraction: float, least: int = _LEAST_HELD_OUT
+    num_tokens: int,
+    *,
+    eval_fraction: float,
+    least: int = _LEAST_HELD_OUT,
+    unit: str = "tokens",
 ) -> HeldOutSplit:
     """Return the ranges for training and evaluation, given the fraction to hold out.
 
     The number of held-out tokens is rounded down in each span, and is at least about `least` unless
-    there is one span only.
+    there is one span only. Of 0, nothing is held out.
 
     Raises:
-        DataError: `eval_fraction` is not between 0 and 1, or one side would be empty.
+        DataError: `eval_fraction` is not from 0 to below 1, or one side would be empty.
 
     >>> hold_out(10, eval_fraction=0.2)
     HeldOutSplit(train=(range(0, 8),), eval=(range(8, 10),))
     """
-    if not 0 < eval_fraction < 1:
+    if not 0 <= eval_fraction < 1:
         raise DataError(
-            f"`eval_fraction` must be above 0 and below 1, not {eval_fraction}; 0.1 is usual"
+            f"`eval_fraction` must be from 0 to below 1, not {eval_fraction}; 0.1 is usual"
         )
+    if eval_fraction == 0 and num_tokens:
+        return HeldOutSplit(train=(range(num_tokens),), eval=())
     num_held_out = int(num_tokens * eval_fraction)
     num_spans = min(_MOST_SPANS, max(1, num_held_out // least))
     edges = [num_tokens * span // num_spans for span in range(num_spans + 1)]
@@ -60,7 +66,8 @@ def hold_out(
     if not all(map(len, train)) or not all(map(len, held_out)):
         raise DataError(
             f"`source` must be long enough to hold out `eval_fraction` = {eval_fraction} of it; it"
-            f" has {num_tokens} tokens; name a longer text"
+            f" has {num_tokens} {unit}; name a longer text or a `validation`, raise the fraction,"
+            " or set it to 0 and `train.eval_every` to 0"
         )
     return HeldOutSplit(train=tuple(train), eval=tuple(held_out))
 
@@ -78,7 +85,9 @@ def hold_out_documents(
     >>> hold_out_documents(np.array([3, 4, 9, 12]), eval_fraction=0.25)
     HeldOutSplit(train=(range(0, 9),), eval=(range(9, 12),))
     """
-    chosen = hold_out(len(ends), eval_fraction=eval_fraction, least=_LEAST_DOCUMENTS)
+    chosen = hold_out(
+        len(ends), eval_fraction=eval_fraction, least=_LEAST_DOCUMENTS, unit="documents"
+    )
 
     def tokens_of(documents: range) -> range:
         start = 0 if documents.start == 0 else int(ends[documents.start - 1])

@@ -7,7 +7,7 @@ Labelled text is lines of a label, a tab and a text, as sequences of equal lengt
               └─ position that the head reads               └─ the separator fills the rest
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,44 +46,45 @@ class Labelled:
     tokenizer: Tokenizer = field(default_factory=Bytes)
 
 
-def prepare_labelled(samples: Labelled, folder: Path, *, eval_fraction: float = 0.1) -> Dataset:
+def prepare_labelled(
+    samples: Labelled,
+    folder: Path,
+    *,
+    validation: Labelled | None = None,
+    eval_fraction: float = 0.1,
+    request: Mapping[str, str] | None = None,
+) -> Dataset:
     """Write samples into `folder` as a dataset, and open it.
 
-    The samples are shuffled first, always alike, so that sources that are sorted by class have all
-    classes in both splits. Equal samples give equal files.
+    Held out is all of `validation`, else a fraction. The samples are shuffled first, always alike,
+    so that sources that are sorted by class have all classes in both splits. Equal samples give
+    equal files. The record keeps the `request`.
 
     Raises:
-        DataError: `folder` holds a dataset already, `eval_fraction` leaves a split empty, or there
-            are fewer than two classes.
+        DataError: `folder` holds a dataset already, `eval_fraction` leaves a split empty, there
+            are fewer than two classes, or others in `validation`.
     """
     check_no_dataset(folder)
-    num_samples = len(samples.labels)
-    num_eval = int(num_samples * eval_fraction) if 0 < eval_fraction < 1 else 0
-    if not 0 < num_eval < num_samples:
-        raise DataError(
-            f"`eval_fraction` must hold out some of the {num_samples} samples, and not all, not "
-            f"{eval_fraction}; 0.1 is usual"
-        )
     if len(samples.classes) < 2:
         raise DataError(
             f"`source` must have samples of at least 2 classes, not {len(samples.classes)}; name "
             "another"
         )
-    order = permute(np.arange(num_samples), size=num_samples, keys=np.zeros(num_samples, np.uint64))
-    splits = {"train": order[num_eval:], "eval": order[:num_eval]}
+    splits = _splits(samples, validation, eval_fraction=eval_fraction)
     folder.mkdir(parents=True, exist_ok=True)
     inputs, labels = (
         {
-            name: _write_array(folder / f"{name}{suffix}.npy", array[rows], in_parts=not suffix)
-            for name, rows in splits.items()
+            name: _write_array(folder / f"{name}{suffix}.npy", arrays[column], in_parts=not suffix)
+            for name, arrays in splits.items()
         }
-        for suffix, array in (("", samples.inputs), ("-labels", samples.labels))
+        for column, suffix in enumerate(("", "-labels"))
     )
     tokenizer = samples.tokenizer
     record = Record(
         vocabulary=tokenizer.vocabulary,
         **write_tokenizer(folder, tokenizer),
         source=samples.source,
+        request=None if request is None else dict(request),
         train=inputs["train"],
         eval=inputs["eval"],
         labels=LabelFiles(
@@ -95,6 +96,43 @@ def prepare_labelled(samples: Labelled, folder: Path, *, eval_fraction: float = 
     )
     write_record(folder, record)  # last: only now is the folder a dataset
     return open_dataset(folder, tokenizer=tokenizer if tokenizer.files else None)
+
+
+def _splits(
+    samples: Labelled, validation: Labelled | None, *, eval_fraction: float
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return inputs and labels of each split, shuffled."""
+    order = _shuffled(len(samples.labels))
+    if validation is not None:
+        labels = _labels_in(samples.classes, validation)[_shuffled(len(validation.labels))]
+        eval_inputs = validation.inputs[_shuffled(len(labels))]
+        train = samples.inputs[order], samples.labels[order]
+        return {"train": train, "eval": (eval_inputs, labels.astype(samples.labels.dtype))}
+    num_eval = int(len(order) * eval_fraction) if 0 < eval_fraction < 1 else 0
+    if eval_fraction != 0 and not 0 < num_eval < len(order):
+        raise DataError(
+            f"`eval_fraction` must hold out some of the {len(order)} samples, and not all, not "
+            f"{eval_fraction}; 0.1 is usual; or name a `validation`, or set it to 0 and "
+            "`train.eval_every` to 0"
+        )
+    rows = {"train": order[num_eval:], "eval": order[:num_eval]}
+    return {name: (samples.inputs[row], samples.labels[row]) for name, row in rows.items()}
+
+
+def _shuffled(size: int) -> Integer[np.ndarray, " samples"]:
+    return permute(np.arange(size), size=size, keys=np.zeros(size, np.uint64))
+
+
+def _labels_in(classes: tuple[str, ...], validation: Labelled) -> Integer[np.ndarray, " samples"]:
+    """Return the labels of validation as numbers of the classes of training."""
+    others = [name for name in validation.classes if name not in classes]
+    if others or not validation.classes:
+        raise DataError(
+            f"`validation` must have samples of classes of `source` ({', '.join(classes)}"
+            f"){f', not of {others[0]!r}' if others else ''}; correct it"
+        )
+    numbers: np.ndarray = np.array([classes.index(name) for name in validation.classes], np.int64)
+    return numbers[validation.labels]
 
 
 def smallest_unsigned(values: Integer[np.ndarray, "..."], *, below: int) -> UInt[np.ndarray, "..."]:

@@ -1,28 +1,29 @@
 """Sources of text: files of text or of records, a folder of both, or Python's own manual.
 
 A document is a sequence of pieces, so that a text file of any size is read in parts. A
-text file is one document, each record is one, each topic of the manual is one. Records are JSON
-lines, or rows of Parquet or Arrow.
+text file is one document, each record is one, each topic of the manual is one.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
-
-import msgspec
 
 from jaxpipe.errors import DataError
-from jaxpipe.foreign_file import open_text, reason_of
 from jaxpipe.runtime.data.dataset.tokenizer import Piece, Tokenizer
-from jaxpipe.runtime.data.preparation.arrow_rows import columns_of, rows_of, saved_files
+from jaxpipe.runtime.data.preparation.arrow_rows import columns_of, table_rows
+from jaxpipe.runtime.data.preparation.bad_records import OnBad, RecordCounts
 from jaxpipe.runtime.data.preparation.chat_text import chat_form
 from jaxpipe.runtime.data.preparation.conversation import layout_of
 from jaxpipe.runtime.data.preparation.document import Document, Fields
+from jaxpipe.runtime.data.preparation.file_format import (
+    FileFormat,
+    FormatKind,
+    format_of,
+    open_source,
+)
+from jaxpipe.runtime.data.preparation.record_rows import Row, check_zero_bytes, text_rows
+from jaxpipe.runtime.data.preparation.source_files import SourceFiles, source_files
 
-_SUFFIXES = (".jsonl", ".md", ".parquet", ".txt")
-_TABLES = (".parquet", ".arrow")
 _PIECE = 1 << 20  # characters; a piece ends with the line in which it reaches this length
 
 
@@ -30,11 +31,10 @@ _PIECE = 1 << 20  # characters; a piece ends with the line in which it reaches t
 class Source:
     """Documents that can be read several times, in the same order each time.
 
-    `path` is a text file, a `.jsonl` or `.parquet` file, a folder that `save_to_disk` of Hugging
-    Face's datasets wrote, or a folder whose `*.txt`, `*.md`, `*.jsonl` and `*.parquet` files are
-    read at all depths, sorted by path. The default is the language reference that comes with every
+    `path` is a file, a folder that is read at all depths, sorted by path, or a pattern: see
+    `source_files` and `file_format`. The default is the language reference that comes with every
     CPython (`pydoc_data.topics`, about 0.5 MB of English). `fields` are those of each record that
-    have its text.
+    have its text. With `held_out`, documents are those of the held-out split in a folder.
 
     >>> document = next(Source().documents())
     >>> next(iter(document)).text.startswith('The "assert" statement')
@@ -43,6 +43,8 @@ class Source:
 
     path: Path | None = None
     fields: Fields = field(default_factory=Fields)
+    on_bad: OnBad = OnBad.STOP
+    held_out: bool = False
 
     @property
     def description(self) -> str:
@@ -62,7 +64,7 @@ class Source:
         fields = self.fields
         if self.path is None or fields.chat is not None:
             return self
-        names = next(filter(None, map(_field_names, _files(self.path))), ())
+        names = next(filter(None, map(_field_names, self.files().train)), ())
         if not names or fields.text in names:
             return self
         return replace(self, fields=replace(fields, layout=layout_of(names)))
@@ -72,15 +74,30 @@ class Source:
         form = chat_form(tokenizer, self.fields.special)
         return replace(self, fields=replace(self.fields, form=form))
 
-    def documents(self) -> Iterator[Document]:
-        """Yield each document, whose pieces must be read before the next document is.
+    def files(self) -> SourceFiles:
+        """Return the files to read, and those that are left out.
 
         Raises:
-            DataError: a file is missing or unreadable, or a record lacks one of the fields.
+            DataError: there are none.
+        """
+        return SourceFiles() if self.path is None else source_files(self.path)
+
+    def documents(self, counts: RecordCounts | None = None) -> Iterator[Document]:
+        """Yield each document, whose pieces must be read before the next document is.
+
+        Records are counted in `counts`.
+
+        Raises:
+            DataError: a file is missing or unreadable, or a record is bad, such as one that lacks
+                one of the fields, and `on_bad` is to stop.
         """
         if self.path is None:
-            return _topics(self.fields)
-        return (doc for file in _files(self.path) for doc in _documents(file, self.fields))
+            yield from _topics(self.fields)
+            return
+        files = self.files()
+        counts = RecordCounts(on_bad=self.on_bad) if counts is None else counts
+        for path in files.held_out if self.held_out else files.train:
+            yield from _documents(path, self.fields, counts)
 
     def pieces(self) -> Iterator[str]:
         """Yield the text of all pieces, to train a tokenizer on."""
@@ -96,88 +113,58 @@ def _topics(fields: Fields) -> Iterator[Document]:
 
 def _field_names(path: Path) -> tuple[str, ...]:
     """Return the names of the fields of the first record of a file; none of a text."""
-    if path.suffix in _TABLES:
-        return columns_of(path)
-    if path.suffix != ".jsonl":
+    form = format_of(path)
+    if form.kind is FormatKind.TEXT:
         return ()
-    with _reading(path), open_text(path) as file:
-        line = next((line for line in file if line.strip()), "{}")
-    try:
-        return tuple(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
-    except (RecursionError, ValueError):
-        return ()  # it is named where the line is read
+    if form.kind.is_table:
+        return columns_of(path, form.kind)
+    # A bad record is named where it is read.
+    rows = (row.values for row in text_rows(path, form, names=()))
+    return next((tuple(values) for values in rows if not isinstance(values, DataError)), ())
 
 
-def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        files = saved_files(path) or sorted(
-            file for file in path.rglob("*") if file.suffix in _SUFFIXES
-        )
-        if not files:
-            raise DataError(
-                f"`source` must hold files that end in {', '.join(_SUFFIXES)}; {path} has none;"
-                " name a file or another folder"
-            )
-        return files
-    if not path.is_file():
-        raise DataError(f"`source` must be a file or a folder; {path} does not exist; check it")
-    return [path]
-
-
-def _documents(path: Path, fields: Fields) -> Iterator[Document]:
-    if path.suffix in _TABLES:
-        rows = rows_of(path, columns=fields.names, optional=fields.optional)
-        for number, row in enumerate(rows, 1):
-            yield fields.document(row, where=f"row {number} of {path}")
+def _documents(path: Path, fields: Fields, counts: RecordCounts) -> Iterator[Document]:
+    form = format_of(path)
+    if form.kind is FormatKind.TEXT:
+        yield from _text_document(path, form, fields, counts)
         return
-    with _reading(path), open_text(path) as file:
-        if path.suffix == ".jsonl":
-            yield from _json_lines(file, path, fields)
-        else:
-            yield Document(pieces=_pieces(file, path, fields))
+    for row in _rows(path, form, fields):
+        counts.num_records += 1
+        try:
+            document = fields.document(row.read(), where=row.where)
+        except DataError as error:
+            counts.add_bad(error, where=row.where)
+            continue
+        counts.num_empty += not any(piece.text for piece in document)
+        yield document
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Translate the errors of reading a file.
-
-    Raises:
-        DataError: it cannot be read, or is not UTF-8.
-    """
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"`source` must be UTF-8; {path} is not ({error.reason} at byte {error.start} of a "
-            "read); convert it with iconv"
-        ) from None
-    except OSError as error:
-        raise DataError(
-            f"`source` must be readable files; {path} is not ({reason_of(error)}); remove it, or "
-            "name another"
-        ) from error
+def _rows(path: Path, form: FileFormat, fields: Fields) -> Iterator[Row]:
+    if form.kind.is_table:
+        return table_rows(path, form.kind, columns=fields.names, optional=fields.optional)
+    return text_rows(path, form, names=(*fields.names, *fields.optional))
 
 
-def _pieces(file: IO[str], path: Path, fields: Fields) -> Iterator[Piece]:
-    with _reading(path):
+def _text_document(
+    path: Path, form: FileFormat, fields: Fields, counts: RecordCounts
+) -> Iterator[Document]:
+    """Yield the document that a text file is, unless it is bad and left out."""
+    counts.num_records += 1
+    if counts.on_bad is OnBad.SKIP:
+        # Once more: its first pieces are tokens before the last is read.
+        try:
+            for _ in _pieces(path, form, fields):
+                pass
+        except DataError as error:
+            counts.add_bad(error, where=str(path))
+            return
+    yield Document(pieces=_pieces(path, form, fields))
+
+
+def _pieces(path: Path, form: FileFormat, fields: Fields) -> Iterator[Piece]:
+    with open_source(path, form.encoding, newline="") as file:
         # To the end of a line, if that is not far: a line may be as long as the file.
         while text := file.read(_PIECE):
-            rest = "" if text.endswith("\n") else file.readline(_PIECE)
-            yield fields.piece(text + rest)
-
-
-def _json_lines(file: IO[str], path: Path, fields: Fields) -> Iterator[Document]:
-    for number, line in enumerate(file, 1):
-        if not line.strip():
-            continue
-        where = f"line {number} of {path}"
-        try:
-            record: dict[str, Any] = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-            names = (*fields.names, *fields.optional)
-            texts = {n: msgspec.json.decode(record[n]) for n in names if n in record}
-        except (RecursionError, ValueError) as error:
-            raise DataError(
-                f"`source` must have a JSON object in each line; {where} has none ({error});"
-                " correct it"
-            ) from None
-        yield fields.document(record | texts, where=where)
+            piece = text if text.endswith("\n") else text + file.readline(_PIECE)
+            check_zero_bytes(piece, where=str(path))
+            yield fields.piece(piece)

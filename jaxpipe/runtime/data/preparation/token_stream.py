@@ -10,7 +10,7 @@ They cannot be divided before their number is known. Neither the text nor the to
 memory as a whole.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,6 @@ from jaxtyping import Bool, Integer, UInt
 from jaxpipe.runtime.data.dataset.record import Dtype, TokenFile
 from jaxpipe.runtime.data.dataset.tokenizer import Encoded, Frame, Tokenizer
 from jaxpipe.runtime.data.preparation.document import Document
-from jaxpipe.runtime.data.preparation.source import Source
 from jaxpipe.runtime.storage.atomic_write import sync_file
 from jaxpipe.runtime.storage.block_checksums import write_block_checksums
 from jaxpipe.runtime.storage.checksum import checksum_file
@@ -40,23 +39,27 @@ class TokenStream:
 
 @contextmanager
 def spooled(
-    source: Source,
+    documents: Iterable[Document],
     folder: Path,
     tokenizer: Tokenizer,
     *,
+    masked: bool,
+    prefix: str = "",
     report: Callable[[int], None] | None = None,
 ) -> Iterator[TokenStream]:
-    """Tokenize a source into a folder, and remove what is spooled at the end.
+    """Tokenize documents into a folder, and remove what is spooled at the end.
+
+    Of `masked` ones, some tokens do not count. Names of files begin with the prefix.
 
     Raises:
-        DataError: the source cannot be read.
+        DataError: a document cannot be read.
     """
     dtypes: dict[str, Dtype] = {"tokens": dtype_of(tokenizer), "documents": "uint64"}
-    if source.fields.masked:
+    if masked:
         dtypes["counted"] = "uint8"
-    paths = {name: folder / f"{name}.partial" for name in dtypes}
+    paths = {name: folder / f"{prefix}{name}.partial" for name in dtypes}
     try:
-        _tokenize(source, paths, tokenizer, report=report)
+        _tokenize(documents, paths, tokenizer, report=report)
         arrays = {name: _mapped(paths[name], dtype) for name, dtype in dtypes.items()}
         yield TokenStream(
             tokens=arrays["tokens"], ends=arrays["documents"], counted=arrays.get("counted")
@@ -114,11 +117,11 @@ def ends_in(
         inside = ends[(ends > part.start) & (ends < part.stop)] - np.uint64(part.start)
         found += [inside + np.uint64(written), np.array([written + len(part)], np.uint64)]
         written += len(part)
-    return np.concatenate(found)
+    return np.concatenate([np.empty(0, np.uint64), *found])
 
 
 def _tokenize(
-    source: Source,
+    documents: Iterable[Document],
     paths: dict[str, Path],
     tokenizer: Tokenizer,
     *,
@@ -138,7 +141,7 @@ def _tokenize(
             if report is not None:
                 report(num_tokens)
 
-        for document in source.documents():
+        for document in documents:
             for part in _encoded(document, frame, tokenizer, masked="counted" in files):
                 write(*part)
             files["documents"].write(np.uint64(num_tokens).tobytes())

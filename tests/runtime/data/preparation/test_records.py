@@ -10,7 +10,7 @@ import pytest
 from jaxpipe.errors import DataError
 from jaxpipe.runtime.data import Fields, RecordLayout, Source, mixture_of, open_dataset, prepare
 from jaxpipe.runtime.data.order.samples import IGNORED
-from jaxpipe.runtime.data.preparation import arrow_rows as arrow_rows_module
+from jaxpipe.runtime.data.preparation import compression
 from jaxpipe.runtime.data.preparation.document import Piece
 
 ROWS = [{"text": f"text {n}", "p": f"{n} + {n} = ", "c": str(2 * n)} for n in range(40)]
@@ -158,7 +158,7 @@ def test_without_pyarrow_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    monkeypatch.setattr(arrow_rows_module, "find_spec", lambda _: None)
+    monkeypatch.setattr(compression, "find_spec", lambda _: None)
     with pytest.raises(DataError, match=r"needs pyarrow, .* `pip install jaxpipe\[arrow\]`"):
         list(Source(path=tmp_path / "a.parquet").documents())
 
@@ -181,10 +181,12 @@ def test_no_name_of_a_record_leads_out_of_its_folder(state: str, tmp_path: Path)
         list(Source(path=tmp_path).documents())
 
 
-def test_one_split_of_a_saved_dataset_is_named(tmp_path: Path) -> None:
+def test_a_saved_dataset_without_a_split_to_train_on(tmp_path: Path) -> None:
     write_saved(tmp_path)
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["saved"]}')
-    with pytest.raises(DataError, match=r"one split of a dataset; .* has saved; name the folder"):
+    with pytest.raises(
+        DataError, match=r"a split `train`; .* has saved; name the folder of one split"
+    ):
         list(Source(path=tmp_path).documents())
 
 

@@ -75,7 +75,11 @@ def test_other_encodings_are_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"`source` must be a file or a folder; .*none does not"):
+    with pytest.raises(
+        DataError, match=r"`source` must be a file, a folder or a pattern; .*none does not"
+    ):
         documents(Source(path=tmp_path / "none"))
-    with pytest.raises(DataError, match=r"`source` must hold files that end in \.jsonl, \.md"):
+    with pytest.raises(
+        DataError, match=r"`source` must hold files to train on \(\.txt, .* has none; name a file"
+    ):
         documents(Source(path=tmp_path))
