@@ -12,6 +12,9 @@ from jaxpipe.run.terminal.console import console
 from jaxpipe.runtime.process.compile_cache import use_compile_cache
 
 if TYPE_CHECKING:  # it takes long to import
+    from collections.abc import Iterable
+
+    from jaxpipe.inference.task_scores import TaskScore
     from jaxpipe.runtime.checkpoint import Checkpoint
 
 
@@ -47,9 +50,7 @@ def evaluate(  # noqa: PLR0913 - each is an option
         {"--task-folder": task_folder, "--shots": shots, "--limit": limit, "--chat": chat},
         tasks,
     )
-    for name, value, least in (("windows", windows, 1), ("shots", shots, 0), ("limit", limit, 1)):
-        if value is not None and value < least:
-            raise ConfigError(f"`--{name}` must be at least {least}, not {value}")
+    _check_counts(windows=windows, limit=limit, shots=shots)
     if task_folder is not None and not task_folder.is_dir():
         raise ConfigError(f"`--task-folder` must be a folder, and {task_folder} is none")
     from jaxpipe.runtime.process.jax_backend import check_platforms  # it loads clusters
@@ -62,23 +63,34 @@ def evaluate(  # noqa: PLR0913 - each is an option
     from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 
     checkpoint = open_checkpoint(latest(place_in(run)))
+    title = f"step {checkpoint.step} of {run}"
     if tasks is None:
-        _print_losses(checkpoint, run, data, windows)
+        console.print(f"{title}, held-out parts, measured\n", markup=False)
+        _print_losses(checkpoint, data, windows)
         return 0
     from jaxpipe.inference.task_scores import task_scores
 
+    console.print(f"{title}, tasks, measured\n", markup=False)
     names = tuple(filter(None, map(str.strip, tasks.split(","))))
-    console.print(f"step {checkpoint.step} of {run}, tasks, measured\n", markup=False)
-    for score in task_scores(
-        checkpoint, names, folder=task_folder, shots=shots, most_documents=limit, chat=chat
-    ):
+    _print_scores(task_scores(checkpoint, names, task_folder, shots=shots, limit=limit, chat=chat))
+    return 0
+
+
+def _check_counts(**counts: int | None) -> None:
+    for name, value in counts.items():
+        least = 0 if name == "shots" else 1
+        if value is not None and value < least:
+            raise ConfigError(f"`--{name}` must be at least {least}, not {value}")
+
+
+def _print_scores(scores: "Iterable[TaskScore]") -> None:
+    for score in scores:
         error = "" if score.error is None else f" +- {score.error:.4f}"
         console.print(
             f"{score.value:10.4f}{error:11}   {score.metric:16}   {score.answers:16}   "
             f"{score.task}",
             markup=False,
         )
-    return 0
 
 
 def _check_options(
@@ -101,15 +113,12 @@ def _check_options(
         )
 
 
-def _print_losses(
-    checkpoint: "Checkpoint", run: Path, data: tuple[str, ...], windows: int | None
-) -> None:
+def _print_losses(checkpoint: "Checkpoint", data: tuple[str, ...], windows: int | None) -> None:
     from jaxpipe.config import saved_config
     from jaxpipe.inference.held_out_losses import held_out_losses
     from jaxpipe.runtime.data import dataset_folder
 
     folders = tuple(map(dataset_folder, data or saved_config(checkpoint).data.folders))
-    console.print(f"step {checkpoint.step} of {run}, held-out parts, measured\n", markup=False)
     for losses in held_out_losses(checkpoint, folders, most_windows=windows):
         console.print(
             f"{losses.loss:8.4f} nats per token   perplexity {losses.perplexity:10,.2f}   "

@@ -93,6 +93,6 @@ def width_of(length: int, *, most: int) -> int:
 def _scored(stage: Stage, params: Parameters, rows: Int[Array, "batch seq_and_one"]) -> Scores:
     inputs, targets = rows[:, :-1], rows[:, 1:]
     logits = stage.logits(params, inputs).astype(jnp.float32)
-    chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    logs = chosen - jax.nn.logsumexp(logits, axis=-1)
+    picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    logs = picked - jax.nn.logsumexp(logits, axis=-1)
     return logs, jnp.argmax(logits, axis=-1) == targets

@@ -30,15 +30,16 @@ class TaskScore:
 def task_scores(
     checkpoint: Checkpoint,
     tasks: Sequence[str],
-    *,
     folder: Path | None = None,
+    *,
     shots: int | None = None,
-    most_documents: int | None = None,
+    limit: int | None = None,
     chat: bool = False,
 ) -> list[TaskScore]:
     """Return the scores of tasks of the harness, or of those that YAML files in `folder` define.
 
-    `shots` examples stand before each question, by default as many as the task says. With `chat`,
+    `shots` examples stand before each question, by default as many as the task says; `limit` is the
+    most documents of a task. With `chat`,
     questions are messages in the chat template of the tokenizer.
 
     Raises:
@@ -60,7 +61,7 @@ def task_scores(
             model=model,
             tasks=loaded,
             num_fewshot=shots,
-            limit=most_documents,
+            limit=limit,
             task_manager=manager,
             apply_chat_template=chat,
             log_samples=False,
