@@ -64,7 +64,7 @@ TOPICS: Mapping[str, Mapping[str, Command | CommandGroup]] = {
         ),
         "evaluate": Command(
             "evaluate:evaluate",
-            "Measure the newest checkpoint of a run: perplexity on held-out data, or scores of tasks.",
+            "Measure the newest checkpoint of a run: held-out perplexity, or scores of tasks.",
         ),
         "import": Command(
             "interchange:import_model",

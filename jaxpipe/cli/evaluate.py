@@ -29,7 +29,7 @@ def evaluate(  # noqa: PLR0913 - each is an option
     limit: int | None = None,
     chat: bool = False,
 ) -> int:
-    """Measure the newest checkpoint of a run: perplexity on held-out data, or scores of tasks.
+    """Measure the newest checkpoint of a run: held-out perplexity, or scores of tasks.
 
     The model is computed on one device, with its adapters merged, if it has some. Tasks are those
     of EleutherAI's lm-evaluation-harness (the extra `harness`), which downloads their data.

@@ -39,8 +39,7 @@ def task_scores(
     """Return the scores of tasks of the harness, or of those that YAML files in `folder` define.
 
     `shots` examples stand before each question, by default as many as the task says; `limit` is the
-    most documents of a task. With `chat`,
-    questions are messages in the chat template of the tokenizer.
+    most documents of a task. With `chat`, questions are messages in the chat template.
 
     Raises:
         CheckpointError: the checkpoint is corrupt.
