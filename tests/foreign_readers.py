@@ -60,7 +60,8 @@ METRICS = (
 MESSAGES = (
     '{"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "tool_calls": '
     '[{"function": {"name": "add", "arguments": "{\\"a\\": 2}"}}]}, '
-    '{"role": "tool", "content": "4"}], "tools": [{"type": "function", "function": {"name": "add"}}]}'
+    '{"role": "tool", "content": "4"}], '
+    '"tools": [{"type": "function", "function": {"name": "add"}}]}'
 )
 CONFIG = '[run]\nfolder = "."\n[model]\npreset = "tiny"\n[data]\nfolder = "data"\n'
 PLAN = (
