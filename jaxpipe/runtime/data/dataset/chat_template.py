@@ -4,8 +4,8 @@ The environment is that of transformers (`utils/chat_template_utils.py`): a sand
 changes nothing outside, without line feeds and blanks around blocks, with `raise_exception`,
 `tojson`, `strftime_now`, loop controls, and `{% generation %}` around what a model says.
 
-A template has `TIME_S` seconds for a conversation: each turn of a loop and each call looks at the
-clock, and products and powers are bounded.
+A rendering has `TIME_S` seconds: each turn of a loop and each call looks at the clock, and products
+and powers are bounded.
 """
 
 import json
