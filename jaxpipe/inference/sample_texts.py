@@ -100,11 +100,8 @@ def sample_texts(  # noqa: PLR0913 - the options of `jaxpipe generate`
     show(texts[0].rest())
     for text in texts:
         text.rest()
-    is_alone = chat is not None
-    return [
-        text.shown if is_alone or isinstance(prompt, Conversation) else prompt + text.shown
-        for prompt, text in zip(prompts, texts, strict=True)
-    ]
+    begins = (prompt if chat is None and isinstance(prompt, str) else "" for prompt in prompts)
+    return [begin + text.shown for begin, text in zip(begins, texts, strict=True)]
 
 
 def prompt_tokens(
