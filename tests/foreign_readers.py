@@ -20,6 +20,7 @@ from jaxpipe.baselines.autoshard.strategy.pins import read_pins
 from jaxpipe.baselines.autoshard.strategy.strategy_file import read_strategy
 from jaxpipe.config import load_config, place_in
 from jaxpipe.errors import ConfigError
+from jaxpipe.inference.messages_file import read_messages
 from jaxpipe.interchange.gpt2_config_json import config_of_gpt2
 from jaxpipe.interchange.import_record import read_record as read_record_of_import
 from jaxpipe.interchange.llama_config_json import config_of_llama
@@ -59,6 +60,12 @@ METRICS = (
     '"step_s": 0.5, "tokens_per_s": 10.0, "bubble": 0.1, "sent_bytes": 7, "flops_per_s": 1e9}\n'
     '{"step": 2, "loss": NaN, "eval_loss": 5.0, "grad_norm": null, "learning_rate": 0.001, '
     '"step_s": 0.5, "tokens_per_s": 10.0, "bubble": 0.1, "sent_bytes": 7, "flops_per_s": 1e9}\n'
+)
+MESSAGES = (
+    '{"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "tool_calls": '
+    '[{"function": {"name": "add", "arguments": "{\\"a\\": 2}"}}]}, '
+    '{"role": "tool", "content": "4"}], '
+    '"tools": [{"type": "function", "function": {"name": "add"}}]}'
 )
 CONFIG = '[run]\nfolder = "."\n[model]\npreset = "tiny"\n[data]\nfolder = "data"\n'
 PLAN = (
@@ -250,6 +257,9 @@ READERS = {
         lambda folder: config_of_llama(read_model_json(folder / "config.json", ConfigError)),
     ),
     "record of an import": _text("import.json", RECORD, read_record_of_import),
+    "messages": _text(
+        "messages.json", MESSAGES, lambda folder: read_messages(folder / "messages.json")
+    ),
     "dataset": ForeignReader(file="dataset.json", write=_record, read=read_record),
     "manifest": ForeignReader(
         file="manifest.json",

@@ -64,7 +64,7 @@ TOPICS: Mapping[str, Mapping[str, Command | CommandGroup]] = {
         ),
         "evaluate": Command(
             "evaluate:evaluate",
-            "Measure the perplexity of the newest checkpoint of a run on held-out data.",
+            "Measure the newest checkpoint of a run: held-out perplexity, or scores of tasks.",
         ),
         "import": Command(
             "interchange:import_model",

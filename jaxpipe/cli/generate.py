@@ -14,7 +14,7 @@ from jaxpipe.runtime.process.compile_cache import use_compile_cache
 def generate(  # noqa: PLR0913 - each is an option
     run: tyro.conf.Positional[Path],
     *,
-    prompt: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TEXT")],
+    prompt: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TEXT")] = (),
     tokens: int = 200,
     temperature: float = 0.8,
     top_k: int | None = None,
@@ -22,6 +22,7 @@ def generate(  # noqa: PLR0913 - each is an option
     stop: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TEXT")] = (),
     chat: bool = False,
     system: Annotated[str | None, tyro.conf.arg(metavar="TEXT")] = None,
+    messages: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     seed: int = 0,
 ) -> int:
     """Continue a text with the newest checkpoint of a run.
@@ -39,14 +40,13 @@ def generate(  # noqa: PLR0913 - each is an option
         stop: end before this text; may be repeated.
         chat: each prompt is a message of the user, in the chat template of the tokenizer.
         system: a message of the system before that of the user, with `--chat`.
+        messages: a JSON file with a conversation, in place of prompts, with `--chat`: a list of
+            messages, or an object with `messages` and `tools`. It ends before the answer.
         seed: seed of the sampling.
     """
     if tokens < 0:
         raise ConfigError(f"`--tokens` must not be negative, not {tokens}; give 0 or more")
-    if not prompt:
-        raise ConfigError("`--prompt` is missing; give one or more texts to continue")
-    if system is not None and not chat:
-        raise ConfigError("`--system` needs `--chat`; give both, or neither")
+    _check_prompts(prompt, chat=chat, system=system, messages=messages)
     from jaxpipe.runtime.process.jax_backend import check_platforms  # it loads clusters
 
     check_platforms(os.environ)
@@ -54,10 +54,12 @@ def generate(  # noqa: PLR0913 - each is an option
 
     # They import jax, which then uses the cache.
     from jaxpipe.config import place_in
+    from jaxpipe.inference.messages_file import read_messages
     from jaxpipe.inference.sample_texts import Chat, sample_texts
     from jaxpipe.runtime.checkpoint import latest
 
-    streams = len(prompt) == 1
+    prompts = prompt if messages is None else (read_messages(messages),)
+    streams = len(prompts) == 1
     begun = False
 
     def show(text: str) -> None:
@@ -71,7 +73,7 @@ def generate(  # noqa: PLR0913 - each is an option
 
     drawn = sample_texts(
         latest(place_in(run)),
-        prompt,
+        prompts,
         tokens=tokens,
         temperature=temperature,
         top_k=top_k,
@@ -88,3 +90,19 @@ def generate(  # noqa: PLR0913 - each is an option
         console.rule(f"text {number}", align="left", style="")
         console.print(text, markup=False)
     return 0
+
+
+def _check_prompts(
+    prompt: tuple[str, ...], *, chat: bool, system: str | None, messages: Path | None
+) -> None:
+    for name, value in (("system", system), ("messages", messages)):
+        if value is not None and not chat:
+            raise ConfigError(f"`--{name}` needs `--chat`; give both, or neither")
+    if messages is not None and (prompt or system is not None):
+        other = "--prompt" if prompt else "--system"
+        raise ConfigError(f"`--messages` must be without `{other}`; write it into the file")
+    if not prompt and messages is None:
+        raise ConfigError(
+            "`--prompt` is missing; give one or more texts to continue, or `--messages` with a "
+            "conversation"
+        )

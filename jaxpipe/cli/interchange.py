@@ -16,7 +16,7 @@ from jaxpipe.run.terminal.console import console, errors, next_line
 from jaxpipe.topo.toml_text import toml_text
 
 if TYPE_CHECKING:  # they take long to import
-    from jaxpipe.interchange import ExportForm, ImportRecord
+    from jaxpipe.interchange import ExportForm, ModelCard
     from jaxpipe.runtime.checkpoint import Checkpoint
     from jaxpipe.runtime.data import Tokenizer
 
@@ -90,8 +90,9 @@ def export(
     """Write the newest checkpoint of a run for Hugging Face's `from_pretrained`.
 
     Adapters are merged into the model. Files of the tokenizer that an import has kept, such as its
-    chat template, are copied as well, and so are the ids of its special tokens. A folder that
-    exists is replaced as a whole; files in it that are no part of a model stay.
+    chat template, are copied as well, and so are the ids of its special tokens. A model card,
+    README.md, says what was trained. A folder that exists is replaced as a whole; files in it that
+    are no part of a model stay, and so does a README.md that is yours.
 
     Args:
         run: the folder of a run.
@@ -101,6 +102,7 @@ def export(
         base: with --adapter, the name or the folder of the model that the adapters are for; by
             default that of the import.
     """
+    from jaxpipe.cli.export_card import card_of
     from jaxpipe.config import place_in
     from jaxpipe.interchange import ExportForm, read_record
     from jaxpipe.runtime.checkpoint import latest, open_checkpoint
@@ -117,9 +119,12 @@ def export(
     )
     if adapter:
         base = base or (None if record is None else record.base)
-        call = _export_adapter(checkpoint, out, form, base=base)
+        card = card_of(checkpoint, run, out, base=base, dtype=form.dtype, is_adapter=True)
+        call = _export_adapter(checkpoint, out, form, card, base=base)
     else:
-        call = _export_model(checkpoint, run, out, form, record)
+        base = None if record is None else record.base
+        card = card_of(checkpoint, run, out, base=base, dtype=form.dtype)
+        call = _export_model(checkpoint, run, out, form, card)
     console.print(f"step {checkpoint.step} of {run} -> {out}\nnext: {call}", markup=False)
     return 0
 
@@ -129,29 +134,32 @@ def _export_model(
     run: Path,
     out: Path,
     form: "ExportForm",
-    record: "ImportRecord | None",
+    card: "ModelCard | None",
 ) -> str:
     """Write the model and its tokenizer; return the call that reads them."""
     from jaxpipe.config import keep_tokenizer, read_merged, saved_model, tokenizer_of
     from jaxpipe.interchange import (
         BESIDE,
+        CARD,
         GENERATION,
         keep_beside,
+        read_record,
         replaced_folder,
         special_tokens,
+        write_card,
         write_generation,
         write_model,
     )
 
     model = saved_model(checkpoint)
     names = ("config.json", "model.safetensors", "tokenizer.json", *BESIDE)
-    check_output_folder("--out", out, names)
+    check_output_folder("--out", out, names if card is None else (*names, CARD))
     try:
         tokenizer = tokenizer_of(checkpoint)
     except DataError as error:
         errors.print(f"no tokenizer.json: {error}", markup=False)
         tokenizer = None
-    fields = special_tokens(record, () if tokenizer is None else _separator(tokenizer))
+    fields = special_tokens(read_record(run), () if tokenizer is None else _separator(tokenizer))
     with replaced_folder(out, names) as folder:
         form = dataclasses.replace(form, fields=fields)
         name = write_model(folder, model, read_merged(checkpoint), form)
@@ -159,6 +167,8 @@ def _export_model(
             keep_tokenizer(tokenizer, folder)
         if GENERATION not in keep_beside(run, folder):
             write_generation(folder, fields)
+        if card is not None:
+            write_card(folder, card)
     return f"transformers.{name}.from_pretrained({str(out)!r})"
 
 
@@ -171,15 +181,22 @@ def _separator(tokenizer: "Tokenizer") -> tuple[int, ...]:
 
 
 def _export_adapter(
-    checkpoint: "Checkpoint", out: Path, form: "ExportForm", *, base: str | None
+    checkpoint: "Checkpoint",
+    out: Path,
+    form: "ExportForm",
+    card: "ModelCard | None",
+    *,
+    base: str | None,
 ) -> str:
     """Write the adapters; return the call that reads them."""
     from jaxpipe.config import saved_lora, saved_model
     from jaxpipe.interchange import (
         ADAPTER_CONFIG,
         ADAPTER_WEIGHTS,
+        CARD,
         replaced_folder,
         write_adapter,
+        write_card,
     )
 
     model, lora = saved_model(checkpoint), saved_lora(checkpoint)
@@ -188,11 +205,14 @@ def _export_adapter(
             f"`--adapter` needs a run that trained adapters, and {checkpoint.folder} has none; "
             "leave out the option, or train with the section `lora`"
         )
-    check_output_folder("--out", out, (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
+    names = (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
+    check_output_folder("--out", out, names if card is None else (*names, CARD))
     with replaced_folder(out) as folder:
         write_adapter(
             folder, model, lora, checkpoint.read, checkpoint.tensors, form=form, base=base
         )
+        if card is not None:
+            write_card(folder, card)
     if base is None:
         errors.print(
             "no base model in adapter_config.json: give its name or folder with --base",

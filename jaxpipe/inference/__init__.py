@@ -1,4 +1,4 @@
-"""A trained model at work: text that it continues, and its loss on held-out data.
+"""A trained model at work: text that it continues, its loss on held-out data, scores of tasks.
 
 ::
 
@@ -6,4 +6,7 @@
       └─ tokens        a batch of texts, with cached keys and values where the layers can
            └─ sampling      temperature, top k, top p
     held_out_losses    checkpoint, datasets ─► loss and perplexity
+    task_scores        checkpoint, tasks of the lm-evaluation-harness ─► scores
+      └─ harness_model           a checkpoint as a model of the harness
+           └─ likelihoods        of tokens after others
 """

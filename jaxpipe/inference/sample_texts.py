@@ -7,7 +7,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax
 import numpy as np
@@ -53,7 +53,7 @@ def sample_text(
 
 def sample_texts(  # noqa: PLR0913 - the options of `jaxpipe generate`
     folder: Folder,
-    prompts: Sequence[str],
+    prompts: Sequence[str | Conversation],
     *,
     tokens: int,
     temperature: float,
@@ -67,9 +67,9 @@ def sample_texts(  # noqa: PLR0913 - the options of `jaxpipe generate`
     """Return each prompt with its continuation, up to the first of the strings `stops`.
 
     A continuation ends before the tokenizer's end of text. With `chat`, a prompt is a message, and
-    the answer is returned alone. Text number n is drawn with the seed `seed` + n. `show` is called
-    with the text that each token adds to the first prompt. Products have the precision of the run,
-    `run.matmul_precision`.
+    the answer is returned alone; so is the answer to a conversation. Text number n is drawn with
+    the seed `seed` + n. `show` is called with the text that each token adds to the first prompt.
+    Products have the precision of the run, `run.matmul_precision`.
 
     Raises:
         ConfigError: a prompt or a stop string is empty, or how tokens are drawn is none.
@@ -100,23 +100,24 @@ def sample_texts(  # noqa: PLR0913 - the options of `jaxpipe generate`
     show(texts[0].rest())
     for text in texts:
         text.rest()
-    given = ["" for _ in prompts] if chat is not None else prompts
-    return [prompt + text.shown for prompt, text in zip(given, texts, strict=True)]
+    begins = (prompt if chat is None and isinstance(prompt, str) else "" for prompt in prompts)
+    return [begin + text.shown for begin, text in zip(begins, texts, strict=True)]
 
 
 def prompt_tokens(
-    tokenizer: Tokenizer, prompt: str, *, chat: Chat | None = None
+    tokenizer: Tokenizer, prompt: str | Conversation, *, chat: Chat | None = None
 ) -> Int64[np.ndarray, " tokens"]:
     """Return the tokens of a prompt, with those that its tokenizer puts around a text.
 
-    With `chat`, it is a message of the user, and a role that it spells is no role.
+    With `chat`, it is a message of the user, and a role that it spells is no role. A conversation
+    is followed by the prompt for an answer.
 
     Raises:
         ConfigError: the prompt is empty, or the tokenizer has no chat template.
     """
     if not prompt:
         raise ConfigError("`--prompt` must hold at least one character; it is empty")
-    if chat is None:
+    if chat is None and isinstance(prompt, str):
         frame = tokenizer.frame
         return np.array([*frame.begin, *tokenizer.encode(prompt), *frame.closing], np.int64)
     if getattr(tokenizer, "template", None) is None:
@@ -124,12 +125,17 @@ def prompt_tokens(
             "`--chat` needs a tokenizer with a chat template, and that of the run has none; leave "
             "it out"
         )
-    turns = [("system", chat.system), ("user", prompt)]
-    messages = tuple({"role": role, "content": text} for role, text in turns if text is not None)
     form = chat_form(tokenizer, SpecialTokens.OWN)
-    conversation = Conversation(messages=messages, learned=(False,) * len(messages))
+    asked = _asked(prompt, chat) if isinstance(prompt, str) else prompt
+    conversation = replace(asked, learned=(False,) * len(asked.messages))
     pieces = form.rendered(conversation, prompts=True)
     return tokenizer.encode_pieces(pieces).tokens.astype(np.int64)
+
+
+def _asked(prompt: str, chat: Chat | None) -> Conversation:
+    turns = [("system", None if chat is None else chat.system), ("user", prompt)]
+    messages = tuple({"role": role, "content": text} for role, text in turns if text is not None)
+    return Conversation(messages=messages, learned=(False,) * len(messages))
 
 
 def _warn_of_untrained(config: Config, *, longest: int) -> None:

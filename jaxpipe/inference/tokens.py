@@ -27,16 +27,25 @@ def generated(
     *,
     num_tokens: int,
     sampling: Sampling,
+    width: int = 0,
 ) -> Iterator[Tokens]:
     """Yield the next token of each text, `num_tokens` times; no prompt may be empty.
+
+    Prompts are padded to `width` at least, so that several batches share the programs of one width.
 
     Keys and values are cached if the texts fit into the model's sequence and its layers can
     (`can_decode`); otherwise each token computes the last tokens of its text again. A text depends
     neither on the others of its batch, but for rounding, nor on the cache.
     """
-    room = max(map(len, prompts)) + num_tokens - 1
+    width = max(width, *map(len, prompts))
+    room = width + num_tokens - 1
     if num_tokens and can_decode(model) and room <= model.sequence:
-        yield from _cached(Decoder(model, room), params, prompts, num_tokens, sampling)
+        lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+        padded = np.zeros((len(prompts), width), np.int32)
+        for row, prompt in zip(padded, prompts, strict=True):
+            row[: len(prompt)] = prompt
+        decoder = Decoder(model, room)
+        yield from _cached(decoder, params, (padded, lengths), num_tokens, sampling)
         return
     again = (
         continuation(model, params, prompt, num_tokens=num_tokens, sampling=sampling, row=row)
@@ -48,14 +57,11 @@ def generated(
 def _cached(
     decoder: Decoder,
     params: Parameters,
-    prompts: Sequence[Int[np.ndarray, " tokens"]],
+    prompts: tuple[Int[np.ndarray, "batch seq"], Int[np.ndarray, " batch"]],
     num_tokens: int,
     sampling: Sampling,
 ) -> Iterator[Tokens]:
-    lengths = np.array([len(prompt) for prompt in prompts], np.int32)
-    padded = np.zeros((len(prompts), max(lengths)), np.int32)
-    for row, prompt in zip(padded, prompts, strict=True):
-        row[: len(prompt)] = prompt
+    padded, lengths = prompts
     tokens, cache = _first(decoder, sampling, params, padded, lengths)
     yield tuple(tokens.tolist())
     for number in range(1, num_tokens):

@@ -20,6 +20,7 @@ from jaxpipe.interchange.import_record import (
 )
 from jaxpipe.interchange.llama_config_json import config_of_llama, llama_config_of
 from jaxpipe.interchange.llama_tensors import llama_pairs
+from jaxpipe.interchange.model_card import CARD, ModelCard, is_of_user, write_card
 from jaxpipe.interchange.model_folder import (
     ExportForm,
     our_names,
@@ -36,13 +37,16 @@ __all__ = [
     "ADAPTER_CONFIG",
     "ADAPTER_WEIGHTS",
     "BESIDE",
+    "CARD",
     "GENERATION",
     "ExportForm",
     "ImportRecord",
+    "ModelCard",
     "begin_run",
     "config_of_gpt2",
     "config_of_llama",
     "gpt2_config_of",
+    "is_of_user",
     "keep_beside",
     "keep_record",
     "llama_config_of",
@@ -58,6 +62,7 @@ __all__ = [
     "tensors_of_gpt2",
     "to_gpt2_tensors",
     "write_adapter",
+    "write_card",
     "write_generation",
     "write_gpt2",
     "write_model",

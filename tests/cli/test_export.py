@@ -111,7 +111,10 @@ def test_an_architecture_is_kept(tmp_path: Path) -> None:
 
 
 def test_no_file_of_another_model_stays(
-    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The folder of the original has one file, and the export several."""
     run = tmp_path / "run"
@@ -125,6 +128,7 @@ def test_no_file_of_another_model_stays(
     assert shards == set(index["weight_map"].values())
     assert len(shards) > 2
     assert (given / "README.md").read_text() == "mine"
+    assert "README.md stays, for it is yours: no model card is" in capsys.readouterr().err
     assert not (given / "adapter_config.json").exists()
     monkeypatch.undo()
     assert main(["export", str(run), "-o", str(given)]) == 0

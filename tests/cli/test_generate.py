@@ -19,3 +19,20 @@ def test_a_message_of_the_system_needs_a_chat(
 ) -> None:
     assert main(["generate", str(tmp_path), "--prompt", "a", "--system", "b"]) == 2
     assert "`--system` needs `--chat`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--messages", "a.json"], "`--messages` needs `--chat`"),
+        (["--chat", "--messages", "a.json", "--prompt", "a"], "must be without `--prompt`"),
+        (["--chat", "--messages", "a.json", "--system", "a"], "must be without `--system`"),
+        (["--chat"], "`--prompt` is missing"),
+        (["--chat", "--messages", "nowhere.json"], "`--messages` nowhere.json cannot be read"),
+    ],
+)
+def test_messages_stand_in_place_of_prompts(
+    words: list[str], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", str(tmp_path), *words]) == 2
+    assert expected in capsys.readouterr().err.replace("\n", " ")

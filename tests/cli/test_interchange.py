@@ -58,6 +58,10 @@ def test_a_model_comes_in_is_trained_and_goes_out(
 
     assert main(["export", str(run), "-o", str(tmp_path / "trained")]) == 0
     assert "step 2 of" in capsys.readouterr().out
+    card = (tmp_path / "trained" / "README.md").read_text()
+    for fact in ("| base model | given", "| steps | 2 of 2 |", "| tokens | 64: 2 samples of 16 a"):
+        assert fact in card
+    assert "| training loss | " in card
     trained = load_file(tmp_path / "trained" / "model.safetensors")
     assert not np.array_equal(before["transformer.wte.weight"], trained["transformer.wte.weight"])
 

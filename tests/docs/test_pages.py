@@ -67,7 +67,8 @@ def test_every_file_that_a_page_includes_exists(page: Path):
 
 @pages
 def test_every_command_that_a_page_shows_exists_with_its_options(page: Path):
-    shown = re.findall(r"^\s*(?:\$ |    )(?:\S*/|mpirun .*)?jaxpipe (.*)$", page.read_text(), re.M)
+    text = page.read_text().replace("\\\n", " ")
+    shown = re.findall(r"^\s*(?:\$ |    )(?:\S*/|mpirun .*)?jaxpipe (.*)$", text, re.M)
     for line in shown:
         words = shlex.split(line.partition(" > ")[0].partition(" -- ")[0])
         name = " ".join(words[:2]) if isinstance(COMMANDS.get(words[0]), CommandGroup) else words[0]

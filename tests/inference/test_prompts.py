@@ -1,11 +1,13 @@
 """A prompt has the tokens around it that its tokenizer puts there, and a text ends at its end."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.inference.messages_file import read_messages
 from jaxpipe.inference.sample_texts import Chat, Continuation, prompt_tokens
 from jaxpipe.runtime.data import BytePairs, Bytes, load_byte_pairs
 from tests.runtime.data.dataset.owned_tokenizers import chatml, llama2, write_owned
@@ -55,3 +57,26 @@ def test_what_is_held_for_a_stop_is_shown_at_the_end_of_text() -> None:
     assert [text.add(token) for token in b"a e"] == ["a", " ", ""]
     assert text.add(0) == "e"
     assert (text.shown, text.is_stopped) == ("a e", True)
+
+
+def test_a_file_of_messages_is_a_prompt_for_the_next_answer(tmp_path: Path) -> None:
+    tokenizer = load_byte_pairs(write_owned(tmp_path, chatml))
+    turns = [("user", "hi"), ("assistant", "yes"), ("user", "the fox")]
+    messages = [{"role": role, "content": text} for role, text in turns]
+    shared = [{"from": role, "value": text} for role, text in turns]
+    path = tmp_path / "messages.json"
+    for content in (messages, {"messages": messages}, {"conversations": shared}):
+        path.write_text(json.dumps(content))
+        tokens = prompt_tokens(tokenizer, read_messages(path))
+        assert tokenizer.decode(tokens) == (
+            "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyes<|im_end|>\n"
+            "<|im_start|>user\nthe fox<|im_end|>\n<|im_start|>assistant\n"
+        )
+    for content, expected in (
+        (messages[:2], "must end with a message that is not of the assistant"),
+        ({"prompt": "a", "completion": "b"}, "must hold a list of messages"),
+        (3, "must hold a list of messages"),
+    ):
+        path.write_text(json.dumps(content))
+        with pytest.raises(ConfigError, match=expected):
+            read_messages(path)

@@ -31,7 +31,12 @@ from jaxpipe.runtime.data.order.mixture import Mixture, mixture_of
 from jaxpipe.runtime.data.order.samples import Samples
 from jaxpipe.runtime.data.preparation.bad_records import OnBad
 from jaxpipe.runtime.data.preparation.chat_text import ChatForm, SpecialTokens, chat_form
-from jaxpipe.runtime.data.preparation.conversation import Conversation, RecordLayout
+from jaxpipe.runtime.data.preparation.conversation import (
+    Conversation,
+    RecordLayout,
+    layout_of,
+    read_conversation,
+)
 from jaxpipe.runtime.data.preparation.document import Document, Fields
 from jaxpipe.runtime.data.preparation.labelled import (
     Labelled,
@@ -68,11 +73,13 @@ __all__ = [
     "dataset_folder",
     "draw_glyphs",
     "labelled_lines",
+    "layout_of",
     "load_byte_pairs",
     "mixture_of",
     "open_dataset",
     "prepare",
     "prepare_labelled",
+    "read_conversation",
     "read_labelled_text",
     "read_pictures",
     "same_tokens",

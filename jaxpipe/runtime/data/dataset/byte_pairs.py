@@ -115,6 +115,12 @@ class BytePairs:
         parts = ("normalizer", "pre_tokenizer", "model", "added_tokens")
         return json.dumps([definition[part] for part in parts], sort_keys=True)
 
+    @property
+    def begin_of_text(self) -> int | None:
+        """The token that the files name begin of text, whether or not it is put before texts."""
+        token = self._config.named.get("bos_token")
+        return None if token is None else self._engine.token_to_id(token.content)
+
     def encode(self, text: str) -> UInt32[np.ndarray, " tokens"]:
         """Return the tokens of `text`; special tokens in it are their ids."""
         return np.array(self._engine.encode(text, add_special_tokens=False).ids, np.uint32)

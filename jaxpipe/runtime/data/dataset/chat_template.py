@@ -3,11 +3,15 @@
 The environment is that of transformers (`utils/chat_template_utils.py`): a sandbox of jinja2 that
 changes nothing outside, without line feeds and blanks around blocks, with `raise_exception`,
 `tojson`, `strftime_now`, loop controls, and `{% generation %}` around what a model says.
+
+A rendering has `TIME_S` seconds: each turn of a loop and each call looks at the clock, and products
+and powers are bounded.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, lru_cache
@@ -24,6 +28,10 @@ DEFAULT, _TOOLS = "default", "tool_use"
 TEMPLATE: Final = "chat_template.jinja"
 TEMPLATES: Final = "additional_chat_templates"
 _REASONING: Final = ("reasoning_content", "thinking", "reasoning")
+TIME_S: Final = 10.0
+"""Real templates take milliseconds; one with nested loops could take for ever."""
+_MOST_LETTERS: Final = 2**24
+_MOST_EXPONENT: Final = 64
 # Of tokenizers without a template: the name of a role, and what it says.
 PLAIN: Final = (
     "{% for message in messages %}{{ message.role }}:\n"
@@ -82,8 +90,6 @@ class ChatTemplate:
         Raises:
             DataError: the template refuses it, or is wrong.
         """
-        import jinja2
-
         name = _TOOLS if tools and _TOOLS in self.sources else DEFAULT
         try:
             return _rendered(
@@ -94,10 +100,10 @@ class ChatTemplate:
                 add_generation_prompt=prompts,
                 **{**self.variables, **options},
             )
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, RecursionError) as error:
+        except Exception as error:  # whatever a stranger's template does wrong
             raise DataError(
-                f"`chat_template` must render the conversation: {error}; correct the record, or "
-                "the template"
+                f"`chat_template` must render the conversation: {error!s:.200}; correct the "
+                "record, or the template"
             ) from None
 
 
@@ -164,6 +170,7 @@ def _rendered(template: "Template", **variables: Any) -> Rendered:
 
     environment: Any = template.environment
     environment.mark = mark
+    environment.end_s = time.monotonic() + TIME_S
     # One block after the other: a mark counts the characters before it.
     for block in template.generate(**variables):
         blocks.append(block)  # noqa: PERF402  `mark` reads them meanwhile
@@ -172,7 +179,49 @@ def _rendered(template: "Template", **variables: Any) -> Rendered:
 
 @lru_cache(maxsize=64)
 def _compiled(source: str) -> "Template":
-    return _environment().from_string(source)
+    from jinja2 import nodes
+
+    environment = _environment()
+    tree = environment.parse(source)
+    for loop in tree.find_all(nodes.For):
+        loop.iter = nodes.Filter(loop.iter, "_in_time", [], [], None, None)
+    return environment.from_string(tree)
+
+
+def _bounded(environment: Any) -> Any:
+    """Return a sandbox of jinja2 whose loops, calls, products and powers come to an end."""
+    import jinja2
+
+    class Bounded(environment):
+        end_s = float("inf")
+        intercepted_binops = frozenset(("*", "**"))
+
+        def check_time(self) -> None:
+            if time.monotonic() > self.end_s:
+                raise jinja2.exceptions.SecurityError(
+                    f"it takes longer than {TIME_S:.0f} s; remove nested loops"
+                )
+
+        def call(self, *arguments: Any, **options: Any) -> Any:
+            self.check_time()
+            return super().call(*arguments, **options)
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            for text, number in ((left, right), (right, left)):
+                if operator == "*" and hasattr(text, "__len__") and isinstance(number, int):
+                    _check_most(len(text) * number, _MOST_LETTERS, "the length of a product")
+            if operator == "**":
+                _check_most(right, _MOST_EXPONENT, "an exponent")
+            return super().call_binop(context, operator, left, right)
+
+    return Bounded
+
+
+def _check_most(value: Any, most: int, name: str) -> None:
+    import jinja2
+
+    if value > most:
+        raise jinja2.exceptions.SecurityError(f"{name} must be at most {most:,}")
 
 
 def _environment() -> "Environment":
@@ -199,10 +248,16 @@ def _environment() -> "Environment":
                 raise jinja2.exceptions.SecurityError(f"a namespace has no {name!r}")
             super().__setitem__(name, value)
 
-    environment = sandbox.ImmutableSandboxedEnvironment(
+    environment = _bounded(sandbox.ImmutableSandboxedEnvironment)(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, ext.loopcontrols]
     )
-    environment.filters["tojson"] = _to_json
+
+    def in_time(values: Iterable[Any]) -> Iterator[Any]:
+        for value in values:
+            environment.check_time()
+            yield value
+
+    environment.filters |= {"tojson": _to_json, "_in_time": in_time}
     environment.globals |= {
         "raise_exception": _raise,
         "strftime_now": lambda form: datetime.now().strftime(form),

@@ -208,6 +208,8 @@ def _message(turn: Any, where: str) -> tuple[Mapping[str, Any], bool]:
         raise _wrong(_WEIGHTS[1], True, f"of the assistant, not of {given}", where=where)
     if given == _CALL:
         fields |= {"content": "", "tool_calls": [_call(fields.get("content"), where=where)]}
+    if "tool_calls" in fields:
+        fields["tool_calls"] = _tool_calls(fields["tool_calls"], where=where)
     fields["content"] = _content(fields, where=where)
     return {"role": role, **fields}, role == "assistant" and all(counts)
 
@@ -244,6 +246,30 @@ def _call(value: Any, *, where: str) -> dict[str, Any]:
     if not isinstance(call, Mapping) or not isinstance(call.get("name"), str):
         raise _wrong(_CALL, value, "JSON with `name` and `arguments`", where=where)
     return {"type": "function", "function": dict(call)}
+
+
+def _tool_calls(value: Any, *, where: str) -> list[dict[str, Any]]:
+    """Return calls whose arguments are objects, as templates read them; OpenAI has their JSON."""
+    if not isinstance(value, list) or not all(isinstance(call, Mapping) for call in value):
+        raise _wrong("tool_calls", value, "a list of objects", where=where)
+    calls = []
+    for call in value:
+        function = call.get("function")
+        if isinstance(function, Mapping):
+            calls.append({**call, "function": _with_arguments(function, where=where)})
+        else:
+            calls.append(_with_arguments(call, where=where))
+    return calls
+
+
+def _with_arguments(call: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    arguments = call.get("arguments")
+    if not isinstance(arguments, str):
+        return dict(call)
+    fields = _json(arguments) if arguments.strip() else {}
+    if not isinstance(fields, Mapping):
+        raise _wrong("arguments", arguments, "an object, or its JSON", where=where)
+    return {**call, "arguments": fields}
 
 
 def _tools(value: Any, *, where: str) -> tuple[Mapping[str, Any], ...] | None:

@@ -22,7 +22,9 @@ from jaxpipe.runtime.data import (
     load_byte_pairs,
     open_dataset,
     prepare,
+    read_conversation,
 )
+from jaxpipe.runtime.data.dataset import chat_template
 from tests.runtime.data.dataset.owned_tokenizers import CHATML, chatml, marked_chat, write_owned
 
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
@@ -198,9 +200,42 @@ def test_a_call_of_a_function_is_no_text(marked: Path) -> None:
     assert said == '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call><|im_end|>'
 
 
+ARGUMENTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["C"])),
+    lambda parts: st.lists(parts) | st.dictionaries(st.text("abc"), parts),
+    max_leaves=5,
+)
+
+
+@given(arguments=st.dictionaries(st.text("abc"), ARGUMENTS), wrapped=st.booleans())
+def test_arguments_as_json_are_those_of_an_object(arguments: dict[str, Any], wrapped: bool) -> None:
+    """OpenAI spells the arguments of a call as JSON; templates read objects."""
+
+    def record(value: Any) -> dict[str, Any]:
+        function = {"name": "f", "arguments": value}
+        call = {"type": "function", "function": function} if wrapped else function
+        return {"messages": [TURNS[0], {"role": "assistant", "tool_calls": [call]}]}
+
+    texts = (json.dumps(arguments), json.dumps(arguments, ensure_ascii=False, indent=2))
+    read = [
+        read_conversation(record(value), RecordLayout.MESSAGES, where="here")
+        for value in (arguments, *texts, *([] if arguments else [""]))
+    ]
+    assert all(conversation == read[0] for conversation in read)
+
+
 @pytest.mark.parametrize(
     ("message", "words"),
     [
+        (
+            {"role": "assistant", "tool_calls": [{"name": "f", "arguments": "[1]"}]},
+            "`arguments` must be an object, or its JSON",
+        ),
+        (
+            {"role": "assistant", "tool_calls": [{"function": {"arguments": "{a"}}]},
+            "`arguments` must be an object, or its JSON",
+        ),
+        ({"role": "assistant", "tool_calls": ["f"]}, "`tool_calls` must be a list of objects"),
         ({"role": "critic", "content": "a"}, "`role` must be one of .* it is 'critic'"),
         ({"role": "user", "content": "a", "train": True}, "`train` must be of the assistant"),
         ({"role": "assistant", "content": "a", "weight": 0.5}, "`weight` must be 0 or 1, .* 0.5"),
@@ -241,3 +276,32 @@ def test_a_template_that_refuses_says_why(plain: BytePairs) -> None:
 def test_a_template_reaches_nothing_outside(plain: BytePairs, template: str) -> None:
     with pytest.raises(DataError, match="`chat_template` must render"):
         counted(form_of(plain, template), {"messages": TURNS})
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+        "{{ 9 ** 999999999 }}",
+        "{{ 'a' * 99999999999 }}",
+        "{{ 1 / 0 }}",
+        "{{ messages | dictsort }}",
+    ],
+)
+def test_a_template_comes_to_an_end(
+    plain: BytePairs, template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_template, "TIME_S", 0.1)
+    with pytest.raises(DataError, match="`chat_template` must render"):
+        counted(form_of(plain, template), {"messages": TURNS})
+
+
+def test_loops_that_look_at_the_clock_know_their_turns(plain: BytePairs) -> None:
+    template = form_of(
+        plain,
+        "{% for m in messages if m.role %}{{ loop.index }}{{ loop.revindex }}{{ loop.last }} "
+        "{% endfor %}{% for m in missing %}a{% else %}b{% endfor %}",
+    ).template
+    assert template is not None
+    assert template.render(TURNS[:2]).text == "12False 21True b"

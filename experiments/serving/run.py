@@ -1,0 +1,120 @@
+"""Run the commands of the page on instruct models, and ask transformers and the harness the same.
+
+    python -m experiments.serving.run --python PYTHON [--path FOLDER]
+
+PYTHON has torch, transformers and lm_eval; FOLDERs come first on its PYTHONPATH.
+"""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from docs.examples.tiny_instruct_model import TALK
+from jaxpipe.inference.sample_texts import Chat, sample_texts
+from jaxpipe.inference.task_scores import task_scores
+from jaxpipe.runtime.checkpoint import latest, open_checkpoint
+from tests.docs.test_instruct_page import PAGE, sessions
+
+ROOT = Path(__file__).parents[2]
+RESULTS = Path(__file__).parent / "results"
+TASKS = ROOT / "tests/inference/tasks"
+NAMES = ("talk_choices", "talk_texts", "talk_answers")
+QUESTIONS = (*TALK, "What is fine?", "Are you the capital of Paris?")
+NUM_TOKENS = 20
+TIMEOUT_S = 600.0
+TOLERANCE = 1e-4
+"""Of a score: sums of float32 products have another order."""
+
+
+def main(python: Path, path: Sequence[Path] = ()) -> int:
+    """Write a row for each text and each score; return 1 if one differs."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for words, _ in sessions(PAGE.read_text()):
+            _run(words, folder)
+        theirs = _asked(folder / "mine/answers", python, path)
+        print(theirs["versions"])
+        texts = _texts(folder / "mine/tuned", theirs["texts"])
+        scores = _scores(folder / "mine/tuned", theirs["scores"])
+    _write("texts.csv", texts)
+    _write("scores.csv", scores)
+    return int(not all(row["equal"] for row in (*texts, *scores)))
+
+
+def _run(words: Sequence[str], folder: Path) -> None:
+    """Run a command of the page in the folder."""
+    program = {"jaxpipe": [sys.executable, "-P", "-m", "jaxpipe"], "python": [sys.executable]}
+    arguments = [str(ROOT / word) if word.startswith("docs/") else word for word in words[1:]]
+    subprocess.run(
+        [*program.get(words[0], [words[0]]), *arguments], cwd=folder, check=True, timeout=TIMEOUT_S
+    )
+
+
+def _asked(folder: Path, python: Path, path: Sequence[Path]) -> dict[str, Any]:
+    request = {
+        "folder": str(folder),
+        "questions": QUESTIONS,
+        "num_tokens": NUM_TOKENS,
+        "tasks": NAMES,
+        "task_folder": str(TASKS),
+    }
+    done = subprocess.run(
+        [str(python), str(Path(__file__).with_name("theirs.py"))],
+        input=json.dumps(request),
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "HF_HUB_OFFLINE": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=TIMEOUT_S,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _texts(run: Path, theirs: Sequence[str]) -> list[dict[str, Any]]:
+    ours = sample_texts(latest(run), QUESTIONS, tokens=NUM_TOKENS, temperature=0.0, chat=Chat())
+    return [
+        {"question": question, "jaxpipe": here, "transformers": there, "equal": here == there}
+        for question, here, there in zip(QUESTIONS, ours, theirs, strict=True)
+    ]
+
+
+def _scores(run: Path, theirs: dict[str, Any]) -> list[dict[str, Any]]:
+    checkpoint = open_checkpoint(latest(run))
+    rows = []
+    for chat in (False, True):
+        for score in task_scores(checkpoint, NAMES, folder=TASKS, chat=chat):
+            there = theirs[str(chat)][score.task][f"{score.metric},{score.answers}"]
+            equal = abs(score.value - there) <= TOLERANCE * max(1.0, abs(there))
+            rows.append(
+                {
+                    "task": score.task,
+                    "chat": chat,
+                    "metric": score.metric,
+                    "jaxpipe": f"{score.value:.6f}",
+                    "hf": f"{there:.6f}",
+                    "equal": equal,
+                }
+            )
+    return rows
+
+
+def _write(name: str, rows: Sequence[dict[str, Any]]) -> None:
+    for row in rows:
+        print(row)
+    with (RESULTS / name).open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(tyro.cli(main))
