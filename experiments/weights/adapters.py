@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import tyro
 
-from experiments.weights.mutations import SMALL, SMALL_GPT2
+from experiments.weights.mutations import small_fields
 from experiments.weights.run import RESULTS, answer_of, asked, logits_of, outcome_of, theirs
 from jaxpipe.errors import UserError
 from jaxpipe.finetune.merge import merged_tensors
@@ -34,8 +34,7 @@ TOLERANCE: Final = 1e-5
 def drawn(kind: str, random: Random) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return the fields of a model, of its adapters, and those changed in their file."""
     modules = {"gpt2": _GPT2, "phi3": _PHI3}.get(kind, _LLAMA)
-    small = SMALL_GPT2 if kind == "gpt2" else SMALL
-    model = {"model_type": kind, **small, "tie_word_embeddings": random.random() < 0.3}
+    model = {**small_fields(kind), "tie_word_embeddings": random.random() < 0.3}
     if kind != "gpt2" and "attention_bias" in ARCHITECTURES[kind].computed:
         model["attention_bias"] = random.random() < 0.4
     adapter: dict[str, Any] = {

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tyro
 
-from experiments.weights.mutations import SMALL, SMALL_GPT2
+from experiments.weights.mutations import small_fields
 from experiments.weights.run import RESULTS, TIMEOUT_S, TOKENS, asked, logits, theirs
 from jaxpipe.cli.main import main as jaxpipe
 from jaxpipe.config import load_config, to_tree
@@ -49,8 +49,7 @@ def main(python: Path, path: Path | None = None, kinds: tuple[str, ...] = ()) ->
         for kind in kinds or (*ARCHITECTURES, "gpt2"):
             folder = Path(place) / kind
             folder.mkdir()
-            small = SMALL_GPT2 if kind == "gpt2" else SMALL
-            fields = {"model_type": kind, **small, "vocab_size": 256, "tie_word_embeddings": False}
+            fields = {**small_fields(kind), "vocab_size": 256, "tie_word_embeddings": False}
             (folder / "config.json").write_text(json.dumps(fields))
             assert "logits" in asked(process, folder), kind
             _train(kind, folder, data)
