@@ -8,7 +8,6 @@ file after it is written. jaxpipe reads model and adapters, or refuses them; wha
 have the logits of PEFT: merged, and with what fills up adapters of a lower rank.
 """
 
-import csv
 import json
 import tempfile
 from collections import Counter
@@ -19,7 +18,7 @@ from typing import Any, Final
 import tyro
 
 from experiments.weights.mutations import small_fields
-from experiments.weights.run import RESULTS, answer_of, asked, logits_of, outcome_of, theirs
+from experiments.weights.run import answer_of, asked, logits_of, outcome_of, theirs, write_rows
 from jaxpipe.errors import UserError
 from jaxpipe.finetune.merge import merged_tensors
 from jaxpipe.interchange import read_adapters
@@ -134,10 +133,7 @@ def main(python: Path, path: Path | None = None, count: int = 300, seed: int = 0
     ]
     for row in rows:
         print(row)
-    with (RESULTS / f"adapters-{version.partition('.')[0]}.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(f"adapters-{version.partition('.')[0]}.csv", rows)
     wrong = any(row["different"] or row["accepted_here_alone"] for row in rows)
     return int(wrong or max(largest.values(), default=0.0) > TOLERANCE)
 

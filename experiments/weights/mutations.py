@@ -45,6 +45,19 @@ _ROPES: Final[tuple[Any, ...]] = (
     },
     {"rope_type": "yarn", "factor": 2.0, "mscale": 0.7, "mscale_all_dim": 0.5},
     {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "mscale": 0.7,
+        "mscale_all_dim": 1.5,
+    },
+    {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "mscale": 0.7,
+    },
+    {
         "rope_type": "llama3",
         "factor": 4.0,
         "low_freq_factor": 1.0,

@@ -74,13 +74,20 @@ def main(
                 print("   ", json.dumps(case), flush=True)
             is_wrong |= bool(counts.outcomes["different"])
             rows.append(row)
-    RESULTS.mkdir(exist_ok=True)
-    major = version["transformers"].partition(".")[0]
-    with (RESULTS / f"transformers-{major}.csv").open("w", newline="") as file:
+    write_rows(f"transformers-{version['transformers'].partition('.')[0]}.csv", rows)
+    return int(is_wrong)
+
+
+def write_rows(name: str, rows: list[dict[str, Any]]) -> None:
+    """Write a file of results; rows of other architectures stay."""
+    path = RESULTS / name
+    with path.open(newline="") as file:
+        before = {row["architecture"]: row for row in csv.DictReader(file)}
+    merged = before | {row["architecture"]: row for row in rows}
+    with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
-    return int(is_wrong)
+        writer.writerows(merged.values())
 
 
 def _counts(

@@ -35,8 +35,8 @@ def import_model(
 ) -> int:
     """Begin a run with a model, or adapters, from the files of Hugging Face's `save_pretrained`.
 
-    Llama, Mistral, Qwen 2 and 3, Phi 3 and 4, OLMo 2, Granite, Gemma 1 to 3, SmolLM 3, GPT-2. Nothing is
-    downloaded.
+    Llama, Mistral, Qwen 2 and 3, Phi 3 and 4, OLMo 2, Granite, Gemma 1 to 3, SmolLM 3, GPT-2.
+    Nothing is downloaded.
 
     Args:
         folder: the folder with config.json and model.safetensors, or several files and their

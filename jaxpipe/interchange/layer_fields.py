@@ -24,6 +24,7 @@ _BASE: Final = "rope_local_base_freq"
 _NO_ROPE: Final = "no_rope_layers"
 _INTERVAL: Final = "no_rope_layer_interval"
 _DEFAULT_PATTERN: Final = 6
+_DEFAULT_WINDOW: Final = 4096
 _DEFAULT_INTERVAL: Final = 4
 _DEFAULT_BASE: Final = 10_000.0
 
@@ -70,7 +71,9 @@ def layer_fields_of(config: LlamaConfig, record: Architecture) -> dict[str, Any]
         return {_NO_ROPE: layers, _INTERVAL: interval}
     types = [_LAYER_TYPES[window > 0] for window in config.windows] * config.num_layers
     base = config.local_base or config.rope_base
-    return {_TYPES: types, _PATTERN: interval, _BASE: base}
+    # Of no layer, and `transformers` wants a number.
+    window = {} if config.window else {"sliding_window": _DEFAULT_WINDOW}
+    return {**window, _TYPES: types, _PATTERN: interval, _BASE: base}
 
 
 def _period(differs: Sequence[bool], stated: Mapping[str, Any], name: str) -> int:

@@ -4,6 +4,7 @@ The first form is that of `transformers` 4, the second that of 5, which reads bo
 both, they must say the same: version 4 obeys one of them, and version 5 the other.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Final
@@ -17,6 +18,7 @@ from jaxpipe.models.llama_config import RopeScaling
 _LOCAL_BASE: Final = 10_000.0
 _LLAMA3: Final = {"rope_low": "low_freq_factor", "rope_high": "high_freq_factor"}
 _YARN: Final = {"rope_low": ("beta_slow", 1.0), "rope_high": ("beta_fast", 32.0)}
+_MAGNITUDES: Final = ("mscale", "mscale_all_dim")
 _LENGTH: Final = "original_max_position_embeddings"
 _PART: Final = "partial_rotary_factor"
 _KEYS: Final[dict[str, frozenset[str]]] = {
@@ -25,7 +27,14 @@ _KEYS: Final[dict[str, frozenset[str]]] = {
     "dynamic": frozenset(("factor", _LENGTH)),
     "llama3": frozenset(("factor", _LENGTH, *_LLAMA3.values())),
     "yarn": frozenset(
-        ("factor", _LENGTH, "attention_factor", "truncate", *(name for name, _ in _YARN.values()))
+        (
+            "factor",
+            _LENGTH,
+            "attention_factor",
+            "truncate",
+            *_MAGNITUDES,
+            *(name for name, _ in _YARN.values()),
+        )
     ),
 }
 """The keys of each scaling, beside those of all."""
@@ -151,7 +160,8 @@ def _scaling(kind: str, scaling: Mapping[str, Any], stated: Mapping[str, Any]) -
         check_choice(scaling, "truncate", (True,))
         # Without it, versions of `transformers` take different lengths.
         values["rope_sequence"] = size_of(scaling, _LENGTH)
-        values["rope_magnitude"] = number_of(scaling, "attention_factor", default=0.0)
+        default = _magnitude(scaling, values["rope_factor"])
+        values["rope_magnitude"] = number_of(scaling, "attention_factor", default=default)
         if scaling.get("attention_factor") is not None and not values["rope_magnitude"] > 0:
             raise ConfigError(
                 "`attention_factor` in `config.json` must be above 0, not "
@@ -161,6 +171,23 @@ def _scaling(kind: str, scaling: Mapping[str, Any], stated: Mapping[str, Any]) -
         # Texts within it have the frequencies of the base alone.
         values["rope_sequence"] = size_of(stated, "max_position_embeddings")
     return values
+
+
+def _magnitude(scaling: Mapping[str, Any], factor: float) -> float:
+    """Return the factor of turned queries and keys by `mscale`; 0 without.
+
+    Source: the published code of DeepSeek-V2, which `transformers` follows.
+    """
+    above, below = (number_of(scaling, name, default=0.0) for name in _MAGNITUDES)
+    if not above or not below:  # one alone changes nothing
+        return 0.0
+    if min(above, below) < 0:
+        raise ConfigError(
+            f"`mscale` and `mscale_all_dim` in `config.json` must not be negative, and are "
+            f"{above} and {below}"
+        )
+    growth = 0.1 * math.log(max(factor, 1.0))
+    return (growth * above + 1) / (growth * below + 1)
 
 
 def rope_fields_of(config: LlamaConfig) -> dict[str, Any]:
