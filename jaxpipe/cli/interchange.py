@@ -60,8 +60,8 @@ def import_model(
     # First: it refuses a folder with checkpoints, before a file of it is overwritten.
     begin_run(out, read.tensors, describe(config_from(tree)))
     path.write_text(f"{_HEAD}\n\n{toml_text(tree)}")
-    has_tokenizer = base is None or (folder / TOKENIZER_FILE).exists()
-    tokenizer = _keep_tokenizer(folder if has_tokenizer else base, out)
+    source = folder if base is None or (folder / TOKENIZER_FILE).exists() else base
+    tokenizer = _keep_tokenizer(source, out)
     keep_record(record_of(base or folder, replaced=read.replaced), out)
     size = num_parameters(read.model, layers=read.model.num_layers, embed=True, head=True)
     texts = ("--source", "TEXTS", "--tokenizer", tokenizer)
@@ -90,12 +90,21 @@ def _keep_tokenizer(folder: Path, run: Path) -> str:
     from jaxpipe.config.kept_inputs import TOKENIZER_FILE
     from jaxpipe.interchange import keep_beside
     from jaxpipe.runtime.data.dataset.tokenizer_files import (
+        MODEL,
         read_tokenizer_files,
         write_tokenizer_files,
     )
 
     keep_beside(folder, run)
     if not (folder / TOKENIZER_FILE).exists():
+        if (folder / MODEL).exists():
+            program = f"T.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+            program = f"from transformers import AutoTokenizer as T; {program}"
+            errors.print(
+                f"no {TOKENIZER_FILE}, which jaxpipe reads, in {folder}, but {MODEL}; "
+                f"`python -c {shlex.quote(program)}` writes it",
+                markup=False,
+            )
         return "TOKENIZER.JSON"
     # After the others: two of its files may state what only `config.json` says.
     write_tokenizer_files(read_tokenizer_files(folder), run)

@@ -269,9 +269,9 @@ ACTIVATIONS: Final = MappingProxyType(
 LACKING: Final = MappingProxyType(
     {
         "gemma3": "images",
-        "mixtral": "gated experts",
-        "qwen2_moe": "gated and shared experts",
-        "qwen3_moe": "gated experts",
+        "mixtral": "gated experts, and routing that drops no token",
+        "qwen2_moe": "gated and shared experts, and routing that drops no token",
+        "qwen3_moe": "gated experts, and routing that drops no token",
         "granitemoe": "gated experts",
         "deepseek_v2": "latent attention and gated experts",
         "deepseek_v3": "latent attention and gated experts",

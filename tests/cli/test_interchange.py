@@ -65,7 +65,11 @@ def test_a_model_comes_in_is_trained_and_goes_out(
 
 def test_a_run_is_not_overwritten(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     words = ["import", str(folder), "-o", str(tmp_path / "run")]
+    (folder / "tokenizer.model").write_bytes(b"of SentencePiece")
     assert main(words) == 0
+    printed = capsys.readouterr().err.replace("\n", " ")
+    assert "no tokenizer.json, which jaxpipe reads" in printed
+    assert "from transformers import AutoTokenizer as T" in printed
     assert main(words) == 2
     assert "holds step-00000000, and a run does not overwrite another" in capsys.readouterr().err
 
