@@ -81,9 +81,11 @@ def main(
 def write_rows(name: str, rows: list[dict[str, Any]]) -> None:
     """Write a file of results; rows of other architectures stay."""
     path = RESULTS / name
-    with path.open(newline="") as file:
-        before = {row["architecture"]: row for row in csv.DictReader(file)}
-    merged = before | {row["architecture"]: row for row in rows}
+    merged: dict[str, dict[str, Any]] = {}
+    if path.exists():
+        with path.open(newline="") as file:
+            merged = {row["architecture"]: row for row in csv.DictReader(file)}
+    merged |= {row["architecture"]: row for row in rows}
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
         writer.writeheader()
