@@ -24,8 +24,8 @@ Outside, parameters are nested dicts of arrays; inside, they become NNX modules:
      "head":   {"norm":      {"scale": (dim,)},
                 "kernel":    (vocabulary, dim), unless tied}}
 
-Biases and norms are optional, but for the head's norm. Where windows alternate, a layer is a pair,
-and "blocks" has the parts "local" and "full", each as above.
+Biases and norms are optional, but for the head's norm. Where windows alternate, a layer is a group,
+and "blocks" has the parts "local", "local2" and so on, and "full", each as above.
 
 What the backward keeps is chosen as in `jaxpipe.models.gpt`: the inputs of norms, rotations and
 gates, not what is computed inside of them; `jaxpipe.models.llama_costs` counts it.
@@ -112,11 +112,15 @@ class LlamaAttention(nnx.Module):
     Args:
         config: the sizes and the variant.
         window: how many tokens a token reads at most; 0 for all.
+        positions: the configuration of rotary positions; None for none.
         rngs: the source of fresh parameters.
     """
 
-    def __init__(self, config: LlamaConfig, *, window: int, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, config: LlamaConfig, *, window: int, positions: LlamaConfig | None, rngs: nnx.Rngs
+    ) -> None:
         self.config = config
+        self.positions = positions
         self.scores = Scores(
             scale=(config.query_scale or config.width) ** -0.5,
             window=window,
@@ -158,17 +162,20 @@ class LlamaAttention(nnx.Module):
         return self.query(flat), self.key(flat), self.value(flat)
 
     def _turned(self, heads: Array, norm: RmsNorm | None, positions: Array | None) -> Array:
-        angles, factor = frequencies(self.config), magnitude(self.config)
+        rope = self.positions
+        if rope is None:
+            return heads if norm is None else jax.checkpoint(partial(self._normalised, norm))(heads)
+        angles, factor = frequencies(rope), magnitude(rope)
 
         # Keeps its input, and without a norm nothing: a rotation is linear.
         @jax.checkpoint
         def turn(heads: Array) -> Array:
-            normed = heads if norm is None else self._normalised(heads, norm)
+            normed = heads if norm is None else self._normalised(norm, heads)
             return rotate(normed, angles, positions, magnitude=factor)
 
         return turn(heads)
 
-    def _normalised(self, heads: Array, norm: RmsNorm) -> Array:
+    def _normalised(self, norm: RmsNorm, heads: Array) -> Array:
         if not self.config.wide_qk_norm:
             return norm(heads)
         return norm(heads.reshape(*heads.shape[:2], -1)).reshape(heads.shape)
@@ -209,17 +216,20 @@ class LlamaBlock(nnx.Module):
     Args:
         config: the sizes and the variant.
         window: how many tokens a token reads at most; 0 for all.
+        positions: the configuration of rotary positions; None for none.
         rngs: the source of fresh parameters.
     """
 
-    def __init__(self, config: LlamaConfig, *, window: int, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, config: LlamaConfig, *, window: int, positions: LlamaConfig | None, rngs: nnx.Rngs
+    ) -> None:
         norm = partial(RmsNorm, config, config.dim, rngs=rngs)
         self.pre_norms = config.pre_norms
         self.post_norms = config.post_norms
         self.factor = config.residual_factor
         if config.pre_norms:
             self.norm1 = norm()
-        self.attention = LlamaAttention(config, window=window, rngs=rngs)
+        self.attention = LlamaAttention(config, window=window, positions=positions, rngs=rngs)
         if config.pre_norms:
             self.norm2 = norm()
         self.mlp = GatedMlp(config, rngs=rngs)
@@ -252,8 +262,8 @@ class LlamaBlock(nnx.Module):
         return output if self.factor == 1 else output * self.factor
 
 
-class WindowedPair(nnx.Module):
-    """Two attention layers, the first with the window and the second without.
+class LayerGroup(nnx.Module):
+    """Several attention layers, of which the last has no window, and perhaps no positions.
 
     Args:
         config: the sizes and the variant.
@@ -261,24 +271,29 @@ class WindowedPair(nnx.Module):
     """
 
     def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs) -> None:
-        self.local = LlamaBlock(config, window=config.window, rngs=rngs)
-        self.full = LlamaBlock(config, window=0, rngs=rngs)
+        self.parts = config.parts
+        *local, full = config.parts
+        for part in local:
+            block = LlamaBlock(config, window=config.window, positions=config.local, rngs=rngs)
+            setattr(self, part, block)
+        positions = None if config.unturned else config
+        setattr(self, full, LlamaBlock(config, window=0, positions=positions, rngs=rngs))
 
     def __call__(
         self, x: Hidden, key: Key[Array, ""] | None, other: CachedAttention | None = None
     ) -> tuple[Hidden, None]:
-        """Return the residual stream after both, which add nothing to the loss."""
-        with jax.named_scope("local"):
-            x, _ = self.local(x, key, other)
-        with jax.named_scope("full"):
-            return self.full(x, key, other)
+        """Return the residual stream after all, which add nothing to the loss."""
+        for part in self.parts:
+            with jax.named_scope(part):
+                x, _ = getattr(self, part)(x, key, other)
+        return x, None
 
 
-def llama_layer(config: LlamaConfig, *, rngs: nnx.Rngs) -> LlamaBlock | WindowedPair:
-    """Return the layer that stages count: a pair where windows alternate."""
+def llama_layer(config: LlamaConfig, *, rngs: nnx.Rngs) -> LlamaBlock | LayerGroup:
+    """Return the layer that stages count: a group where windows alternate."""
     if config.alternating:
-        return WindowedPair(config, rngs=rngs)
-    return LlamaBlock(config, window=config.window, rngs=rngs)
+        return LayerGroup(config, rngs=rngs)
+    return LlamaBlock(config, window=config.window, positions=config, rngs=rngs)
 
 
 class TokenEmbedding(nnx.Module):
@@ -330,25 +345,19 @@ _SPLIT_LAYER: Final = MappingProxyType(
 )
 _SPLIT_ENDS: Final = MappingProxyType({"embed.tokens": -2, "head.kernel": -2})
 
-SPLIT: Final = MappingProxyType(
-    {**_SPLIT_ENDS, **{f"blocks.{name}": dim for name, dim in _SPLIT_LAYER.items()}}
-)
-"""What writes to the middle of a layer is split by columns, what reads from there by rows.
 
-Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
-"""
+def split_of(parts: tuple[str, ...]) -> Mapping[str, int]:
+    """Return the dim of each parameter that tensor parallelism splits, of a layer of some parts.
 
-SPLIT_PAIRS: Final = MappingProxyType(
-    {
-        **_SPLIT_ENDS,
-        **{
-            f"blocks.{part}.{name}": dim
-            for part in ("local", "full")
-            for name, dim in _SPLIT_LAYER.items()
-        },
-    }
-)
-"""The same where windows alternate."""
+    What writes to the middle of a layer is split by columns, what reads from there by rows. Source:
+    Shoeybi et al. 2019, "Megatron-LM", section 3.
+
+    >>> split_of(())["blocks.mlp.up.kernel"], split_of(("full",))["blocks.full.mlp.down.kernel"]
+    (-1, -2)
+    """
+    prefixes = [f"blocks.{part}." for part in parts] or ["blocks."]
+    layers = {prefix + name: dim for prefix in prefixes for name, dim in _SPLIT_LAYER.items()}
+    return {**_SPLIT_ENDS, **layers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +380,7 @@ class Llama(Transformer):
     @property
     def split(self) -> Mapping[str, int]:
         """The dim of each parameter that tensor parallelism splits: heads, hidden, vocabulary."""
-        return SPLIT_PAIRS if self.config.alternating else SPLIT
+        return split_of(self.config.parts)
 
     def _parts(self) -> Parts:
         return Parts(embedding=TokenEmbedding, block=llama_layer, head=llama_head)

@@ -11,15 +11,18 @@
     Granite    `embedding_factor`, `residual_factor`, `logits_divisor`, `query_scale`
     Gemma      GeGLU, `norm_offset`, `scaled_embedding`
     Gemma 2    + `alternating` windows, both soft caps, `post_norms`, `query_scale`
+    Gemma 3    as Gemma 2 without soft caps, with `period` 6, `local_base` and `qk_norm`
+    SmolLM 3   `alternating` with `period` 4 and `unturned`
 
 Source: Grattafiori et al. 2024, "The Llama 3 Herd of Models"; Jiang et al. 2023, "Mistral 7B"; Yang
 et al. 2024, "Qwen2 Technical Report"; Yang et al. 2025, "Qwen3 Technical Report"; Gemma Team 2024,
 "Gemma 2"; Abdin et al. 2024, "Phi-3 Technical Report"; OLMo Team 2024, "2 OLMo 2 Furious"; IBM
-Research 2024, "Granite 3.0 Language Models".
+Research 2024, "Granite 3.0 Language Models"; Gemma Team 2025, "Gemma 3 Technical Report"; Bakouch
+et al. 2025, "SmolLM3".
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -59,13 +62,13 @@ class RopeScaling(StrEnum):
 class LlamaConfig:
     """Describe a decoder of the Llama type.
 
-    With `alternating`, layers come in pairs, one with the window and one without; a pair is one
-    layer for `num_layers` and for plans, so that all layers are equal.
+    With `alternating`, layers come in groups of `period`, of which the last one has no window; a
+    group is one layer for `num_layers` and for plans, so that all layers are equal.
 
     Args:
         family: "llama": what distinguishes the section from that of a GPT.
         num_layers: number of equal layers between the embedding and the head, with `alternating` of
-            pairs [layers].
+            groups [layers].
         dim: the width of the residual stream.
         num_heads: attention heads per layer [heads]; a multiple of `num_kv_heads`.
         num_kv_heads: heads of keys and values per layer [heads].
@@ -89,7 +92,11 @@ class LlamaConfig:
         residual_factor: factor of the outputs of attention and MLP.
         logits_divisor: what the logits are divided by.
         window: how many tokens a token reads at most, itself and the ones before it; 0 for all.
-        alternating: whether only every other layer has the window, beginning with the first.
+        alternating: whether the last layer of each group has no window.
+        period: the layers of a group; 2 for every other layer [layers].
+        local_base: base of rotary positions, which are not scaled, in the layers with the window; 0
+            for those of the others.
+        unturned: whether the last layer of each group has no positions (NoPE).
         attention_softcap: soft bound of the scores; 0 for none.
         final_softcap: soft bound of the logits; 0 for none.
         query_scale: scores are divided by the root of it; 0 for the width of a head.
@@ -150,6 +157,9 @@ class LlamaConfig:
     logits_divisor: float = 1.0
     window: int = 0
     alternating: bool = False
+    period: int = 2
+    local_base: float = 0.0
+    unturned: bool = False
     attention_softcap: float = 0.0
     final_softcap: float = 0.0
     query_scale: float = 0.0
@@ -208,10 +218,18 @@ class LlamaConfig:
             )
 
     def _check_scores(self) -> None:
-        if self.alternating and not self.window:
+        if self.alternating and not (self.window or self.unturned):
             raise ValueError(
                 "`window` must be at least 1 where every other layer has one (`alternating`), not 0"
             )
+        if self.period < 2:
+            raise ValueError(f"`period` must be at least 2, not {self.period}")
+        for name, absent in (("period", 2), ("local_base", 0), ("unturned", False)):
+            if not self.alternating and (value := getattr(self, name)) != absent:
+                raise ValueError(
+                    f"`{name}` must be {absent} where all layers are equal, not {value}; or set "
+                    "`alternating`"
+                )
         if self.attention is Attention.FLASH and self.attention_softcap:
             raise ValueError(
                 f"`attention` ({self.attention}) must be {Attention.AUTO} with `attention_softcap` "
@@ -221,6 +239,8 @@ class LlamaConfig:
     def _check_positions(self) -> None:
         if not self.rope_base > 1:
             raise ValueError(f"`rope_base` must be above 1, not {self.rope_base}")
+        if self.local_base and not self.local_base > 1:
+            raise ValueError(f"`local_base` must be above 1, or 0, not {self.local_base}")
         if not self.rope_factor >= 1:
             raise ValueError(f"`rope_factor` must be at least 1, not {self.rope_factor}")
         ramps = self.rope_scaling in (RopeScaling.LLAMA3, RopeScaling.YARN)
@@ -268,8 +288,8 @@ class LlamaConfig:
 
     @property
     def depth(self) -> int:
-        """The number of attention layers: two for each pair."""
-        return self.num_layers * (2 if self.alternating else 1)
+        """The number of attention layers: several for each group."""
+        return self.num_layers * len(self.windows)
 
     @property
     def num_norms(self) -> int:
@@ -279,7 +299,24 @@ class LlamaConfig:
     @property
     def windows(self) -> tuple[int, ...]:
         """The window of each attention layer that makes one layer; 0 for all tokens."""
-        return (self.window, 0) if self.alternating else (self.window,)
+        return (*[self.window] * (self.period - 1), 0) if self.alternating else (self.window,)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names in the parameters of the attention layers that make one; empty for one."""
+        if not self.alternating:
+            return ()
+        numbers = ("", *map(str, range(2, self.period)))
+        return (*(f"local{number}" for number in numbers), "full")
+
+    @property
+    def local(self) -> "LlamaConfig":
+        """The rotary positions of the layers with the window, where they have their own."""
+        if not self.local_base:
+            return self
+        return replace(
+            self, rope_base=self.local_base, rope_scaling=RopeScaling.NONE, local_base=0.0
+        )
 
     @property
     def classes(self) -> int:
@@ -321,5 +358,6 @@ _NOT_NEGATIVE = (
     "query_scale",
     "rotary_width",
     "rope_magnitude",
+    "local_base",
 )
 _POSITIVE = ("embedding_factor", "residual_factor", "logits_divisor")

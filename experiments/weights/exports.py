@@ -5,7 +5,6 @@
 PYTHON has torch, transformers and peft; FOLDER is as for `experiments.weights.run`.
 """
 
-import csv
 import json
 import os
 import subprocess
@@ -16,8 +15,8 @@ from typing import Any
 import numpy as np
 import tyro
 
-from experiments.weights.mutations import SMALL, SMALL_GPT2
-from experiments.weights.run import RESULTS, TIMEOUT_S, TOKENS, asked, logits, theirs
+from experiments.weights.mutations import small_fields
+from experiments.weights.run import TIMEOUT_S, TOKENS, asked, logits, theirs, write_rows
 from jaxpipe.cli.main import main as jaxpipe
 from jaxpipe.config import load_config, to_tree
 from jaxpipe.interchange.architectures import ARCHITECTURES
@@ -49,8 +48,10 @@ def main(python: Path, path: Path | None = None, kinds: tuple[str, ...] = ()) ->
         for kind in kinds or (*ARCHITECTURES, "gpt2"):
             folder = Path(place) / kind
             folder.mkdir()
-            small = SMALL_GPT2 if kind == "gpt2" else SMALL
-            fields = {"model_type": kind, **small, "vocab_size": 256, "tie_word_embeddings": False}
+            # Two stages of at least a group of layers.
+            depth = {} if kind == "gpt2" else {"num_hidden_layers": 4}
+            more = {"vocab_size": 256, "tie_word_embeddings": False, **depth}
+            fields = {**small_fields(kind), **more}
             (folder / "config.json").write_text(json.dumps(fields))
             assert "logits" in asked(process, folder), kind
             _train(kind, folder, data)
@@ -60,10 +61,7 @@ def main(python: Path, path: Path | None = None, kinds: tuple[str, ...] = ()) ->
             rows.append(_row(kind, Path(place) / kind, answer))
             print(rows[-1], flush=True)
     major = version["transformers"].partition(".")[0]
-    with (RESULTS / f"exports-{major}.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(f"exports-{major}.csv", rows)
     return int(any(float(row[name]) > 1e-5 for row in rows for name in ("merged", "adapter")))
 
 

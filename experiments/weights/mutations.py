@@ -45,6 +45,19 @@ _ROPES: Final[tuple[Any, ...]] = (
     },
     {"rope_type": "yarn", "factor": 2.0, "mscale": 0.7, "mscale_all_dim": 0.5},
     {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "mscale": 0.7,
+        "mscale_all_dim": 1.5,
+    },
+    {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "mscale": 0.7,
+    },
+    {
         "rope_type": "llama3",
         "factor": 4.0,
         "low_freq_factor": 1.0,
@@ -55,6 +68,14 @@ _ROPES: Final[tuple[Any, ...]] = (
     {"rope_theta": 300.0, "rope_type": "default"},
     {"rope_theta": 300.0, "rope_type": "default", "partial_rotary_factor": 0.5},
     {"full_attention": {"rope_type": "default", "rope_theta": 300.0}},
+    {
+        "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 300.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 40.0},
+    },
+    {
+        "full_attention": {"rope_type": "default"},
+        "sliding_attention": {"rope_type": "default"},
+    },
 )
 _ANY: Final[dict[str, tuple[Any, ...]]] = {
     "hidden_act": ("silu", "swish", "gelu", "relu", "gelu_pytorch_tanh", "gelu_new"),
@@ -106,6 +127,10 @@ _ANY: Final[dict[str, tuple[Any, ...]]] = {
     "output_attentions": (True, False),
     "temperature": (0.3,),
     "use_bidirectional_attention": (None, False, True),
+    "sliding_window_pattern": (1, 2, 3, 6),
+    "rope_local_base_freq": (10_000.0, 50.0),
+    "no_rope_layers": (None, [1, 0], [0, 1], [1, 1], [0, 0]),
+    "no_rope_layer_interval": (1, 2, 3, 4),
 }
 _ANY_GPT2: Final[dict[str, tuple[Any, ...]]] = {
     "activation_function": ("gelu_new", "gelu", "relu", "gelu_pytorch_tanh"),
@@ -128,16 +153,24 @@ _ANY_GPT2: Final[dict[str, tuple[Any, ...]]] = {
 }
 
 
+def small_fields(kind: str) -> dict[str, Any]:
+    """Return the fields of a small model of an architecture."""
+    fields: dict[str, Any] = {"model_type": kind, **(SMALL_GPT2 if kind == "gpt2" else SMALL)}
+    if kind == "gemma3_text":
+        fields |= {"sliding_window_pattern": 2, "sliding_window": 3}
+    if kind == "smollm3":
+        fields["no_rope_layer_interval"] = 2
+    if kind in ("gemma2", "gemma3_text"):
+        fields["query_pre_attn_scalar"] = 16
+    return fields
+
+
 def mutated(kind: str, random: Random, *, without: Collection[str] = ()) -> dict[str, Any]:
     """Return the fields of a small model, of which some are changed, added or left out.
 
     None of those `without` is added.
     """
-    is_gpt2 = kind == "gpt2"
-    small, pool = (SMALL_GPT2, _ANY_GPT2) if is_gpt2 else (SMALL, _ANY)
-    fields: dict[str, Any] = {"model_type": kind, **small}
-    if kind == "gemma2":
-        fields["query_pre_attn_scalar"] = 16
+    fields, pool = small_fields(kind), _ANY_GPT2 if kind == "gpt2" else _ANY
     for name in random.sample(sorted(pool.keys() - set(without)), random.randint(0, 4)):
         fields[name] = random.choice(pool[name])
     if random.random() < 0.2:

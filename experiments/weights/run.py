@@ -28,7 +28,7 @@ from experiments.weights.mutations import mutated
 from jaxpipe.errors import UserError
 from jaxpipe.interchange import read_model
 from jaxpipe.interchange.architectures import ARCHITECTURES
-from jaxpipe.models import GptConfig, LlamaConfig
+from jaxpipe.models import GptConfig, LlamaConfig, ModelConfig
 from tests.oracles import numpy_gpt2, numpy_llama
 
 RESULTS = Path(__file__).parent / "results"
@@ -53,7 +53,7 @@ def main(
     """Print and write a row for each architecture; return 1 if one has another meaning."""
     rows, is_wrong = [], False
     with theirs(python, path) as process, tempfile.TemporaryDirectory() as place:
-        version = json.loads(_answer(process))
+        version = json.loads(answer_of(process))
         # Version 4 does not read this form, which version 5 writes.
         without = ("rope_parameters",) if version["transformers"].startswith("4") else ()
         for kind in kinds or (*ARCHITECTURES, "gpt2"):
@@ -74,13 +74,22 @@ def main(
                 print("   ", json.dumps(case), flush=True)
             is_wrong |= bool(counts.outcomes["different"])
             rows.append(row)
-    RESULTS.mkdir(exist_ok=True)
-    major = version["transformers"].partition(".")[0]
-    with (RESULTS / f"transformers-{major}.csv").open("w", newline="") as file:
+    write_rows(f"transformers-{version['transformers'].partition('.')[0]}.csv", rows)
+    return int(is_wrong)
+
+
+def write_rows(name: str, rows: list[dict[str, Any]]) -> None:
+    """Write a file of results; rows of other architectures stay."""
+    path = RESULTS / name
+    merged: dict[str, dict[str, Any]] = {}
+    if path.exists():
+        with path.open(newline="") as file:
+            merged = {row["architecture"]: row for row in csv.DictReader(file)}
+    merged |= {row["architecture"]: row for row in rows}
+    with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
-    return int(is_wrong)
+        writer.writerows(merged.values())
 
 
 def _counts(
@@ -103,7 +112,7 @@ def _counts(
             refusal = None
         except UserError as error:
             ours, refusal = None, str(error)
-        outcome, difference = _outcome(ours, answer)
+        outcome, difference = outcome_of(ours, answer)
         counts.outcomes[outcome] += 1
         if outcome == "equal":
             counts.largest = max(counts.largest, difference)
@@ -120,7 +129,8 @@ def _counts(
     return counts
 
 
-def _outcome(ours: Any, answer: dict[str, Any]) -> tuple[str, float]:
+def outcome_of(ours: Any, answer: dict[str, Any]) -> tuple[str, float]:
+    """Return what became of a case, and the difference of its logits."""
     if ours is None:
         return ("refused by both" if "error" in answer else "refused"), 0.0
     if "error" in answer:
@@ -134,7 +144,11 @@ def _outcome(ours: Any, answer: dict[str, Any]) -> tuple[str, float]:
 def logits(folder: Path) -> Any:
     """Return the logits of a folder: read by jaxpipe, computed in NumPy."""
     config, streamed = read_model(folder)
-    tensors = {tensor.name: tensor.array() for tensor in streamed}
+    return logits_of(config, {tensor.name: tensor.array() for tensor in streamed})
+
+
+def logits_of(config: ModelConfig, tensors: dict[str, np.ndarray]) -> Any:
+    """Return the logits of a model with these tensors, by the names of checkpoints."""
     tokens = np.array(TOKENS)
     if isinstance(config, GptConfig):
         from jaxpipe.interchange import to_gpt2_tensors
@@ -188,15 +202,16 @@ def theirs(python: Path, path: Path | None) -> "Iterator[subprocess.Popen[str]]"
         process.wait(TIMEOUT_S)
 
 
-def asked(process: "subprocess.Popen[str]", folder: Path) -> dict[str, Any]:
+def asked(process: "subprocess.Popen[str]", folder: Path, **more: Any) -> dict[str, Any]:
     """Return the answer of the process for a folder, which then has weights, too."""
     assert process.stdin is not None
-    process.stdin.write(json.dumps({"folder": str(folder), "tokens": TOKENS}) + "\n")
+    process.stdin.write(json.dumps({"folder": str(folder), "tokens": TOKENS, **more}) + "\n")
     process.stdin.flush()
-    return json.loads(_answer(process))
+    return json.loads(answer_of(process))
 
 
-def _answer(process: "subprocess.Popen[str]") -> str:
+def answer_of(process: "subprocess.Popen[str]") -> str:
+    """Return the next line of the process that is an object."""
     assert process.stdout is not None
     while line := process.stdout.readline():
         if line.startswith("{"):

@@ -16,7 +16,8 @@ from jaxpipe.run.terminal.console import console, errors, next_line
 from jaxpipe.topo.toml_text import toml_text
 
 if TYPE_CHECKING:  # they take long to import
-    from jaxpipe.interchange import ExportForm, ModelCard
+    from jaxpipe.finetune import LoraConfig
+    from jaxpipe.interchange import ExportForm, ImportRecord, ModelCard, TunedFiles
     from jaxpipe.runtime.checkpoint import Checkpoint
     from jaxpipe.runtime.data import Tokenizer
 
@@ -30,53 +31,102 @@ def import_model(
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
     data: Path = Path("data/imported"),
     ignore: tuple[str, ...] = (),
+    base: Path | None = None,
 ) -> int:
-    """Begin a run with a model from the files of Hugging Face's `save_pretrained`.
+    """Begin a run with a model, or adapters, from the files of Hugging Face's `save_pretrained`.
 
-    Llama, Mistral, Qwen 2 and 3, Phi 3 and 4, OLMo 2, Granite, Gemma 1 and 2, GPT-2. Nothing is
-    downloaded.
+    Llama, Mistral, Qwen 2 and 3, Phi 3 and 4, OLMo 2, Granite, Gemma 1 to 3, SmolLM 3, GPT-2.
+    Nothing is downloaded.
 
     Args:
-        folder: the folder with config.json and model.safetensors, or several files and their index.
+        folder: the folder with config.json and model.safetensors, or several files and their
+            index; with --base, that with adapter_config.json and adapter_model.safetensors.
         out: the folder of the run to begin.
         data: the dataset to train on; prepare it with the tokenizer of the model.
-        ignore: fields of config.json that jaxpipe does not know, and that change no logit.
+        ignore: fields of these files that jaxpipe does not know, and that change no logit.
+        base: the folder of the model that the adapters of PEFT in FOLDER are for.
     """
     # Slow, as below; `--help` can do without.
     from jaxpipe.config import config_from, describe
     from jaxpipe.config.kept_inputs import TOKENIZER_FILE
-    from jaxpipe.interchange import begin_run, keep_beside, keep_record, read_model, record_of
-    from jaxpipe.runtime.data.dataset.tokenizer_files import (
-        read_tokenizer_files,
-        write_tokenizer_files,
-    )
+    from jaxpipe.interchange import begin_run, keep_record, record_of
 
-    if out.resolve() == folder.resolve():
+    if out.resolve() in {path.resolve() for path in (folder, base) if path is not None}:
         raise ConfigError(
-            f"`--out` must be another folder than the model, {folder}; name one for the run"
+            f"`--out` must be another folder than the model, {out}; name one for the run"
         )
-    model, tensors = read_model(folder, ignored=ignore)
-    tree, path = _tree(model, run=out, data=data), out / "config.toml"
+    read = _read_files(folder, base, ignore)
+    tree, path = _tree(read.model, run=out, data=data, lora=read.lora), out / "config.toml"
     # First: it refuses a folder with checkpoints, before a file of it is overwritten.
-    begin_run(out, tensors, describe(config_from(tree)))
+    begin_run(out, read.tensors, describe(config_from(tree)))
     path.write_text(f"{_HEAD}\n\n{toml_text(tree)}")
-    keep_beside(folder, out)
-    tokenizer = "TOKENIZER.JSON"
-    if (folder / TOKENIZER_FILE).exists():
-        tokenizer = str(folder)
-        # After the others: two of its files may state what only `config.json` says.
-        write_tokenizer_files(read_tokenizer_files(folder), out)
-    keep_record(record_of(folder), out)
-    size = num_parameters(model, layers=model.num_layers, embed=True, head=True)
+    source = folder if base is None or (folder / TOKENIZER_FILE).exists() else base
+    tokenizer = _keep_tokenizer(source, out)
+    keep_record(record_of(base or folder, replaced=read.replaced), out)
+    size = num_parameters(read.model, layers=read.model.num_layers, embed=True, head=True)
     texts = ("--source", "TEXTS", "--tokenizer", tokenizer)
     console.print(
-        f"{size:,} parameters, dropout 0\n\n"
+        f"{size:,} parameters, dropout 0\n{_adapter_text(read)}\n"
         f"configuration  {path}\ncheckpoint     {out / 'checkpoints'}\n\n"
         f"{next_line('data', 'prepare', '--out', data, *texts)}\n"
         f"      jaxpipe train {shlex.join((str(path), '--from', str(out)))}",
         markup=False,
     )
     return 0
+
+
+def _read_files(folder: Path, base: Path | None, ignore: tuple[str, ...]) -> "TunedFiles":
+    """Return a model, with adapters if there is a base for them."""
+    from jaxpipe.interchange import TunedFiles, read_adapters, read_model
+
+    if base is not None:
+        return read_adapters(folder, base, ignored=ignore)
+    model, tensors = read_model(folder, ignored=ignore)
+    return TunedFiles(model=model, tensors=tensors)
+
+
+def _keep_tokenizer(folder: Path, run: Path) -> str:
+    """Copy the files of a tokenizer into a run; return what names it."""
+    from jaxpipe.config.kept_inputs import TOKENIZER_FILE
+    from jaxpipe.interchange import keep_beside
+    from jaxpipe.runtime.data.dataset.tokenizer_files import (
+        MODEL,
+        read_tokenizer_files,
+        write_tokenizer_files,
+    )
+
+    keep_beside(folder, run)
+    if not (folder / TOKENIZER_FILE).exists():
+        if (folder / MODEL).exists():
+            program = f"T.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+            program = f"from transformers import AutoTokenizer as T; {program}"
+            errors.print(
+                f"no {TOKENIZER_FILE}, which jaxpipe reads, in {folder}, but {MODEL}; "
+                f"`python -c {shlex.quote(program)}` writes it",
+                markup=False,
+            )
+        return "TOKENIZER.JSON"
+    # After the others: two of its files may state what only `config.json` says.
+    write_tokenizer_files(read_tokenizer_files(folder), run)
+    return str(folder)
+
+
+def _adapter_text(read: "TunedFiles") -> str:
+    """Return lines about adapters, of which not all is trained as PEFT trains it."""
+    if not read.lora.is_on:
+        return ""
+    lines = [
+        f"adapters of rank {read.lora.rank} of {', '.join(read.lora.targets)}; `train` continues "
+        "to train them"
+    ]
+    if read.replaced:
+        lines.append(
+            f"{len(read.replaced)} tensors of the model are those beside the adapters "
+            f"({', '.join(read.replaced[:3])}); they are not trained"
+        )
+    if read.dropout:
+        lines.append(f"`lora_dropout` ({read.dropout}) is not used: jaxpipe drops no inputs")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def export(
@@ -118,6 +168,7 @@ def export(
         dtype=dtype or ("float32" if record is None else record.dtype),
     )
     if adapter:
+        _check_replaced(record)
         base = base or (None if record is None else record.base)
         card = card_of(checkpoint, run, out, base=base, dtype=form.dtype, is_adapter=True)
         call = _export_adapter(checkpoint, out, form, card, base=base)
@@ -127,6 +178,15 @@ def export(
         call = _export_model(checkpoint, run, out, form, card)
     console.print(f"step {checkpoint.step} of {run} -> {out}\nnext: {call}", markup=False)
     return 0
+
+
+def _check_replaced(record: "ImportRecord | None") -> None:
+    if record is not None and record.replaced:
+        raise ConfigError(
+            f"`--adapter` needs the parameters of the base model, and the import has others of "
+            f"{', '.join(record.replaced[:3])} ({len(record.replaced)} in all); leave it out, to "
+            "export the merged model"
+        )
 
 
 def _export_model(
@@ -189,7 +249,7 @@ def _export_adapter(
     base: str | None,
 ) -> str:
     """Write the adapters; return the call that reads them."""
-    from jaxpipe.config import saved_lora, saved_model
+    from jaxpipe.config import has_adapters, saved_lora, saved_model
     from jaxpipe.interchange import (
         ADAPTER_CONFIG,
         ADAPTER_WEIGHTS,
@@ -200,7 +260,7 @@ def _export_adapter(
     )
 
     model, lora = saved_model(checkpoint), saved_lora(checkpoint)
-    if not lora.is_on or checkpoint.step == 0:
+    if not has_adapters(checkpoint):
         raise ConfigError(
             f"`--adapter` needs a run that trained adapters, and {checkpoint.folder} has none; "
             "leave out the option, or train with the section `lora`"
@@ -222,7 +282,9 @@ def _export_adapter(
     return f"peft.AutoPeftModelForCausalLM.from_pretrained({str(out)!r})"
 
 
-def _tree(model: ModelConfig, *, run: Path, data: Path) -> dict[str, dict[str, Any]]:
+def _tree(
+    model: ModelConfig, *, run: Path, data: Path, lora: "LoraConfig | None" = None
+) -> dict[str, dict[str, Any]]:
     """Return a configuration with one stage, for users to edit."""
     plain = msgspec.to_builtins(model)  # names in place of enumerations
     fields = {
@@ -240,5 +302,6 @@ def _tree(model: ModelConfig, *, run: Path, data: Path) -> dict[str, dict[str, A
         "model": fields,
         "plan": {"cluster": "laptop", "stages": 1, "replicas": 1, "microbatch": 1},
         "train": train,
+        **({"lora": msgspec.to_builtins(lora)} if lora is not None and lora.is_on else {}),
         "optimizer": {"learning_rate": 3e-5},
     }

@@ -19,16 +19,19 @@ from jaxpipe.config.read import (
 )
 from jaxpipe.config.resolve import check_plan_fits, check_settings, cluster_from
 from jaxpipe.config.saved_config import (
+    adapter_names,
+    has_adapters,
     parameter_names,
     read_merged,
     saved_config,
     saved_lora,
     saved_model,
 )
-from jaxpipe.config.tuning import is_tuned, tuned_model_from
+from jaxpipe.config.tuning import continues_adapters, is_tuned, tuned_model_from
 
 __all__ = [
     "Config",
+    "adapter_names",
     "check_data",
     "check_here",
     "check_model",
@@ -43,8 +46,10 @@ __all__ = [
     "config_from",
     "config_in",
     "config_of_settings",
+    "continues_adapters",
     "describe",
     "epochs_line",
+    "has_adapters",
     "is_tuned",
     "job_from",
     "keep_inputs",

@@ -1,5 +1,6 @@
 """The configuration in a checkpoint of any origin, checked against its tensors."""
 
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
@@ -64,6 +65,11 @@ def saved_lora(checkpoint: Checkpoint) -> LoraConfig:
         raise _wrong(checkpoint, f"holds adapters that are none: {error}") from error
 
 
+def has_adapters(checkpoint: Checkpoint) -> bool:
+    """Return whether a checkpoint holds adapters: that of an import may have none yet."""
+    return any(map(is_adapter, checkpoint.tensors))
+
+
 def read_merged(checkpoint: Checkpoint) -> Read:
     """Return what reads the tensors of a checkpoint, with its adapters merged into the kernels.
 
@@ -75,11 +81,18 @@ def read_merged(checkpoint: Checkpoint) -> Read:
 
 def parameter_names(checkpoint: Checkpoint) -> tuple[str, ...]:
     """Return the names of the parameters of the model; those of adapters are not among them."""
-    return tuple(
-        name
-        for name in checkpoint.tensors
-        if not name.startswith(_NO_PARAMETERS) and not is_adapter(name) and name != METRICS_TENSOR
-    )
+    return tuple(name for name in _all_parameters(checkpoint) if not is_adapter(name))
+
+
+def adapter_names(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the names of the parameters of adapters."""
+    return tuple(filter(is_adapter, _all_parameters(checkpoint)))
+
+
+def _all_parameters(checkpoint: Checkpoint) -> Iterator[str]:
+    for name in checkpoint.tensors:
+        if not name.startswith(_NO_PARAMETERS) and name != METRICS_TENSOR:
+            yield name
 
 
 def _tree(checkpoint: Checkpoint) -> dict[str, Any]:

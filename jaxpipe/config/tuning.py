@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from jaxpipe.config.compatibility import check_compatible
 from jaxpipe.config.read import Config
-from jaxpipe.config.saved_config import saved_lora
+from jaxpipe.config.saved_config import has_adapters, saved_lora
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.runtime.checkpoint import Checkpoint
 
@@ -42,15 +42,22 @@ def tuned_model_from(config: Config, model: "Model | None" = None) -> "Model":
     return tuned_model
 
 
+def continues_adapters(config: Config, checkpoint: Checkpoint) -> bool:
+    """Return whether a run trains the adapters of a checkpoint, where others are merged first."""
+    if not config.lora.is_on or not has_adapters(checkpoint):
+        return False
+    return saved_lora(checkpoint) == config.lora
+
+
 def check_same_tuning(config: Config, checkpoint: Checkpoint) -> None:
     """Check that a run continues to train what its checkpoint has trained.
 
-    A checkpoint of step 0 is an import, from which anything may start.
+    A checkpoint of step 0 is an import, from which anything may start, unless it has adapters.
 
     Raises:
         CheckpointError: adapters or frozen parameters differ.
     """
-    if checkpoint.step == 0:
+    if checkpoint.step == 0 and not has_adapters(checkpoint):
         return
     saved = saved_lora(checkpoint)
     pairs = {f"lora.{name}": (getattr(saved, name), getattr(config.lora, name)) for name in _KEPT}
@@ -62,6 +69,6 @@ def check_same_tuning(config: Config, checkpoint: Checkpoint) -> None:
         if old != new:
             raise CheckpointError(
                 f"`{field}` ({new!r}) must be as in the checkpoint {checkpoint.folder}, {old!r}: a "
-                "run continues with what it trains; set it to that, or begin another run from an "
-                "export (`jaxpipe export`, then `jaxpipe import`)"
+                "run continues with what it trains; set it to that, or begin another run (`jaxpipe "
+                "train --from`, with another `run.folder`)"
             )

@@ -3,6 +3,7 @@
 ::
 
     FOLDER/config.json, *.safetensors ──► read_model ──► ModelConfig, tensors ──► begin_run ──► RUN
+    ADAPTER/adapter_config.json, *.safetensors, FOLDER ──► read_adapters ──► the same, adapted
     RUN ──► checkpoint ──► write_model ──► FOLDER/config.json, *.safetensors
 
 GPT-2, and the architectures of `jaxpipe.interchange.architectures`.
@@ -29,7 +30,9 @@ from jaxpipe.interchange.model_folder import (
     write_gpt2,
     write_model,
 )
-from jaxpipe.interchange.peft_adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, write_adapter
+from jaxpipe.interchange.peft_adapter import write_adapter
+from jaxpipe.interchange.peft_fields import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from jaxpipe.interchange.peft_reader import TunedFiles, read_adapters
 from jaxpipe.interchange.replaced_folder import replaced_folder
 from jaxpipe.interchange.start_run import begin_run
 
@@ -42,6 +45,7 @@ __all__ = [
     "ExportForm",
     "ImportRecord",
     "ModelCard",
+    "TunedFiles",
     "begin_run",
     "config_of_gpt2",
     "config_of_llama",
@@ -52,6 +56,7 @@ __all__ = [
     "llama_config_of",
     "llama_pairs",
     "our_names",
+    "read_adapters",
     "read_gpt2",
     "read_model",
     "read_record",

@@ -10,6 +10,7 @@ Source of the fields and of their defaults: the classes of `transformers` 4.57 a
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -37,6 +38,13 @@ ROPE: Final = frozenset(("rope_theta", "rope_scaling", "rope_parameters"))
 ROPE_KINDS: Final = ("default", "linear", "llama3", "yarn", "dynamic")
 
 
+class Groups(Enum):
+    """In what the last layer of each group differs; the fields that say so."""
+
+    WINDOWS = ("sliding_window_pattern", "rope_local_base_freq")
+    POSITIONS = ("no_rope_layers", "no_rope_layer_interval")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
     """An architecture of `transformers`.
@@ -50,6 +58,8 @@ class Architecture:
         inert: further fields that change nothing.
         always: the fields of a `LlamaConfig` that all its models have.
         rope_kinds: the scalings of rotary positions that jaxpipe computes.
+        rope_base: the base of a missing `rope_theta`.
+        groups: in what layers differ, if they do.
         is_partly_turned: whether `partial_rotary_factor` is computed.
         is_fused: whether queries, keys and values are one tensor, and gate and up another.
     """
@@ -62,6 +72,8 @@ class Architecture:
     inert: frozenset[str] = frozenset()
     always: Mapping[str, Any] = field(default_factory=dict)
     rope_kinds: tuple[str, ...] = ROPE_KINDS
+    rope_base: float = 10_000.0
+    groups: Groups | None = None
     is_partly_turned: bool = False
     is_fused: bool = False
 
@@ -69,7 +81,8 @@ class Architecture:
     def known(self) -> frozenset[str]:
         """The names of the fields that are computed, checked or change nothing, beside `INERT`."""
         names = {"model_type", "layer_types", "partial_rotary_factor", *self.computed, *self.only}
-        return ROPE | names | self.inert
+        groups = () if self.groups is None else self.groups.value
+        return ROPE | names | self.inert | frozenset(groups)
 
 
 _SIZES: Final = {
@@ -189,10 +202,57 @@ GEMMA2: Final = Architecture(
     always={**_GEMMA, "post_norms": True, "alternating": True},
 )
 
+GEMMA3: Final = Architecture(
+    kind="gemma3_text",
+    model="Gemma3ForCausalLM",
+    computed={
+        **GEMMA2.computed,
+        "max_position_embeddings": 131_072,
+        "vocab_size": 262_208,
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": None,
+    },
+    null=GEMMA2.null,
+    inert=frozenset(("hidden_act", "_sliding_window_pattern")),
+    always={**_GEMMA, "post_norms": True, "qk_norm": True},
+    rope_kinds=("default", "linear"),
+    rope_base=1_000_000.0,
+    groups=Groups.WINDOWS,
+)
+SMOLLM3: Final = Architecture(
+    kind="smollm3",
+    model="SmolLM3ForCausalLM",
+    computed={
+        **_SIZES,
+        "max_position_embeddings": 32_768,
+        "num_key_value_heads": 4,
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "mlp_bias": False,
+    },
+    null=_NULL,
+    only=_NO_WINDOW,
+    inert=_WINDOW_SIZES,
+    rope_base=2_000_000.0,
+    groups=Groups.POSITIONS,
+)
+
 ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
     {
         record.kind: record
-        for record in (LLAMA, MISTRAL, QWEN2, QWEN3, PHI3, OLMO2, GRANITE, GEMMA, GEMMA2)
+        for record in (
+            LLAMA,
+            MISTRAL,
+            QWEN2,
+            QWEN3,
+            PHI3,
+            OLMO2,
+            GRANITE,
+            GEMMA,
+            GEMMA2,
+            GEMMA3,
+            SMOLLM3,
+        )
     }
 )
 
@@ -208,12 +268,10 @@ ACTIVATIONS: Final = MappingProxyType(
 
 LACKING: Final = MappingProxyType(
     {
-        "gemma3": "images, and windows in five of six layers",
-        "gemma3_text": "windows and bases of rotary positions that differ in five of six layers",
-        "smollm3": "layers without positions",
-        "mixtral": "gated experts",
-        "qwen2_moe": "gated and shared experts",
-        "qwen3_moe": "gated experts",
+        "gemma3": "images",
+        "mixtral": "gated experts, and routing that drops no token",
+        "qwen2_moe": "gated and shared experts, and routing that drops no token",
+        "qwen3_moe": "gated experts, and routing that drops no token",
         "granitemoe": "gated experts",
         "deepseek_v2": "latent attention and gated experts",
         "deepseek_v3": "latent attention and gated experts",

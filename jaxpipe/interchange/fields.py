@@ -1,4 +1,6 @@
-"""Fields of a `config.json`, read with one error each: the name, the value, what is possible.
+"""Fields of a `config.json`, or of another file of JSON, read with one error each.
+
+It has the name, the value, and what is possible.
 
 A field is computed, known to change nothing, or refused: a model whose meaning is not known
 completely is another model.
@@ -6,6 +8,7 @@ completely is another model.
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from jaxpipe.errors import ConfigError
@@ -108,45 +111,73 @@ ONLY: Final[dict[str, tuple[Any, ...]]] = {
 """The values with which these fields change nothing; the first is the default."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldFile:
+    """A file of fields, by its name: those that change nothing, with any value or with some.
+
+    >>> FieldFile(name="a.json", inert=frozenset(("note",)), only={"mode": ("plain",)}).only["mode"]
+    ('plain',)
+    """
+
+    name: str
+    inert: frozenset[str]
+    only: Mapping[str, tuple[Any, ...]]
+
+
+CONFIG_JSON: Final = FieldFile(name="config.json", inert=INERT, only=ONLY)
+
+
 def check_known(
-    fields: Mapping[str, Any], known: Collection[str], *, kind: str, ignored: Collection[str] = ()
+    fields: Mapping[str, Any],
+    known: Collection[str],
+    *,
+    kind: str,
+    ignored: Collection[str] = (),
+    file: FieldFile = CONFIG_JSON,
 ) -> None:
-    """Check that each field of a `config.json` is one that is computed, or changes nothing.
+    """Check that each field of a file is one that is computed, or changes nothing.
 
     Args:
         fields: the fields.
         known: those that are computed or have been checked.
-        kind: the value of `model_type`.
+        kind: what the file describes: for `config.json`, the value of `model_type`.
         ignored: those that the user wants to ignore.
+        file: the file.
 
     Raises:
         ConfigError: there are others, or there is none with a name that is to be ignored.
     """
     if missing := sorted(set(ignored) - fields.keys()):
         raise ConfigError(
-            f"`--ignore` {missing[0]} must be the name of a field of `config.json`, which has none "
+            f"`--ignore` {missing[0]} must be the name of a field of `{file.name}`, which has none "
             "such; leave it out"
         )
     for name in ignored:
-        if name in known and name not in ONLY:
+        if name in known and name not in file.only:
             raise ConfigError(
                 f"`--ignore` {name} must be a field that jaxpipe does not compute; leave it out"
             )
-    for name, values in ONLY.items():
+    for name, values in file.only.items():
         if name not in ignored:
-            check_choice(fields, name, values)
-    unknown = sorted(fields.keys() - INERT - ONLY.keys() - set(known) - set(ignored))
+            check_choice(fields, name, values, file=file)
+    unknown = sorted(fields.keys() - file.inert - file.only.keys() - set(known) - set(ignored))
     if unknown:
         values = ", ".join(f"{name:.60} = {fields[name]!r:.60}" for name in unknown[:4])
         rest = f" and {len(unknown) - 4} more" if len(unknown) > 4 else ""
         raise ConfigError(
-            f"`{unknown[0]:.60}` in `config.json` must be a field that jaxpipe knows of {kind}, "
+            f"`{unknown[0]:.60}` in `{file.name}` must be a field that jaxpipe knows of {kind}, "
             f"and these are not: {values}{rest}; if they change no logit, give "
             f"{' '.join(f'`--ignore {name:.60}`' for name in unknown[:4])}"
         )
 
 
-def check_choice(fields: Mapping[str, Any], name: str, values: tuple[Any, ...]) -> None:
+def check_choice(
+    fields: Mapping[str, Any],
+    name: str,
+    values: tuple[Any, ...],
+    *,
+    file: FieldFile = CONFIG_JSON,
+) -> None:
     """Check that a field has one of the supported values; a missing one has the first.
 
     Raises:
@@ -157,12 +188,18 @@ def check_choice(fields: Mapping[str, Any], name: str, values: tuple[Any, ...]) 
     if not any(value == choice and type(value) is type(choice) for choice in values):
         choices = " or ".join(map(repr, values))
         raise ConfigError(
-            f"`{name}` in `config.json` is {value!r:.80}, and jaxpipe computes only {choices}; "
+            f"`{name}` in `{file.name}` is {value!r:.80}, and jaxpipe computes only {choices}; "
             "such a model cannot be imported"
         )
 
 
-def size_of(fields: Mapping[str, Any], name: str, *, default: int | None = None) -> int:
+def size_of(
+    fields: Mapping[str, Any],
+    name: str,
+    *,
+    default: int | None = None,
+    file: FieldFile = CONFIG_JSON,
+) -> int:
     """Return a whole number; of a field that is missing or null the default.
 
     Raises:
@@ -171,11 +208,17 @@ def size_of(fields: Mapping[str, Any], name: str, *, default: int | None = None)
     value = fields.get(name)
     value = default if value is None else value
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigError(f"`{name}` in `config.json` must be a whole number, not {value!r:.80}")
+        raise ConfigError(f"`{name}` in `{file.name}` must be a whole number, not {value!r:.80}")
     return value
 
 
-def number_of(fields: Mapping[str, Any], name: str, *, default: float | None = None) -> float:
+def number_of(
+    fields: Mapping[str, Any],
+    name: str,
+    *,
+    default: float | None = None,
+    file: FieldFile = CONFIG_JSON,
+) -> float:
     """Return a finite number; of a field that is missing or null the default.
 
     Raises:
@@ -185,11 +228,17 @@ def number_of(fields: Mapping[str, Any], name: str, *, default: float | None = N
     value = default if value is None else value
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if value is None or not is_number or not math.isfinite(value):
-        raise ConfigError(f"`{name}` in `config.json` must be a finite number, not {value!r:.80}")
+        raise ConfigError(f"`{name}` in `{file.name}` must be a finite number, not {value!r:.80}")
     return float(value)
 
 
-def switch_of(fields: Mapping[str, Any], name: str, *, default: bool | None = None) -> bool:
+def switch_of(
+    fields: Mapping[str, Any],
+    name: str,
+    *,
+    default: bool | None = None,
+    file: FieldFile = CONFIG_JSON,
+) -> bool:
     """Return true or false; of a field that is missing or null the default.
 
     Raises:
@@ -198,5 +247,5 @@ def switch_of(fields: Mapping[str, Any], name: str, *, default: bool | None = No
     value = fields.get(name)
     value = default if value is None else value
     if not isinstance(value, bool):
-        raise ConfigError(f"`{name}` is {value!r:.80} in `config.json`; give true or false")
+        raise ConfigError(f"`{name}` is {value!r:.80} in `{file.name}`; give true or false")
     return value

@@ -1,6 +1,6 @@
 """What an export has to know of the import that a run began with: `import.json` in its folder."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,15 +23,17 @@ class ImportRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         format: the version of this file.
-        base: the name or the folder of the model.
+        base: the name or the folder of the model; None if its parameters have been trained since.
         dtype: the format of its tensors.
         config: the fields of its `config.json`.
+        replaced: the names of tensors of the model that adapters have brought along.
     """
 
     format: int
-    base: str
+    base: str | None
     dtype: str
     config: dict[str, Any]
+    replaced: tuple[str, ...] = ()
 
     @property
     def special(self) -> dict[str, Any]:
@@ -39,8 +41,8 @@ class ImportRecord(msgspec.Struct, frozen=True, kw_only=True):
         return {name: self.config[name] for name in SPECIAL if name in self.config}
 
 
-def record_of(folder: Path) -> ImportRecord:
-    """Return the record of a model in a folder.
+def record_of(folder: Path, *, replaced: Iterable[str] = ()) -> ImportRecord:
+    """Return the record of a model in a folder, of which some tensors are `replaced`.
 
     Raises:
         ConfigError, CheckpointError: its files cannot be read.
@@ -53,6 +55,7 @@ def record_of(folder: Path) -> ImportRecord:
         base=str(name) if is_name else str(folder.resolve()),
         dtype=_dtype(open_tensors(folder)),
         config=config,
+        replaced=tuple(sorted(replaced)),
     )
 
 

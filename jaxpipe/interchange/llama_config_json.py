@@ -20,6 +20,7 @@ from jaxpipe.interchange.architectures import (
     Architecture,
 )
 from jaxpipe.interchange.fields import check_choice, check_known, number_of, size_of, switch_of
+from jaxpipe.interchange.layer_fields import grouped, layer_fields_of
 from jaxpipe.interchange.rope_fields import rope_fields_of, rope_of, same_rope
 from jaxpipe.models import LlamaConfig
 
@@ -155,9 +156,10 @@ def _value(name: str, default: Any, stated: Mapping[str, Any], record: Architect
 def _built(
     settings: dict[str, Any], stated: Mapping[str, Any], record: Architecture
 ) -> LlamaConfig:
+    settings = grouped(settings, stated, record)
     depth, width = settings.pop("depth"), settings.pop("width")
     part = settings.pop("turned_part", None)
-    pair = 2 if settings.get("alternating") else 1
+    pair = settings.get("period", 2) if settings.get("alternating") else 1
     if depth % pair:
         raise ConfigError(
             f"`num_hidden_layers` ({depth}) in `config.json` must be even for {record.kind}, whose "
@@ -209,9 +211,9 @@ def _fields_of(config: LlamaConfig, record: Architecture) -> dict[str, Any]:
         value = _TRANSLATED[name].write(config)
         is_null = name in record.null and value == record.null[name]
         fields[name] = None if is_null else value
-    fields |= rope_fields_of(config)
+    fields |= rope_fields_of(config) | layer_fields_of(config, record)
     fields |= {name: values[0] for name, values in record.only.items() if values[0] is not None}
-    if record.kind == "gemma2":
+    if "hidden_activation" in record.computed:
         fields["hidden_act"] = fields["hidden_activation"]
     return {**fields, "attention_dropout": 0.0, "initializer_range": 0.02, "use_cache": True}
 

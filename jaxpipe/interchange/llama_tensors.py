@@ -100,7 +100,7 @@ def llama_pairs(config: LlamaConfig, *, is_fused: bool = False) -> Iterator[Tens
     """
     table = (config.vocabulary, config.dim)
     yield TensorPair("model.embed_tokens.weight", "embed.tokens", table)
-    parts = ("local.", "full.") if config.alternating else ("",)
+    parts = [f"{part}." for part in config.parts] or [""]
     for layer in range(config.depth):
         number, part = divmod(layer, len(parts))
         for pair in _fused(config) if is_fused else _layer(config):

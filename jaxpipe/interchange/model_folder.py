@@ -50,11 +50,17 @@ FILE_BYTES = 2**30
 """The size at which a file of an export is full."""
 
 
-def read_model(folder: Path, *, ignored: Collection[str] = ()) -> tuple[ModelConfig, Streamed]:
+NO_TENSORS: Final = TensorFiles({})
+
+
+def read_model(
+    folder: Path, *, ignored: Collection[str] = (), replaced: TensorFiles = NO_TENSORS
+) -> tuple[ModelConfig, Streamed]:
     """Return the configuration of a model on disk, and its tensors under our names, in float32.
 
     Names and configuration are checked at once, each tensor as its pieces are taken. Fields of
-    `config.json` that are `ignored` need not be known.
+    `config.json` that are `ignored` need not be known. Those `replaced` count in place of those of
+    the folder with the same names.
 
     Raises:
         ConfigError: the folder has no `config.json`, or one of another architecture.
@@ -67,9 +73,10 @@ def read_model(folder: Path, *, ignored: Collection[str] = ()) -> tuple[ModelCon
     record = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
     if record is None:
         _check_is_known(kind)
-        config, tensors = _gpt2(folder, fields, ignored)
+        config, tensors = _gpt2(folder, fields, ignored, replaced)
         return config, (StreamedTensor.of(name, tensor) for name, tensor in tensors.items())
-    model, files = config_of_llama(fields, ignored), open_tensors(folder)
+    model = config_of_llama(fields, ignored)
+    files = open_tensors(folder).with_others(replaced)
     pairs = known_pairs(model, files.files, is_fused=record.is_fused)
     if model.tied:
         check_tied(files, pairs[0].theirs)
@@ -94,7 +101,7 @@ def read_gpt2(folder: Path) -> tuple[GptConfig, dict[str, np.ndarray]]:
         ConfigError: the folder has no `config.json`, or one of another architecture.
         CheckpointError: a file is missing or corrupt, or does not fit the configuration.
     """
-    return _gpt2(folder, read_json(folder / CONFIG, ConfigError), ())
+    return _gpt2(folder, read_json(folder / CONFIG, ConfigError), (), NO_TENSORS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,9 +250,10 @@ def _llama_files(config: LlamaConfig, kind: str | None) -> FamilyFiles:
 
 
 def _gpt2(
-    folder: Path, fields: dict[str, Any], ignored: Collection[str]
+    folder: Path, fields: dict[str, Any], ignored: Collection[str], replaced: TensorFiles
 ) -> tuple[GptConfig, dict[str, np.ndarray]]:
-    config, files = config_of_gpt2(fields, ignored), open_tensors(folder)
+    config = config_of_gpt2(fields, ignored)
+    files = open_tensors(folder).with_others(replaced)
     if config.tied:
         table = next((n for n in files.files if n.endswith("wte.weight")), None)
         if table is not None:

@@ -31,6 +31,11 @@ nothing is downloaded: if it is the name of a model of a hub, run `hf download o
             f"{lead} {hub} is none; nothing is downloaded: if it is the name of a model of a hub, "
             f"run `hf download {hub} --local-dir {name}` and give {name}"
         )
+    if (folder / "adapter_config.json").exists():
+        return (
+            f"{lead} {folder} holds adapters of PEFT; give the folder of the model that they are "
+            "for, too, with `--base`"
+        )
     if not folder.is_dir():
         return f"{lead} {folder} is a file; give the folder that `save_pretrained` wrote"
     for pattern, what, command in _FORMATS:
@@ -59,13 +64,6 @@ def _resaved(folder: Path, option: str = "") -> str:
     )
 
 
-def _merged(folder: Path, _: str) -> str:
-    return _python(
-        "from peft import AutoPeftModelForCausalLM as M; "
-        f"M.from_pretrained({str(folder)!r}).merge_and_unload().save_pretrained({_OUT!r})"
-    )
-
-
 def _of_gguf(folder: Path, file: str) -> str:
     return _resaved(folder, f", gguf_file={file!r}")
 
@@ -87,7 +85,6 @@ def _of_meta(folder: Path, _: str) -> str:
 
 
 _FORMATS: Final[tuple[tuple[str, str, Callable[[Path, str], str]], ...]] = (
-    ("adapter_config.json", "adapters of PEFT alone", _merged),
     ("pytorch_model*.bin", "weights as a pickle of PyTorch", lambda f, _: _resaved(f)),
     ("model.*.safetensors", "a variant of the weights alone", _of_variant),
     ("*.gguf", "weights in llama.cpp's format", _of_gguf),

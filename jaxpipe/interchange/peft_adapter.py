@@ -11,7 +11,7 @@ Source: the page "PEFT checkpoint format" of PEFT's documentation.
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,15 +22,10 @@ from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.finetune import LORA_A, LORA_B, LoraConfig
 from jaxpipe.interchange.checked_tensor import in_format
 from jaxpipe.interchange.model_folder import PLAIN_FORM, ExportForm, FamilyFiles, exchange_of
+from jaxpipe.interchange.peft_fields import ADAPTER_CONFIG, ADAPTER_WEIGHTS, PREFIX, WEIGHT
 from jaxpipe.models import ModelConfig
 from jaxpipe.runtime.checkpoint import Read
 from jaxpipe.runtime.storage.atomic_write import mode_by_umask
-
-ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
-ADAPTER_CONFIG: Final = "adapter_config.json"
-
-_PREFIX: Final = "base_model.model."
-_WEIGHT: Final = ".weight"
 
 
 def write_adapter(
@@ -54,7 +49,7 @@ def write_adapter(
     names, adapted = frozenset(present), dict[str, tuple[str, ...]]()
     for their_name, ours in exchange.theirs.items():
         if any(name + LORA_A in names for name in ours):
-            adapted[their_name.removesuffix(_WEIGHT)] = ours
+            adapted[their_name.removesuffix(WEIGHT)] = ours
     ends = _check_layers(adapted, exchange, lora)
     wanted = [name + s for ours in adapted.values() for name in ours for s in (LORA_A, LORA_B)]
     tensors = read([name for name in wanted if name in names])
@@ -62,7 +57,7 @@ def write_adapter(
     for module, ours in adapted.items():
         a, b = _side_by_side(tensors, ours, exchange, lora)
         for leaf, tensor in (("lora_A", a), ("lora_B", b)):
-            name = f"{_PREFIX}{module}.{leaf}.weight"
+            name = f"{PREFIX}{module}.{leaf}.weight"
             theirs[name] = in_format(tensor, form.dtype, name)
     fields = _fields(exchange, lora, ends, base=base)
     try:
@@ -111,7 +106,7 @@ def _check_layers(
         ConfigError: PEFT expects those of all layers, and some are missing.
     """
     ends = [_end(module) for module in adapted]
-    all_ends = [_end(theirs.removesuffix(_WEIGHT)) for theirs in exchange.theirs]
+    all_ends = [_end(theirs.removesuffix(WEIGHT)) for theirs in exchange.theirs]
     for end in ends:
         depth = all_ends.count(end)
         if ends.count(end) != depth:

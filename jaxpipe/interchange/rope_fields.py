@@ -4,19 +4,21 @@ The first form is that of `transformers` 4, the second that of 5, which reads bo
 both, they must say the same: version 4 obeys one of them, and version 5 the other.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Final
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.interchange.architectures import Architecture
+from jaxpipe.interchange.architectures import Architecture, Groups
 from jaxpipe.interchange.fields import check_choice, number_of, size_of
 from jaxpipe.models import LlamaConfig
 from jaxpipe.models.llama_config import RopeScaling
 
-_BASE: Final = 10_000.0
+_LOCAL_BASE: Final = 10_000.0
 _LLAMA3: Final = {"rope_low": "low_freq_factor", "rope_high": "high_freq_factor"}
 _YARN: Final = {"rope_low": ("beta_slow", 1.0), "rope_high": ("beta_fast", 32.0)}
+_MAGNITUDES: Final = ("mscale", "mscale_all_dim")
 _LENGTH: Final = "original_max_position_embeddings"
 _PART: Final = "partial_rotary_factor"
 _KEYS: Final[dict[str, frozenset[str]]] = {
@@ -25,7 +27,14 @@ _KEYS: Final[dict[str, frozenset[str]]] = {
     "dynamic": frozenset(("factor", _LENGTH)),
     "llama3": frozenset(("factor", _LENGTH, *_LLAMA3.values())),
     "yarn": frozenset(
-        ("factor", _LENGTH, "attention_factor", "truncate", *(name for name, _ in _YARN.values()))
+        (
+            "factor",
+            _LENGTH,
+            "attention_factor",
+            "truncate",
+            *_MAGNITUDES,
+            *(name for name, _ in _YARN.values()),
+        )
     ),
 }
 """The keys of each scaling, beside those of all."""
@@ -38,6 +47,7 @@ def rope_of(stated: Mapping[str, Any], record: Architecture) -> dict[str, Any]:
     Raises:
         ConfigError: they are scaled in a way that jaxpipe does not compute, or stated twice.
     """
+    stated = {**stated, **_by_layer_type(stated, record)}
     new = _form(stated, "rope_parameters", record)
     old = _form(stated, "rope_scaling", record)
     if stated.get("rope_parameters") and stated.get("rope_scaling") and new != old:
@@ -45,7 +55,43 @@ def rope_of(stated: Mapping[str, Any], record: Architecture) -> dict[str, Any]:
             "`rope_parameters` and `rope_scaling` in `config.json` must say the same, and differ: "
             "versions of `transformers` read one or the other; remove the wrong one"
         )
-    return new if stated.get("rope_parameters") else old
+    local = {name: stated[name] for name in ("local_base",) if name in stated}
+    return {**(new if stated.get("rope_parameters") else old), **local}
+
+
+def _by_layer_type(stated: Mapping[str, Any], record: Architecture) -> dict[str, Any]:
+    """Return `rope_parameters` of the layers without a window, and the base of the others.
+
+    Where windows differ, version 5 has a table for either kind of layer.
+    """
+    tables = stated.get("rope_parameters")
+    if record.groups is not Groups.WINDOWS or tables is None:
+        return {}
+    kinds = {"full_attention": "rope_theta", "sliding_attention": "rope_local_base_freq"}
+    if not isinstance(tables, Mapping) or set(tables) != set(kinds):
+        raise ConfigError(
+            f"`rope_parameters` in `config.json` must have the tables {' and '.join(kinds)} of "
+            f"{record.kind}, not {tables!r:.80}"
+        )
+    for name, key in kinds.items():
+        table = tables[name]
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"`{name}` in `config.json` is {table!r:.80}; give a table")
+        if stated.get(key) not in (None, table.get("rope_theta")):
+            raise ConfigError(
+                f"`{key}` in `config.json` is {stated[key]!r:.80}, and `rope_theta` in "
+                f"`rope_parameters` {table.get('rope_theta')!r:.80}: versions of `transformers` "
+                "read one or the other; state one value in both"
+            )
+    local, full = tables["sliding_attention"], tables["full_attention"]
+    if unknown := sorted(local.keys() - _ALL_KEYS):
+        raise ConfigError(
+            f"`sliding_attention` in `config.json` has {unknown[0]:.60}, and jaxpipe scales no "
+            "rotary positions there; such a model cannot be imported"
+        )
+    check_choice({"rope_type": _kind(local, record)}, "rope_type", ("default",))
+    base = number_of(local, "rope_theta", default=_LOCAL_BASE)
+    return {"rope_parameters": full, "local_base": base, "rope_theta": full.get("rope_theta")}
 
 
 def _form(stated: Mapping[str, Any], name: str, record: Architecture) -> dict[str, Any]:
@@ -70,7 +116,7 @@ def _form(stated: Mapping[str, Any], name: str, record: Architecture) -> dict[st
             "model cannot be imported"
         )
     both = {**stated, **{key: value for key, value in scaling.items() if value is not None}}
-    values: dict[str, Any] = {"rope_base": number_of(both, "rope_theta", default=_BASE)}
+    values: dict[str, Any] = {"rope_base": number_of(both, "rope_theta", default=record.rope_base)}
     part = number_of(both, _PART, default=1.0)
     if not record.is_partly_turned:
         check_choice({_PART: part}, _PART, (1.0,))
@@ -87,6 +133,11 @@ def _kind(scaling: Mapping[str, Any], record: Architecture) -> str:
         raise ConfigError(
             f"`rope_type` ({new!r:.40}) and `type` ({old!r:.40}) must be equal in `config.json`; "
             "remove the wrong one"
+        )
+    if record.groups is Groups.WINDOWS and old is not None and new is None:
+        raise ConfigError(
+            f"`type` in `config.json` must be `rope_type` in {record.kind}: versions of "
+            f"`transformers` read one or the other; write {old!r:.40} there"
         )
     kind = new if new is not None else old
     kind = "default" if kind is None else kind
@@ -109,7 +160,8 @@ def _scaling(kind: str, scaling: Mapping[str, Any], stated: Mapping[str, Any]) -
         check_choice(scaling, "truncate", (True,))
         # Without it, versions of `transformers` take different lengths.
         values["rope_sequence"] = size_of(scaling, _LENGTH)
-        values["rope_magnitude"] = number_of(scaling, "attention_factor", default=0.0)
+        default = _magnitude(scaling, values["rope_factor"])
+        values["rope_magnitude"] = number_of(scaling, "attention_factor", default=default)
         if scaling.get("attention_factor") is not None and not values["rope_magnitude"] > 0:
             raise ConfigError(
                 "`attention_factor` in `config.json` must be above 0, not "
@@ -119,6 +171,23 @@ def _scaling(kind: str, scaling: Mapping[str, Any], stated: Mapping[str, Any]) -
         # Texts within it have the frequencies of the base alone.
         values["rope_sequence"] = size_of(stated, "max_position_embeddings")
     return values
+
+
+def _magnitude(scaling: Mapping[str, Any], factor: float) -> float:
+    """Return the factor of turned queries and keys by `mscale`; 0 without.
+
+    Source: the published code of DeepSeek-V2, which `transformers` follows.
+    """
+    above, below = (number_of(scaling, name, default=0.0) for name in _MAGNITUDES)
+    if not above or not below:  # one alone changes nothing
+        return 0.0
+    if min(above, below) < 0:
+        raise ConfigError(
+            f"`mscale` and `mscale_all_dim` in `config.json` must not be negative, and are "
+            f"{above} and {below}"
+        )
+    growth = 0.1 * math.log(max(factor, 1.0))
+    return (growth * above + 1) / (growth * below + 1)
 
 
 def rope_fields_of(config: LlamaConfig) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any, Final
@@ -26,9 +26,17 @@ _PART_VALUES: Final = 2**24
 
 @dataclass(frozen=True, slots=True)
 class TensorFiles:
-    """The tensors of a folder, by their names; none is read before it is asked for."""
+    """The tensors of a folder, by their names; none is read before it is asked for.
+
+    Some may be `stored` under another name.
+    """
 
     files: Mapping[str, Path]
+    stored: Mapping[str, str] = field(default_factory=dict)
+
+    def with_others(self, others: "TensorFiles") -> "TensorFiles":
+        """Return all tensors of both; where both have one, that of the others."""
+        return TensorFiles({**self.files, **others.files}, {**self.stored, **others.stored})
 
     def read(self, name: str) -> np.ndarray:
         """Return one tensor.
@@ -37,7 +45,7 @@ class TensorFiles:
             CheckpointError: its file is corrupt, or has a format without a dtype of NumPy.
         """
         with _opened(self.files[name]) as file:
-            return file.get_tensor(name)
+            return file.get_tensor(self._key(name))
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor.
@@ -46,7 +54,7 @@ class TensorFiles:
             CheckpointError: its file is corrupt.
         """
         with _opened(self.files[name]) as file:
-            return tuple(file.get_slice(name).get_shape())
+            return tuple(file.get_slice(self._key(name)).get_shape())
 
     def part(self, name: str, rows: range) -> np.ndarray:
         """Return some of the first dim of a tensor.
@@ -55,7 +63,7 @@ class TensorFiles:
             CheckpointError: its file is corrupt, or has a format without a dtype of NumPy.
         """
         with _opened(self.files[name]) as file:
-            return file.get_slice(name)[rows.start : rows.stop]
+            return file.get_slice(self._key(name))[rows.start : rows.stop]
 
     def dtype(self, name: str) -> str:
         """Return the format of a tensor, as safetensors names it, such as `BF16`.
@@ -64,7 +72,7 @@ class TensorFiles:
             CheckpointError: its file is corrupt.
         """
         with _opened(self.files[name]) as file:
-            return str(file.get_slice(name).get_dtype())
+            return str(file.get_slice(self._key(name)).get_dtype())
 
     def rows(self, name: str) -> Iterator[np.ndarray]:
         """Yield parts of a tensor along its first dim, some million values each.
@@ -78,7 +86,20 @@ class TensorFiles:
         step = max(1, _PART_VALUES // max(1, prod(others)))
         for first in range(0, num_rows, step):
             with _opened(self.files[name]) as file:
-                yield file.get_slice(name)[first : min(first + step, num_rows)]
+                yield file.get_slice(self._key(name))[first : min(first + step, num_rows)]
+
+    def _key(self, name: str) -> str:
+        return self.stored.get(name, name)
+
+
+def open_file(path: Path) -> TensorFiles:
+    """Return the tensors of one file.
+
+    Raises:
+        CheckpointError: it is missing or corrupt.
+    """
+    with _opened(path) as file:
+        return TensorFiles(dict.fromkeys(file.keys(), path))
 
 
 def open_tensors(folder: Path) -> TensorFiles:
@@ -89,12 +110,11 @@ def open_tensors(folder: Path) -> TensorFiles:
     Raises:
         CheckpointError: a file is missing or corrupt.
     """
-    paths: dict[str, Path] = {}
+    tensors = TensorFiles({})
     # Shards of a large model are one dictionary: their names do not overlap.
     for path in _files(folder):
-        with _opened(path) as file:
-            paths |= dict.fromkeys(file.keys(), path)
-    return TensorFiles(paths)
+        tensors = tensors.with_others(open_file(path))
+    return tensors
 
 
 def read_json(path: Path, error_type: type[ConfigError] | type[CheckpointError]) -> dict[str, Any]:

@@ -44,6 +44,11 @@ class Saved(Protocol):
         """The parts of the state that are not tensors, and the description of the run."""
         ...
 
+    @property
+    def tensors(self) -> Mapping[str, Any]:
+        """The names of its tensors, with what is known of each."""
+        ...
+
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Return some tensors by their names.
 
@@ -172,9 +177,9 @@ def restore_params(read: Read, template: Parameters, *, first_layer: int) -> Par
     return jax.device_put(_read(read, template, first_layer=first_layer, prefix=""))
 
 
-def saved_part(model: Model, params: Parameters, *, step: int) -> Parameters:
-    """Return the parameters that a checkpoint of `step` has: an import has no adapters."""
-    if step or not isinstance(model, Tuned):
+def saved_part(model: Model, params: Parameters, saved: Saved) -> Parameters:
+    """Return the parameters that a training state has: an import may have no adapters."""
+    if saved.step or not isinstance(model, Tuned) or any(map(model.adds, saved.tensors)):
         return params
     return select(params, lambda name: not model.adds(name))
 
@@ -190,7 +195,7 @@ def _restored(
     fresh, sharded = _fresh(calls), calls.spec.sharded
     read = partial(_read, checkpoint.read, first_layer=first_layer)
     put = calls.spec.layout.place  # every leaf becomes an array of its own: all are donated
-    restored = read(saved_part(model, fresh.params, step=checkpoint.step), prefix="")
+    restored = read(saved_part(model, fresh.params, checkpoint), prefix="")
     params = put(overlay(fresh.params, restored))
     if not num_updates:  # an import has no moments: they are fresh
         # Masters are those of the import, too.

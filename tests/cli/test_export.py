@@ -211,7 +211,10 @@ def test_a_base_belongs_to_adapters(given: Path, capsys: pytest.CaptureFixture[s
         ),
         (["x.pth"], "a pickle of PyTorch"),
         (["small.Q4_K_M.gguf"], "llama.cpp's format .* gguf_file="),
-        (["adapter_config.json", "adapter_model.safetensors"], "PEFT alone .* merge_and_unload"),
+        (
+            ["adapter_config.json", "adapter_model.safetensors"],
+            "holds adapters of PEFT; .* `--base`",
+        ),
         (["model.fp16.safetensors"], "variant of the weights alone .* variant="),
         (["model.fp16.safetensors.index.json", "model.fp16-00001-of-00002.safetensors"], "'fp16'"),
         (["tf_model.h5"], "weights of TensorFlow .* from_tf=True"),

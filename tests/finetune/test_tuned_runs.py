@@ -11,6 +11,7 @@ from jaxpipe.cli.main import main
 from jaxpipe.config import config_from, describe, keep_tokenizer, read_merged, restored_model
 from jaxpipe.inference.held_out_losses import held_out_losses
 from jaxpipe.interchange import begin_run, our_names, shape_of
+from jaxpipe.run.folder.start_from import check_start_from, start_from
 from jaxpipe.runtime.checkpoint import Checkpoint, StreamedTensor, latest, open_checkpoint
 from jaxpipe.runtime.data import Bytes
 from jaxpipe.runtime.metrics.records import METRICS_FILE, StepMetrics, read_metrics
@@ -97,6 +98,21 @@ def test_a_resumed_run_has_the_same_bits(adapted: Path, dataset: Path, tmp_path:
     assert {name: each.checksum for name, each in one.tensors.items()} == {
         name: each.checksum for name, each in other.tensors.items()
     }
+
+
+def test_a_run_from_another_begins_with_its_adapters(
+    adapted: Path, dataset: Path, tmp_path: Path
+) -> None:
+    tree = tree_of(tmp_path / "second", dataset, lora=LORA)
+    tree["optimizer"]["learning_rate"] = 1e-30  # below half an ulp of all factors
+    config = config_from(tree)
+    start_from(config, adapted, check_start_from(config, adapted))
+    metrics = run_tree(tree, resume=True)
+    assert [each.step for each in metrics] == [1, 2, 3, 4]
+    last, source = newest(tmp_path / "second"), newest(adapted)
+    factors = [name for name in source.tensors if name.startswith("blocks.") and "_lora_" in name]
+    for name, tensor in last.read(factors).items():
+        np.testing.assert_array_equal(tensor, source.read([name])[name], err_msg=name)
 
 
 def test_replicas_shard_the_moments_of_adapters(

@@ -30,6 +30,14 @@ SIZES: dict[str, Any] = {
         ({"num_heads": 10}, "`dim` must be a multiple of `num_heads`: 12 .* 10; or set `head_w"),
         ({"head_width": 5}, "`head_width` must be even, not 5"),
         ({"alternating": True}, "`window` must be at least 1 .*, not 0"),
+        ({"period": 1, "alternating": True, "window": 2}, "`period` must be at least 2, not 1"),
+        ({"period": 3}, "`period` must be 2 where all layers are equal, not 3; or set"),
+        ({"unturned": True}, "`unturned` must be False where all layers are equal"),
+        ({"local_base": 9.0}, "`local_base` must be 0 where all layers are equal, not 9"),
+        (
+            {"local_base": 0.5, "alternating": True, "window": 2},
+            "`local_base` must be above 1, or 0, not 0.5",
+        ),
         (
             {"attention": "flash", "attention_softcap": 50.0},
             "`attention` .flash. must be auto with `attention_softcap` .50.0.",

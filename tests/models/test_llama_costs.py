@@ -22,12 +22,12 @@ from jaxpipe.models import (
 )
 from jaxpipe.models.llama import Llama
 from tests.models.test_gpt_costs import BETWEEN, POLICIES, assert_counts, bytes_of, flops
-from tests.oracles.llamas import GEMMA, KINDS, LLAMA, QWEN3
+from tests.oracles.llamas import GEMMA, GEMMA3, KINDS, LLAMA, QWEN3, SMOLLM3
 
 ENDS = [(False, False), (True, False), (False, True), (True, True)]
 
 
-@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("config", [*KINDS.values(), GEMMA3, SMOLLM3])
 @pytest.mark.parametrize(("embed", "head"), ENDS)
 @pytest.mark.parametrize("tensor", [1, 4])
 def test_parameters_are_counted(config: LlamaConfig, embed: bool, head: bool, tensor: int) -> None:
@@ -57,6 +57,8 @@ def test_parameters_are_counted(config: LlamaConfig, embed: bool, head: bool, te
         ("qwen3-8b", 8_190_735_360),
         ("mistral-7b", 7_241_732_096),
         ("gemma-2-2b", 2_614_341_888),
+        ("gemma-3-270m", 268_098_176),
+        ("smollm3-3b", 3_075_098_624),
         ("llama-tiny", 4_492_544),
     ],
 )
@@ -86,7 +88,7 @@ def layer_of(llama: Llama) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("remat", POLICIES)
-@pytest.mark.parametrize("config", [LLAMA, QWEN3, GEMMA], ids=["llama", "qwen3", "gemma2"])
+@pytest.mark.parametrize("config", [LLAMA, QWEN3, GEMMA, GEMMA3, SMOLLM3])
 def test_residuals_are_counted(config: LlamaConfig, remat: str) -> None:
     dtype = "float32" if config is LLAMA else "bfloat16"
     llama = Llama(replace(config, compute_dtype=dtype))
@@ -96,7 +98,8 @@ def test_residuals_are_counted(config: LlamaConfig, remat: str) -> None:
     held = bytes_of((activation, vjp.opaque_residuals))
     counted = layer_residual_bytes(llama.config, batch=2, sequence=7)
     # The frequencies of queries and of keys, float32: the same for any number of tokens.
-    constants = len(config.windows) * 2 * (config.width // 2) * 4
+    turned = len(config.windows) - config.unturned
+    constants = turned * 2 * (config.width // 2) * 4
     assert held == getattr(counted, remat) + constants
 
 

@@ -63,11 +63,24 @@ YARN = replace(
 DYNAMIC = replace(
     PLAIN, rope_scaling=RopeScaling.DYNAMIC, rope_factor=4.0, rope_sequence=PLAIN.sequence
 )
+GEMMA3 = replace(
+    GEMMA,
+    attention_softcap=0.0,
+    final_softcap=0.0,
+    qk_norm=True,
+    period=3,
+    local_base=30.0,
+    rope_scaling=RopeScaling.LINEAR,
+    rope_factor=4.0,
+)
+SMOLLM3 = replace(PLAIN, tied=True, alternating=True, period=2, unturned=True)
 VARIANTS = {
     "gemma": GEMMA1,
     "phi3": PHI3,
     "olmo2": OLMO2,
     "granite": GRANITE,
+    "gemma3_text": GEMMA3,
+    "smollm3": SMOLLM3,
     "yarn": YARN,
     "dynamic": DYNAMIC,
 }

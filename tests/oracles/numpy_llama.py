@@ -1,6 +1,7 @@
 """The oracle: the forward of the family `llama` in NumPy and float64, one query at a time."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,17 @@ def logits(config: LlamaConfig, params: dict[str, Any], tokens: npt.NDArray[np.i
         x = x * config.embedding_factor
         for number in range(config.num_layers):
             layer = _layer(params["blocks"], number)
-            if config.alternating:
-                x = _block(config, layer["local"], x, config.window)
-                x = _block(config, layer["full"], x, 0)
-            else:
+            if not config.alternating:
                 x = _block(config, layer, x, config.window)
+                continue
+            local = config
+            if config.local_base:
+                local = replace(
+                    config, rope_base=config.local_base, rope_scaling=RopeScaling.NONE, local_base=0
+                )
+            for part in sorted(set(layer) - {"full"}):
+                x = _block(local, layer[part], x, config.window)
+            x = _block(config, layer["full"], x, 0, is_turned=not config.unturned)
         found = _norm(config, head["norm"], x) @ (table if config.tied else head["kernel"]).T
         rows.append(_capped(found / config.logits_divisor, config.final_softcap))
     return np.stack(rows)
@@ -34,11 +41,13 @@ def _layer(tree: dict[str, Any], number: int) -> dict[str, Any]:
     return {k: _layer(v, number) if isinstance(v, dict) else v[number] for k, v in tree.items()}
 
 
-def _block(config: LlamaConfig, layer: dict[str, Any], x: Matrix, window: int) -> Matrix:
+def _block(
+    config: LlamaConfig, layer: dict[str, Any], x: Matrix, window: int, *, is_turned: bool = True
+) -> Matrix:
     def normed(name: str, values: Matrix) -> Matrix:
         return _norm(config, layer[name], values) if name in layer else values
 
-    mixed = _attention(config, layer["attention"], normed("norm1", x), window)
+    mixed = _attention(config, layer["attention"], normed("norm1", x), window, is_turned)
     x = x + config.residual_factor * normed("attention_norm", mixed)
     output = _mlp(config, layer["mlp"], normed("norm2", x))
     return x + config.residual_factor * normed("mlp_norm", output)
@@ -53,7 +62,9 @@ def _mlp(config: LlamaConfig, layer: dict[str, Any], x: Matrix) -> Matrix:
     return _linear(layer["down"], gate * _linear(layer["up"], x))
 
 
-def _attention(config: LlamaConfig, layer: dict[str, Any], x: Matrix, window: int) -> Matrix:
+def _attention(
+    config: LlamaConfig, layer: dict[str, Any], x: Matrix, window: int, is_turned: bool
+) -> Matrix:
     width, shared = config.width, config.num_heads // config.num_kv_heads
     queries, keys, values = (_linear(layer[name], x) for name in ("query", "key", "value"))
     if config.wide_qk_norm:
@@ -66,10 +77,17 @@ def _attention(config: LlamaConfig, layer: dict[str, Any], x: Matrix, window: in
         read = slice(head // shared * width, (head // shared + 1) * width)
         for reader in range(len(x)):
             first = max(0, reader + 1 - window) if window else 0
-            query = _turned(config, layer.get("query_norm"), queries[reader, own], reader)
+            turns = reader if is_turned else None
+            query = _turned(config, layer.get("query_norm"), queries[reader, own], turns)
             scores = np.array(
                 [
-                    query @ _turned(config, layer.get("key_norm"), keys[place, read], place)
+                    query
+                    @ _turned(
+                        config,
+                        layer.get("key_norm"),
+                        keys[place, read],
+                        place if is_turned else None,
+                    )
                     for place in range(first, reader + 1)
                 ]
             ) / math.sqrt(config.query_scale or width)
@@ -78,10 +96,14 @@ def _attention(config: LlamaConfig, layer: dict[str, Any], x: Matrix, window: in
     return _linear(layer["project"], mixed)
 
 
-def _turned(config: LlamaConfig, norm: dict[str, Any] | None, vector: Matrix, place: int) -> Matrix:
+def _turned(
+    config: LlamaConfig, norm: dict[str, Any] | None, vector: Matrix, place: int | None
+) -> Matrix:
     """Return one head's vector at one position: pairs as complex numbers, turned."""
     if norm is not None:
         vector = _norm(config, norm, vector[None])[0]
+    if place is None:
+        return vector
     half = (config.rotary_width or config.width) // 2
     angles = [place * _frequency(config, pair) for pair in range(half)]
     turned = (vector[:half] + 1j * vector[half : 2 * half]) * np.exp(1j * np.array(angles))

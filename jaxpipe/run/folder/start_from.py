@@ -2,20 +2,25 @@
 
 ::
 
-    FOLDER/checkpoints ──► parameters, adapters merged ──► run.folder: a checkpoint of step 0
+    FOLDER/checkpoints ──► parameters ──► run.folder: a checkpoint of step 0
 
-The run then resumes from step 0, with fresh moments, and reads its data from the first sample.
+Adapters stay if the section `lora` is that of the other run, and are merged otherwise. The run then
+resumes from step 0, with fresh moments, and reads its data from the first sample.
 """
 
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from jaxpipe.config import (
     Config,
+    adapter_names,
     check_model,
+    continues_adapters,
     describe,
+    has_adapters,
     parameter_names,
     place_in,
     place_of,
@@ -67,15 +72,19 @@ def start_from(config: Config, source: Path, checkpoint: Checkpoint) -> None:
     """
     folder = Path(config.run.folder)
     with locked(folder):
-        read = read_merged(checkpoint)
+        names, read = parameter_names(checkpoint), read_merged(checkpoint)
+        if stays := continues_adapters(config, checkpoint):
+            names, read = (*names, *adapter_names(checkpoint)), checkpoint.read
         tensors = (
             StreamedTensor(name, checkpoint.tensors[name].shape, partial(_pieces, read, name))
-            for name in parameter_names(checkpoint)
+            for name in names
         )
         begin_run(folder, tensors, describe(config))
         keep_beside(source, folder)
         if (record := read_record(source)) is not None:
-            keep_record(record, folder)
+            # New adapters would be for parameters that are no longer those of the import.
+            is_import = checkpoint.step == 0 and not has_adapters(checkpoint)
+            keep_record(record if stays or is_import else replace(record, base=None), folder)
 
 
 def _pieces(read: Read, name: str) -> tuple[np.ndarray]:

@@ -114,6 +114,11 @@ class _ReadCheckpoint:
         """Those of the checkpoint."""
         return self.checkpoint.metadata
 
+    @property
+    def tensors(self) -> Mapping[str, Any]:
+        """Those of the checkpoint, in memory or not."""
+        return self.checkpoint.tensors
+
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Return tensors by their names, those that are not in memory from object storage.
 

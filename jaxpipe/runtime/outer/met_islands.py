@@ -106,6 +106,11 @@ class MetIslands:
         """The metadata, of islands that are in sync."""
         return {**self.saved.metadata, IN_SYNC: True, IN_FLIGHT: []}
 
+    @property
+    def tensors(self) -> Mapping[str, Any]:
+        """Those of the islands before they met."""
+        return self.saved.tensors
+
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Return some tensors by their names.
 

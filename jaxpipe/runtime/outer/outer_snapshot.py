@@ -80,9 +80,8 @@ def outer_snapshot(loop: OuterLoop, state: TrainState, *, step: int) -> Snapshot
         stage_tensors = _own(loop, state, stage, step=step) | leads.get(stage, {})
         if is_first_replica:
             shards[f"island-{island.number}-stage-{stage}"] = stage_tensors
-    rank = worker.everyone.rank
     if errors := _errors(loop):
-        shards[f"island-{island.number}-rank-{rank}"] = errors
+        shards[f"island-{island.number}-rank-{worker.everyone.rank}"] = errors
     if worker.transport.rank == 0:
         own_counters = counters(to_metadata(state))
         shards[f"island-{island.number}"] = {of_island(island.number, COUNTERS): own_counters}
@@ -190,6 +189,11 @@ class IslandState:
         name = of_island(self.number, COUNTERS)
         return {**self.saved.metadata, **counted(self.saved.read([name])[name])}
 
+    @property
+    def tensors(self) -> Mapping[str, Any]:
+        """Those of all islands."""
+        return self.saved.tensors
+
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Return some tensors by their names.
 
@@ -289,9 +293,7 @@ def _leads(loop: OuterLoop) -> dict[int, _Tensors]:
         ):
             vector = loop.exchange.gather(bucket, pieces, size=size)
             tensors = loop.layouts[bucket].unpack(vector)
-            of_stage |= {
-                of_island(number, prefix + name): tensor for name, tensor in tensors.items()
-            }
+            of_stage |= {of_island(number, prefix + name): tensors[name] for name in tensors}
     return tensors_of
 
 

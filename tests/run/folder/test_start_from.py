@@ -7,8 +7,16 @@ import numpy as np
 import pytest
 
 from jaxpipe.config import Config, config_from, describe
+from jaxpipe.config.tuning import check_same_tuning
 from jaxpipe.errors import CheckpointError, ConfigError
-from jaxpipe.interchange import begin_run, our_names, shape_of
+from jaxpipe.interchange import (
+    ImportRecord,
+    begin_run,
+    keep_record,
+    our_names,
+    read_record,
+    shape_of,
+)
 from jaxpipe.models import GptConfig
 from jaxpipe.run.folder.start_from import check_start_from, start_from
 from jaxpipe.runtime.checkpoint import (
@@ -73,23 +81,59 @@ def test_the_run_of_an_import_may_begin_in_its_folder(imported: Path):
     assert check_start_from(config_of(imported), imported).folder == latest(imported)
 
 
-def test_adapters_are_merged_and_moments_are_new(tmp_path: Path):
-    config = config_of(tmp_path / "tuned", lora={"rank": 1, "targets": ["mlp.up"]})
-    arrays = arrays_of(config)
-    kernel = "blocks.0.mlp.up.kernel"
-    factors = {f"{kernel}_lora_a": np.ones((8, 1)), f"{kernel}_lora_b": np.full((1, 32), 3.0)}
-    moments = {f"mu.{name}": array for name, array in factors.items()}
-    partial = begin_checkpoint(tmp_path / "tuned", step=7)
+LORA = {"rank": 1, "targets": ["mlp.up"]}
+KERNEL = "blocks.0.mlp.up.kernel"
+FACTORS = {f"{KERNEL}_lora_a": np.ones((8, 1)), f"{KERNEL}_lora_b": np.full((1, 32), 3.0)}
+
+
+@pytest.fixture(params=[0, 7])
+def tuned(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """Return the folder of a run with adapters, imported or trained."""
+    folder = tmp_path / "tuned"
+    config = config_of(folder, lora=LORA)
+    moments = {f"mu.{name}": array for name, array in FACTORS.items() if request.param}
+    partial = begin_checkpoint(folder, step=request.param)
     tensors = {
-        name: array.astype(np.float32) for name, array in {**arrays, **factors, **moments}.items()
+        name: array.astype(np.float32)
+        for name, array in {**arrays_of(config), **FACTORS, **moments}.items()
     }
     commit(partial, write_shard(partial, "parameters", tensors), describe(config))
-    begin(config_of(tmp_path / "run"), tmp_path / "tuned")
+    record = ImportRecord(format=1, base="org/model", dtype="float32", config={})
+    keep_record(record, folder)
+    return folder
+
+
+@pytest.mark.parametrize("lora", [{}, {**LORA, "alpha": 3.0}])
+def test_other_adapters_are_merged_and_moments_are_new(
+    tmp_path: Path, tuned: Path, lora: dict[str, Any]
+):
+    begin(config_of(tmp_path / "run", lora=lora), tuned)
     checkpoint = newest(tmp_path / "run")
+    arrays = arrays_of(config_of(tuned))
     assert (checkpoint.step, checkpoint.tensors.keys()) == (0, arrays.keys())
-    merged = checkpoint.read([kernel])[kernel]
-    scale = config.lora.scale
-    np.testing.assert_allclose(merged, arrays[kernel] + 3.0 * scale, rtol=1e-6)
+    merged = checkpoint.read([KERNEL])[KERNEL]
+    scale = config_of(tuned, lora=LORA).lora.scale
+    np.testing.assert_allclose(merged, arrays[KERNEL] + 3.0 * scale, rtol=1e-6)
+    # New adapters are for these kernels, not for those of the import.
+    record = read_record(tmp_path / "run")
+    assert record is not None
+    assert record.base is None
+
+
+def test_the_same_adapters_stay(tmp_path: Path, tuned: Path):
+    config = config_of(tmp_path / "run", lora=LORA)
+    begin(config, tuned)
+    checkpoint = newest(tmp_path / "run")
+    arrays = {**arrays_of(config), **FACTORS}
+    assert (checkpoint.step, checkpoint.tensors.keys()) == (0, arrays.keys())
+    for name, array in checkpoint.read(arrays).items():
+        np.testing.assert_array_equal(array, arrays[name].astype(np.float32), err_msg=name)
+    record = read_record(tmp_path / "run")
+    assert record is not None
+    assert record.base == "org/model"
+    check_same_tuning(config, checkpoint)
+    with pytest.raises(CheckpointError, match=r"`lora.rank` \(0\) must be as in .* --from`"):
+        check_same_tuning(config_of(tmp_path / "run"), checkpoint)
 
 
 def test_a_run_of_another_model_is_refused_before_anything_is_written(
