@@ -80,7 +80,7 @@ def latest(place: Folder) -> Folder:
     found = committed(place)
     if not found:
         raise CheckpointError(
-            f"the folder of a run holds checkpoints: {place} has none; name another, or "
-            "train first, without `--resume`"
+            f"{place} must be the folder of a run, which holds checkpoints, and has none; name "
+            "another, or train first, without `--resume`"
         )
     return found[max(found)]
