@@ -81,12 +81,12 @@ WRITTEN: dict[str, Callable[[Records], bytes]] = {
     "a.feather": table(feather.write_feather),
     "a.arrow": table(stream),
     "parquet_without_suffix": table(parquet.write_table),
-    "a.jsonl.gz": lambda records: gzip.compress(json_lines(records)),
+    "a.jsonl.gz": lambda records: gzip.compress(json_lines(records), mtime=0),
     "a.csv.xz": lambda records: lzma.compress(delimited(records, ",")),
     "a.json.bz2": lambda records: bz2.compress(json.dumps(records).encode()),
     "a.JSONL.ZST": lambda records: zstandard(json_lines(records)),
     "two_parts.jsonl.gz": lambda records: b"".join(
-        gzip.compress(json_lines(part)) for part in (records[:1], records[1:])
+        gzip.compress(json_lines(part), mtime=0) for part in (records[:1], records[1:])
     ),
 }
 
@@ -167,7 +167,7 @@ def test_a_list_is_read_in_the_memory_of_a_record(
         ("a.gz", b"plain text", r"not compressed as its name says \(\.gz\); rename it"),
         (
             "a.txt",
-            gzip.compress(bytes(range(97, 120)) * 99)[:-9],
+            gzip.compress(bytes(range(97, 120)) * 99, mtime=0)[:-9],
             "intact compressed file; .*ended",
         ),
         ("a.txt", lzma.compress(b"abc" * 99)[:-9], "intact compressed file; .*ended"),
@@ -193,7 +193,7 @@ def test_a_list_is_read_in_the_memory_of_a_record(
         ("a.parquet", b"text", "intact file of Parquet or Arrow; .* is not"),
         (
             "a.parquet.gz",
-            gzip.compress(b"PAR1aaaa"),
+            gzip.compress(b"PAR1aaaa", mtime=0),
             "is Parquet, compressed once more; decompress",
         ),
     ],
