@@ -68,7 +68,7 @@ TOPICS: Mapping[str, Mapping[str, Command | CommandGroup]] = {
         ),
         "import": Command(
             "interchange:import_model",
-            "Begin a run with a model from the files of Hugging Face's `save_pretrained`.",
+            "Begin a run with a model or adapters from files of Hugging Face's `save_pretrained`.",
         ),
         "export": Command(
             "interchange:export",

@@ -33,7 +33,7 @@ def import_model(
     ignore: tuple[str, ...] = (),
     base: Path | None = None,
 ) -> int:
-    """Begin a run with a model, or adapters, from the files of Hugging Face's `save_pretrained`.
+    """Begin a run with a model or adapters from files of Hugging Face's `save_pretrained`.
 
     Llama, Mistral, Qwen 2 and 3, Phi 3 and 4, OLMo 2, Granite, Gemma 1 to 3, SmolLM 3, GPT-2.
     Nothing is downloaded.
