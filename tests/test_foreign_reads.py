@@ -39,6 +39,7 @@ ELSEWHERE = {
     "jaxpipe/doctor/hello.py": (1, CHILD),
     "jaxpipe/doctor/run_disk.py": (1, WRITTEN),
     "jaxpipe/foreign_file.py": (6, DOOR),
+    "jaxpipe/interchange/name_patterns.py": (1, CHILD),
     "jaxpipe/interchange/tensor_files.py": (1, CHECKED),
     "jaxpipe/outer/loss_law.py": (2, PACKAGE),
     "jaxpipe/paced/execute.py": (2, RANKS),
