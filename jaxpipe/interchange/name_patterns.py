@@ -37,7 +37,7 @@ def names_matched(
     Raises:
         ConfigError: a pattern is no regular expression, or is not done in time.
 
-    >>> sorted(names_matched([r".*\\.q"], ["a.q", "b.q", "a.qq"], field="x")[r".*\\.q"])
+    >>> sorted(names_matched([r".*\.q"], ["a.q", "b.q", "a.qq"], field="x")[r".*\.q"])
     ['a.q', 'b.q']
     """
     if not patterns:
