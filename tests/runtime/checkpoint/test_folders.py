@@ -63,7 +63,9 @@ def test_all_ranks_know_the_folder(tmp_path: Path) -> None:
 def test_none_yet(tmp_path: Path, made: bool) -> None:
     if made:
         begin_checkpoint(tmp_path, step=1)
-    with pytest.raises(CheckpointError, match=r"must be the folder of a run, which holds checkpoints, and has none"):
+    with pytest.raises(
+        CheckpointError, match=r"must be the folder of a run, which holds checkpoints, and has none"
+    ):
         latest(tmp_path)
 
 
