@@ -5,10 +5,11 @@
     host a ─ NIC of a ──── link a→b ─── trunk ──── latency ── NIC of b ─ host b
              egress rate   rate, limit  rate       ± jitter   ingress rate
 
-Each of the rates, that of the trunk only where two regions have one, is a server that sends one packet after the other. A packet waits until the
-server is free and occupies it for its bytes over the rate; the next server may begin while the
-packet still arrives, so that a packet alone takes its bytes over the lowest rate, plus the latency:
-`s/bandwidth + latency`, as in the cluster's tables. A link holds packets in order, jitter or not.
+Each of the rates, that of the trunk only where two regions have one, is a server that sends one
+packet after the other. A packet waits until the server is free and occupies it for its bytes over
+the rate; the next server may begin while the packet still arrives, so that a packet alone takes its
+bytes over the lowest rate, plus the latency: `s/bandwidth + latency`, as in the cluster's tables. A
+link holds packets in order, jitter or not.
 
 What waits is bounded. A packet that finds more than `limit_bytes` before a server on its path is
 dropped (drop-tail), and TCP slows down. The limit is what one round trip of the link holds and
