@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from jaxpipe.config.check_data import mixture_from
 from jaxpipe.config.check_order import order_from
 from jaxpipe.config.epochs import with_steps
 from jaxpipe.config.kept_inputs import tokenizer_of
@@ -18,7 +19,7 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.models import train_flops_per_token
 from jaxpipe.plan import Plan, ResolvedPlan
 from jaxpipe.runtime.checkpoint import Checkpoint
-from jaxpipe.runtime.data import Mixture, Tokenizer, dataset_folder, mixture_of, open_dataset
+from jaxpipe.runtime.data import Mixture, Tokenizer, dataset_folder, open_dataset
 from jaxpipe.runtime.data.order.position import ORDER
 from jaxpipe.runtime.storage.object_folder import Folder
 from jaxpipe.topo import Cluster
@@ -71,13 +72,7 @@ def job_from(
         folders = datasets or tuple(map(dataset_folder, config.data.folders))
         # `check_run` has read it all, once.
         opened = [open_dataset(folder, verify=False) for folder in folders]
-        data = mixture_of(
-            opened,
-            config.data.weights,
-            sequence=sequence,
-            pack=config.data.pack,
-            evaluates=config.train.eval_every > 0,
-        )
+        data = mixture_from(config, opened)
         description[ORDER] = order_from(config, folders)
     names = devices if cluster is None else ResolvedPlan.of(plan, cluster).devices
     trained = tuned_model_from(config, model)

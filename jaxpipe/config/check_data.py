@@ -10,6 +10,7 @@ from jaxpipe.runtime.data import (
     Dataset,
     InputShape,
     Labels,
+    Mixture,
     dataset_folder,
     load_byte_pairs,
     mixture_of,
@@ -33,17 +34,11 @@ def check_data(config: Config, datasets: Sequence[Dataset]) -> None:
     for folder, dataset in zip(config.data.folders, datasets, strict=True):
         _check_dataset(config, dataset, folder=folder)
     _check_tokenizer(config, datasets[0])
-    sequence = config.train.sequence or config.model.sequence
-    mixture = mixture_of(
-        datasets,
-        config.data.weights,
-        sequence=sequence,
-        pack=config.data.pack,
-        evaluates=config.train.eval_every > 0,
-    )
+    mixture = mixture_from(config, datasets)
     if not config.train.eval_every:
         return
     batches = mixture.num_eval_batches(batch=config.train.batch)
+    sequence = config.train.sequence or config.model.sequence
     unit = "samples" if mixture.labelled_input else f"samples of {sequence} tokens"
     if (config.train.eval_batches or 1) > batches:
         raise ConfigError(
@@ -51,6 +46,21 @@ def check_data(config: Config, datasets: Sequence[Dataset]) -> None:
             f"{', '.join(config.data.folders)} has only {batches} batches of {config.train.batch} "
             f"{unit}; lower it, leave it out, or hold out more with `jaxpipe data prepare`"
         )
+
+
+def mixture_from(config: Config, datasets: Sequence[Dataset]) -> Mixture:
+    """Return the mixture of a run's datasets, in the order of `data.folders`.
+
+    Raises:
+        DataError: a split has not enough samples, or datasets cannot be mixed.
+    """
+    return mixture_of(
+        datasets,
+        config.data.weights,
+        sequence=config.train.sequence or config.model.sequence,
+        pack=config.data.pack,
+        evaluates=config.train.eval_every > 0,
+    )
 
 
 def check_prepared_data(config: Config) -> None:

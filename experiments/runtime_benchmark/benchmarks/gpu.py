@@ -144,8 +144,11 @@ def _part_row(task: Mapping[str, Any], part: Mapping[str, Any]) -> Row:
         microbatch=part["microbatch"],
         forward_s=part["forward_s"],
         backward_s=part["backward_s"],
-        forward_call_us=1e6 * part["forward_call_s"],
-        backward_call_us=1e6 * part["backward_call_s"],
+        **{
+            f"{direction}_call_us": 1e6 * part[f"{direction}_call_s"]
+            for direction in ("forward", "backward")
+            if f"{direction}_call_s" in part
+        },
         tokens_per_s=part["microbatch"] * config.sequence / seconds,
         tflops_per_s=flop / seconds / 1e12,
     )
@@ -196,7 +199,7 @@ def _step_row(case: Mapping[str, Any], model: Mapping[str, Any], result: Mapping
         microbatch=1,
         tokens_per_s=batch * config.sequence / seconds,
         tflops_per_s=3.0 * (layers + head_forward_flops(config, **size)) / seconds / 1e12,
-        peak_gib=result["peak_bytes"] / 2**30,
+        peak_gib="" if result["peak_bytes"] is None else result["peak_bytes"] / 2**30,
     )
 
 

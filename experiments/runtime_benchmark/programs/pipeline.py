@@ -62,11 +62,11 @@ def train_steps(worker: Any) -> dict[str, Any] | None:
     }
 
 
-def _peak_bytes() -> int:
-    """Return the most memory of its device that this rank has held; 0 where it does not say."""
+def _peak_bytes() -> int | None:
+    """Return the most memory of its device that this rank has held; None where it does not say."""
     import jax
 
-    return (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
+    return (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
 
 
 def paced(worker: Any, seconds: Mapping[str, float]) -> Any:

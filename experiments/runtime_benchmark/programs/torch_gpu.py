@@ -61,9 +61,8 @@ def _part(task: dict[str, Any], device: str, microbatch: int) -> dict[str, Any]:
         "microbatch": microbatch,
         "forward_s": median(forward_s[_WARMUP:]),
         "backward_s": median(backward_s[_WARMUP:]),
+        # No such time of the backward: autograd's own threads launch its kernels.
         "forward_call_s": median(call_s[_WARMUP:]),
-        # Of no meaning: autograd's own threads launch the kernels.
-        "backward_call_s": 0.0,
     }
 
 
@@ -88,7 +87,8 @@ def steps(task: dict[str, Any], device: str) -> dict[str, Any]:
         tokens = torch.randint(model["vocabulary"], shape, device=device)
         step_s.append(timed(partial(step, tokens), device)[0])
     is_cuda = device == "cuda"
-    return {"step_s": step_s, "peak_bytes": torch.cuda.max_memory_allocated() if is_cuda else 0}
+    peak_bytes = torch.cuda.max_memory_allocated() if is_cuda else None
+    return {"step_s": step_s, "peak_bytes": peak_bytes}
 
 
 def timed(call: Callable[[], Any], device: str) -> tuple[float, float, Any]:

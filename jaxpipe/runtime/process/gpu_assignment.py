@@ -33,7 +33,7 @@ _TOLD_MEMORY = (
     *("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_ALLOCATOR"),
 )
 _SHARED_FRACTION = 0.9
-"""Of a GPU's memory, for all ranks that share it: CUDA keeps about 0.5 GiB for each process."""
+"""Of a GPU's memory, for all ranks that share it: CUDA keeps some for every process."""
 
 
 def take_devices(
@@ -114,7 +114,7 @@ def devices_of(
 def memory_fraction(
     environment: Mapping[str, str], *, per_rank: int, num_gpus: int
 ) -> float | None:
-    """Return the part of a GPU's memory for each of the ranks that share it.
+    """Return the part of a GPU's memory that a rank has, of those that share it.
 
     None where no rank shares one, where the launcher does not say how many ranks the host has, and
     where the environment already says what jax takes.

@@ -67,8 +67,8 @@ def sync_s(
         wire_s += shared[-1].wire_s
     moved = np.sum([each.bytes_of_host for each in shared], axis=0)
     nic_s = (moved / np.minimum(links.egress, links.ingress)).max(axis=1)
-    between = np.sum([each.bytes_of_trunk for each in shared], axis=0)
-    nic_s[2] = max(nic_s[2], (between / links.trunk).max())
+    crossing = np.sum([segment.bytes_of_trunk for segment in shared], axis=0)
+    nic_s[2] = max(nic_s[2], (crossing / links.trunk).max())
     latency_s = np.max([each.latency_s for each in shared], axis=0)
     # Down again as up: reduce-scatter, then all-gather.
     return float(2 * (latency_s + np.maximum(wire_s, nic_s)).sum())

@@ -178,9 +178,9 @@ def value_text(value: Any) -> str:
 
 
 def _wrong(record: Mapping[str, Any], name: str, *, kind: str, where: str) -> DataError:
-    found = value_text(record[name]) if name in record else "missing"
+    value = value_text(record[name]) if name in record else "missing"
     others = ", ".join(sorted(map(str, record)))[:120]
     return DataError(
-        f"every record must have {kind} under `{name}`: in {where} it is {found}, and the fields "
+        f"every record must have {kind} under `{name}`: in {where} it is {value}, and the fields "
         f"are {others}; correct it, or name another field"
     )
