@@ -7,9 +7,9 @@ The kernels of adapters are merged once a step, and a layer reads the merged one
     backward       of A: scale of W' B^T           of W': as in training of the whole model
                    of B: scale A^T of W'
 
-Gradients, moments and messages are as small as the adapters. The gradient of W' is computed layer
-by layer and not kept: unlike separate products with A and B, this saves no FLOPs, but it needs
-nothing of the model, works for every one, and a step costs no more than one of the whole model.
+Gradients, moments and messages are as small as the adapters. This needs nothing of the model, and
+works for every one. The gradient of W' is never formed: x^T g B^T is computed from the right
+(`jaxpipe.runtime.stage.row_products`), which saves the FLOPs of the gradients of adapted kernels.
 """
 
 from collections.abc import Mapping

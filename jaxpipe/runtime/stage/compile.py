@@ -23,6 +23,7 @@ from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.mesh import StageLayout
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.placed import PackedTargets
+from jaxpipe.runtime.stage.row_products import fast_row_products
 from jaxpipe.runtime.stage.split_backward import Carried, SplitBackward
 from jaxpipe.runtime.stage.vjp import Residuals
 from jaxpipe.schedule import Op
@@ -271,10 +272,10 @@ def _compile_backwards(
     are not, since no output has their shapes.
     """
     sharding, of_gradients = layout.whole, layout.of(gradients)
-    add = partial(compiler.add, reads=functions)
+    add, fast = partial(compiler.add, reads=functions), _row_products(functions)
     if Op.BACKWARD in ops:
         backward, out = layout.entering(functions.backward, 2), (sharding, of_gradients)
-        add("backward", backward, *given, gradients, donate=(3,), out=out)
+        add("backward", fast(backward), *given, gradients, donate=(3,), out=out)
     if Op.BACKWARD_INPUT not in ops:
         return None
     compute, residuals, cotangent = given
@@ -283,9 +284,18 @@ def _compile_backwards(
     input_half = layout.entering(partial(functions.input_half, split), 2)
     _, crossing = add("backward_input", input_half, *given, out=(sharding, None))
     carried = split.carry(residuals, cotangent, crossing)
-    weight_half = (functions.backward_weight, compute, carried, gradients)
+    weight_half = (fast(functions.backward_weight), compute, carried, gradients)
     add("backward_weight", *weight_half, donate=(2,), out=of_gradients)
     return split
+
+
+def _row_products(functions: StageFunctions) -> Callable[[Callable], Callable]:
+    """Return what makes the products of a backward's weight gradients fast on this device."""
+    on_cpu = jax.default_backend() == "cpu"
+    # The devices of a mesh have parts of the factors, which XLA moves as it chooses.
+    if functions.stage.layout.mesh is not None or not (on_cpu or functions.merges):
+        return lambda backward: backward
+    return partial(fast_row_products, copied=on_cpu)
 
 
 def _compile_update(

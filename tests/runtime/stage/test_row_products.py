@@ -1,0 +1,160 @@
+"""Products over rows in another order or form equal those of the function that was given."""
+
+from collections.abc import Sequence
+from itertools import permutations
+from math import prod
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.extend.core import ClosedJaxpr
+
+from jaxpipe.finetune.tuned_model import _attach
+from jaxpipe.jaxpr import FlatJaxpr, flatten
+from jaxpipe.runtime.config import Loop
+from jaxpipe.runtime.stage import row_products
+from jaxpipe.runtime.stage.functions import StageFunctions, Work
+from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
+from jaxpipe.runtime.stage.row_products import fast_row_products
+from jaxpipe.runtime.stage.stage import Stage
+from jaxpipe.schedule import Remat
+from tests.oracles.one_device import MICROBATCH, SEED, SEQUENCE, VOCABULARY, tiny_gpt
+
+ROWS = 6
+Dims = tuple[int, ...]
+
+
+def products(function, *arguments: jax.Array) -> list[tuple[Dims, ...]]:
+    """Return the shapes of the operands of each matrix product, in its order."""
+    return [
+        tuple(operand.aval.shape for operand in equation.operands)
+        for equation in flat(jax.make_jaxpr(function)(*arguments)).equations
+        if equation.primitive == "dot_general"
+    ]
+
+
+def flat(traced: ClosedJaxpr) -> FlatJaxpr:
+    return flatten(traced, unroll=True)
+
+
+def arrays(*shapes: Sequence[int]) -> list[jax.Array]:
+    generator = np.random.default_rng(0)
+    return [jnp.asarray(generator.standard_normal(shape)) for shape in shapes]
+
+
+def over_rows(x: jax.Array, g: jax.Array) -> jax.Array:
+    return jnp.tensordot(x, g, ((0,), (0,)))
+
+
+@pytest.fixture
+def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_products, "LEAST_COPIED", 0)
+
+
+# Few shapes: each is compiled.
+dims = st.sampled_from([(2,), (3,), (2, 3), (3, 1)])
+
+
+@settings(max_examples=40)
+@given(m=dims, n=dims, thin=dims, copied=st.booleans(), data=st.data())
+def test_results_are_those_of_the_function(m: Dims, n: Dims, thin: Dims, copied: bool, data):
+    order = data.draw(st.sampled_from(list(permutations(range(len(m + n))))))
+    of_right, is_first = data.draw(st.booleans()), data.draw(st.booleans())
+    summed = n if of_right else m
+    # The dims of the factor, as they lie in the transposed product.
+    places = [order.index(dim + (len(m) if of_right else 0)) for dim in range(len(summed))]
+    others = data.draw(st.permutations(range(len(summed))))
+
+    def function(x: jax.Array, g: jax.Array, other: jax.Array) -> tuple[jax.Array, ...]:
+        product = jnp.transpose(over_rows(x, g), order)
+        paired = [places[dim] for dim in others]
+        last = tuple(range(other.ndim - len(summed), other.ndim))
+        if is_first:
+            return jnp.tensordot(product, other, (paired, last)), product + 1
+        return jnp.tensordot(other, product, (last, paired)), product * 2
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_products, "LEAST_COPIED", 0)
+        with jax.enable_x64(True):
+            given_arrays = arrays((ROWS, *m), (ROWS, *n), (*thin, *(summed[dim] for dim in others)))
+            expected = function(*given_arrays)
+            results = fast_row_products(function, copied=copied)(*given_arrays)
+    for result, exact in zip(results, expected, strict=True):
+        np.testing.assert_allclose(result, exact, rtol=1e-12, atol=1e-12)
+
+
+def test_a_thin_product_goes_through_one_factor_and_a_wide_one_does_not():
+    x, g, thin, wide = arrays((ROWS, 8), (ROWS, 9), (1, 9), (9, 9))
+    fast = fast_row_products(lambda x, g, b: over_rows(x, g) @ b.T, copied=False)
+    assert products(fast, x, g, thin) == [((6, 9), (9, 1)), ((6, 8), (6, 1))]
+    assert products(fast, x, g, wide) == [((6, 8), (6, 9)), ((8, 9), (9, 9))]
+
+
+def test_gradients_of_adapters_never_form_that_of_their_kernel():
+    def loss(a: jax.Array, b: jax.Array, x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.tanh(x @ _attach(kernel, a, b, 0.5)))
+
+    a, b, x, kernel = arrays((8, 1), (1, 9), (ROWS, 8), (8, 9))
+    gradients = jax.grad(loss, (0, 1))
+    fast = fast_row_products(gradients, copied=False)
+    outputs = [
+        equation.results[0].aval.shape
+        for equation in flat(jax.make_jaxpr(fast)(a, b, x, kernel)).equations
+        if equation.primitive == "dot_general"
+    ]
+    assert (8, 9) not in outputs
+    for result, expected in zip(fast(a, b, x, kernel), gradients(a, b, x, kernel), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_smaller_factor_is_copied_or_the_result_is_kept_in_order(every_size: None):
+    fast = fast_row_products(over_rows, copied=True)
+    # x^T g as (x^T) g, and as ((g^T) x)^T where that writes less.
+    assert products(fast, *arrays((ROWS, 8), (ROWS, 9))) == [((8, 6), (6, 9))]
+    assert products(fast, *arrays((60, 50), (60, 2))) == [((2, 60), (60, 50))]
+    turned = fast_row_products(lambda x, g: over_rows(x, g).T, copied=True)
+    assert products(turned, *arrays((ROWS, 8), (ROWS, 9))) == [((9, 6), (6, 8))]
+
+
+def test_small_products_stay_as_they_are():
+    fast = fast_row_products(over_rows, copied=True)
+    x, g = arrays((ROWS, 8), (ROWS, 9))
+    assert prod((*x.shape, 9)) < row_products.LEAST_COPIED
+    assert products(fast, x, g) == [((6, 8), (6, 9))]
+    np.testing.assert_array_equal(fast(x, g), over_rows(x, g))
+
+
+def test_products_within_a_scan_are_fast_as_well(every_size: None):
+    def function(x: jax.Array, g: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jax.lax.scan(lambda c, layer: (c + 1, over_rows(layer[0], layer[1])), 0.0, (x, g))
+
+    x, g = arrays((3, ROWS, 4), (3, ROWS, 5))
+    fast = fast_row_products(function, copied=True)
+    assert products(fast, x, g) == [((4, 6), (6, 5))] * 3
+    for result, expected in zip(fast(x, g), function(x, g), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loop", Loop)
+def test_gradients_of_a_stage_are_those_of_its_backward(loop: Loop, every_size: None):
+    model = tiny_gpt(tied=True)
+    functions = StageFunctions(
+        stage=Stage(
+            model=model, index=0, num_stages=1, layers=range(2), remat=Remat.FULL, loop=loop
+        ),
+        work=Work(microbatch=MICROBATCH, sequence=SEQUENCE, batch=2, num_steps=2, seed=SEED),
+        optimizer=OptimizerConfig(),
+    )
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, (MICROBATCH, SEQUENCE), np.int32)
+    compute = functions.cast(functions.init()[0])
+    _, residuals = jax.jit(functions.forward)(compute, tokens, tokens, np.zeros(2, np.int32))
+    arguments = (compute, residuals, functions.loss_cotangent(), functions.zeros())
+    _, expected = jax.jit(functions.backward)(*arguments)
+    _, gradients = jax.jit(fast_row_products(functions.backward, copied=True))(*arguments)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), gradients, expected
+    )
