@@ -7,17 +7,19 @@
                      └─ chunk n ─ ...                                  ┘
 
 One chunk keeps its logits for the backward. Of several only the logsumexp is kept, one float32 per
-token, and the backward computes each chunk's logits again: a fourth product beside the three.
+token, and the backward computes each chunk's logits again: a fourth product beside the three. Where
+`rows` are frozen, the forward computes the gradient of x as well, and no logits are kept.
 
 Cost: at most `logits_bytes` of logits, and as much again while they are differentiated.
 """
 
 import math
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import CustomVJPPrimal
 from jaxtyping import Array, Float, Int
 
 from jaxpipe.models.kernels.accumulation import accumulation_dtype
@@ -34,6 +36,12 @@ class _Residuals(NamedTuple):
     targets: Array
     logsumexp: Array
     logits: Array | None
+
+
+class _OfInput(NamedTuple):
+    """The gradient of x for a cotangent of 1, where it is the only one."""
+
+    of_x: Array
 
 
 def cross_entropy(
@@ -98,9 +106,37 @@ def _forward(
     return loss, _Residuals(x, rows, targets, logsumexp, None)
 
 
+def _forward_for(
+    x: CustomVJPPrimal, rows: CustomVJPPrimal, targets: CustomVJPPrimal, chunk: int, softcap: float
+) -> tuple[Array, _Residuals | _OfInput]:
+    """Return the loss, and what the backward of the arguments that are differentiated needs."""
+    if rows.perturbed:
+        return _forward(x.value, rows.value, targets.value, chunk, softcap)
+    return _forward_with_gradient(x.value, rows.value, targets.value, chunk, softcap)
+
+
+def _forward_with_gradient(
+    x: Array, rows: Array, targets: Array, chunk: int, softcap: float
+) -> tuple[Array, _OfInput]:
+    """Return the loss and its gradient of `x`, while the logits of a chunk are there."""
+
+    def add(total: Array, part: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        x, targets, is_token = part
+        lost, logsumexp, logits = _lost(x, rows, targets, softcap)
+        of_lost = (is_token & (targets != IGNORED)).astype(lost.dtype)
+        of_logits = _of_logits(logits, logsumexp, targets, of_lost, softcap)
+        return total + jnp.sum(jnp.where(is_token, lost, 0)), _of_x(rows, of_logits, x.dtype)
+
+    none = jnp.zeros((), accumulation_dtype(x.dtype))
+    loss, of_x = jax.lax.scan(add, none, _chunks(chunk, x, targets))
+    return loss, _OfInput(of_x.reshape(-1, x.shape[1])[: len(x)].astype(x.dtype))
+
+
 def _backward(
-    chunk: int, softcap: float, residuals: _Residuals, of_loss: Array
-) -> tuple[Array, Array, None]:
+    chunk: int, softcap: float, residuals: _Residuals | _OfInput, of_loss: Array
+) -> tuple[Array, Array | None, None]:
+    if isinstance(residuals, _OfInput):
+        return (of_loss * residuals.of_x).astype(residuals.of_x.dtype), None, None
     x, rows, targets, logsumexp, logits = residuals
 
     def add(of_rows: Array, part: tuple[tuple[Array, Array, Array], Array]) -> tuple[Array, Array]:
@@ -108,13 +144,12 @@ def _backward(
         logits = _logits(x, rows, softcap)
         of_lost = jnp.where(is_token & (targets != IGNORED), of_loss, 0)
         of_logits = _of_logits(logits, logsumexp, targets, of_lost, softcap)
-        of_x, more = _gradients(x, rows, of_logits)
-        return of_rows + more, of_x
+        return of_rows + _of_rows(x, of_logits), _of_x(rows, of_logits, x.dtype)
 
     if logits is not None:
         of_lost = jnp.where(targets == IGNORED, 0, of_loss)
         of_logits = _of_logits(logits, logsumexp, targets, of_lost, softcap)
-        of_x, of_rows = _gradients(x, rows, of_logits)
+        of_x, of_rows = _of_x(rows, of_logits, x.dtype), _of_rows(x, of_logits)
     else:
         # float32: the table's gradient is a sum over all chunks.
         zeros = jnp.zeros(rows.shape, accumulation_dtype(x.dtype))
@@ -123,7 +158,7 @@ def _backward(
     return of_x.astype(x.dtype), of_rows.astype(rows.dtype), None
 
 
-_cross_entropy.defvjp(_forward, _backward)
+_cross_entropy.defvjp(_forward_for, _backward, symbolic_zeros=True)
 
 
 def _lost(x: Array, rows: Array, targets: Array, softcap: float) -> tuple[Array, Array, Array]:
@@ -156,11 +191,15 @@ def _of_logits(
     return of_logits * (1 - (logits / softcap) ** 2) if softcap else of_logits
 
 
-def _gradients(x: Array, rows: Array, of_logits: Array) -> tuple[Array, Array]:
+def _of_x(rows: Array, of_logits: Array, dtype: Any) -> Array:
     # In the format of the operands: a mixed product would be computed in float32.
-    of_logits = of_logits.astype(x.dtype)
-    dot = partial(jnp.einsum, preferred_element_type=accumulation_dtype(x.dtype))
-    return dot("tv,vd->td", of_logits, rows), dot("tv,td->vd", of_logits, x)
+    wide = accumulation_dtype(dtype)
+    return jnp.einsum("tv,vd->td", of_logits.astype(dtype), rows, preferred_element_type=wide)
+
+
+def _of_rows(x: Array, of_logits: Array) -> Array:
+    wide = accumulation_dtype(x.dtype)
+    return jnp.einsum("tv,td->vd", of_logits.astype(x.dtype), x, preferred_element_type=wide)
 
 
 def _chunks(chunk: int, x: Array, targets: Array) -> tuple[Array, Array, Array]:
