@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 ROUNDING = 1e-5
 COMPILED = (
-    *("init", "cast", "zeros", "forward", "backward", "evaluate"),
+    *("init", "cast", "cast_layer", "zeros", "forward", "backward", "evaluate"),
     *("pack", "square_norm", "update"),
 )
 

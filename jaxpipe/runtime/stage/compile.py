@@ -16,6 +16,7 @@ import optax
 from jax.stages import Compiled
 
 from jaxpipe.comm import HostOrDeviceArray
+from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.run_config import MatmulPrecision
 from jaxpipe.runtime.stage.calls import OutputArrays, Scalar, StageSpec, TargetArrays
 from jaxpipe.runtime.stage.functions import StageFunctions
@@ -36,7 +37,8 @@ class CompiledStage:
     """`StageCalls` of one rank; `executables` has one per method, but only those that it needs.
 
     A schedule needs whole backwards, split ones, or both; `split` is None where it splits none.
-    Without "cast", parameters already have the compute dtype. Only a sharded optimizer has "join".
+    Without "cast", parameters already have the compute dtype; with "cast_layer", that is how layers
+    get it, and "cast" is for the others. Only a sharded optimizer has "join".
 
     Donated arguments are gone after a call: the `gradients` of all backwards, and the parameters
     and moments of `update`; with a sharded optimizer its moments alone, since the old parameters
@@ -53,7 +55,13 @@ class CompiledStage:
 
     def cast(self, params: Parameters) -> Parameters:
         """Return the parameters in the compute dtype: the same arrays where they have it."""
-        return self._call("cast", params) if "cast" in self.executables else params
+        if "cast_layer" not in self.executables:
+            return self._cast(params)
+        rest, blocks = {**params}, params["blocks"]
+        del rest["blocks"]
+        numbers = range(len(jax.tree.leaves(blocks)[0]))
+        layers = tuple(self._call("cast_layer", blocks, np.int32(number)) for number in numbers)
+        return {**self._cast(rest), "blocks": layers}
 
     def zeros(self) -> Parameters:
         """Return gradients of zero."""
@@ -124,6 +132,9 @@ class CompiledStage:
         """Return the trained parameters from the gathered vectors and this replica's own pieces."""
         return self._call("join", vectors, updated)
 
+    def _cast(self, params: Parameters) -> Parameters:
+        return self._call("cast", params) if "cast" in self.executables else params
+
     def _call(self, name: str, *arguments: Any) -> Any:
         assert name in self.executables, (name, "is compiled for", tuple(self.executables))
         return self.executables[name](*arguments)
@@ -184,7 +195,7 @@ def _each_time(key: Hashable, make: Callable[[], _Result]) -> _Result:  # noqa: 
 def num_executables(functions: StageFunctions, *, ops: Collection[Op]) -> int:
     """Return the number of compilations of `compile_stage`."""
     # init, cast, zeros, forward, evaluate, pack, square_norm and update.
-    always = 8
+    always = 8 + (functions.stage.loop is Loop.UNROLLED)
     split = 2 * (Op.BACKWARD_INPUT in ops)
     return always + (Op.BACKWARD in ops) + split + (functions.sharded is not None)
 
@@ -223,10 +234,7 @@ def _compile_stage(
 
     out = of_result(starts.init)
     params, moments = compiler.add("init", starts.init, reads=starts, out=out)
-    compute = add("cast", computes.cast, params, out=of_result(computes.cast, params))
-    is_copy = compute == params and not functions.merges
-    if is_copy:  # the executable would copy all parameters, once a step
-        del compiler.executables["cast"]
+    compute = _compile_cast(compiler, computes, params)
     gradients = add("zeros", computes.zeros, out=of_result(computes.zeros))
     forward = layout.entering(computes.forward, 1, 2)
     output, residuals = add("forward", forward, compute, *data, position, out=(sharding, None))
@@ -241,6 +249,27 @@ def _compile_stage(
     scalars = (scalar, scalar) if functions.scales_loss or functions.masked else (scalar,)
     _compile_update(compiler, functions, (params, moments, buckets, *scalars), layout=layout)
     return CompiledStage(spec=spec, executables=compiler.executables, split=split)
+
+
+def _compile_cast(compiler: _Compiler, functions: StageFunctions, params: Any) -> Any:
+    """Compile the cast of parameters, and return the shapes of its result.
+
+    Layers that are not scanned are cast by one executable, called for each: one of all slices would
+    take XLA 10 s for 48 layers.
+    """
+    of_result, add = functions.stage.layout.of_result, partial(compiler.add, reads=functions)
+    is_scanned = functions.stage.loop is Loop.SCAN
+    whole = params if is_scanned else {k: part for k, part in params.items() if k != "blocks"}
+    compute = add("cast", functions.cast, whole, out=of_result(functions.cast, whole))
+    is_copy = compute == whole and not (is_scanned and functions.merges)
+    if is_copy:  # the executable would copy all parameters, once a step
+        del compiler.executables["cast"]
+    if is_scanned:
+        return compute
+    arguments = params["blocks"], functions.stage.layout.shape((), jnp.int32)
+    out = of_result(functions.cast_layer, *arguments)
+    layer = add("cast_layer", functions.cast_layer, *arguments, out=out)
+    return {**compute, "blocks": (layer,) * len(functions.stage.layers)}
 
 
 def _inputs(

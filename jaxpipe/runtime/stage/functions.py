@@ -171,10 +171,12 @@ class StageFunctions:
 
     def cast(self, params: Parameters) -> Parameters:
         """Return the parameters in the compute dtype, in the structure that `loop` reads."""
-        dtype, model = self.activation().dtype, self.stage.model
-        # Merged before it is rounded: an adapter may be small next to its kernel.
-        params = model.merged(params) if isinstance(model, Tuned) else params
-        return self.stage.spread(jax.tree.map(lambda leaf: leaf.astype(dtype), params))
+        return self.stage.spread(self._rounded(params))
+
+    def cast_layer(self, blocks: Parameters, number: Int[Array, ""]) -> Parameters:
+        """Return the layer at an index of the stacked ones, as `cast` does."""
+        one = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, number, 1), blocks)
+        return jax.tree.map(lambda leaf: leaf[0], self._rounded({"blocks": one})["blocks"])
 
     def zeros(self) -> Parameters:
         """Return gradients of zero."""
@@ -333,6 +335,12 @@ class StageFunctions:
         sharded = self.sharded
         assert sharded is not None, "the optimizer is not sharded: parameters are whole already"
         return sharded.join(vectors, updated)
+
+    def _rounded(self, params: Parameters) -> Parameters:
+        dtype, model = self.activation().dtype, self.stage.model
+        # Merged before it is rounded: an adapter may be small next to its kernel.
+        params = model.merged(params) if isinstance(model, Tuned) else params
+        return jax.tree.map(lambda leaf: leaf.astype(dtype), params)
 
     def _owned(self, tree: Parameters) -> Parameters:
         """Return what this replica updates of the parameters, or of a tree like them."""

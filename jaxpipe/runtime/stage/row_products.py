@@ -16,6 +16,7 @@ computed. Results change by roundings alone.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from math import prod
 from typing import Any, Final
 
@@ -43,6 +44,7 @@ def fast_row_products(function: Callable, *, copied: bool) -> Callable:
     [(4, 1), (3, 1)]
     """
 
+    @wraps(function)
     def evaluated(*arguments: Any) -> Any:
         traced, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
         flat = flatten(traced, unroll=False, barriers=True)

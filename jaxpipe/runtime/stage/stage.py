@@ -90,9 +90,9 @@ class Stage:
         """Return the parameters in the structure of `loop`: unrolled layers have one tree each.
 
         A slice within a compiled function is one copy for each microbatch, and another one among
-        its residuals: slicing here, once a step, avoids both.
+        its residuals: slicing here, once a step, avoids both. What has no layers stays as it is.
         """
-        if self.loop is Loop.SCAN:
+        if self.loop is Loop.SCAN or "blocks" not in params:
             return params
         layer_numbers = range(len(self.layers))
         layers = tuple(

@@ -88,7 +88,7 @@ def test_stages_share_the_executables_that_read_the_same():
         for each in (functions, larger, shared)
     )
     names = [{name for name in one if one[name] is other[name]} for other in others]
-    computed = {"cast", "zeros", "forward", "evaluate", "backward"}
+    computed = {"cast_layer", "zeros", "forward", "evaluate", "backward"}
     assert names == [{*computed, "init", "pack", "square_norm"}, computed]
 
 
