@@ -108,7 +108,7 @@ def _is_view(folder: str) -> bool:
 
 def _publish(view: Path) -> None:
     store = view.parent.parent
-    # What has another link was in the common folder, and has been pruned from it.
+    # One with another link came from the common folder, which has been pruned since.
     new = [name for name in _names(view) - _names(store) if (view / name).stat().st_nlink == 1]
     for name in new:
         with suppress(OSError):  # another rank has published the same, or the disk is full
