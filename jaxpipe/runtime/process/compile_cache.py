@@ -188,9 +188,8 @@ def prune(root: Path, *, max_bytes: int = _MAX_BYTES) -> None:
 def _entries(root: Path) -> Iterator[tuple[float, int, str]]:
     """Yield when each executable was last read or written, its size and its path."""
     for store in filter(Path.is_dir, root.iterdir()):
-        for entry in os.scandir(store):
-            if entry.name.endswith(_SUFFIX):
-                with suppress(FileNotFoundError):
-                    status = entry.stat()
-                    last_s = max(status.st_atime, status.st_mtime)
-                    yield last_s, status.st_size, entry.path
+        for name in _names(store):
+            path = f"{store}/{name}"
+            with suppress(FileNotFoundError):
+                status = os.stat(path)
+                yield max(status.st_atime, status.st_mtime), status.st_size, path
