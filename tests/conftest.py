@@ -19,6 +19,7 @@ from jaxtyping import install_import_hook
 from xdist.scheduler import LoadScopeScheduling
 
 from jaxpipe.runtime.process.compile_cache import publish, use_compile_cache, variables_of_cache
+from jaxpipe.runtime.process.garbage_collection import collect_rarely
 from jaxpipe.runtime.process.quick_compiles import quick_flags
 from tests import MPI_FOLDER
 
@@ -60,6 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Processes that run a part of the tests inherit the environment of the one that starts them. Each
     process has a view of the cache: what a killed rank wrote half, no other one reads.
     """
+    collect_rarely()
     # A shell ignores SIGINT in background jobs, nohup SIGHUP, and children inherit that: tests of
     # signals would wait for a job that never receives one.
     for number, handler in (
@@ -109,6 +111,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Say which tests one process is to run; the marks of `loadgroup` are lost on some pytests."""
     return _ByFile(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported and collected out of all later collections of garbage."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -113,6 +113,7 @@ def step_request(
     """
     check_mesh(source.mesh)
     check_preset(step.model)
+    check_dtype(step.dtype, compilation.target)
     _check_microbatches(step, compilation)
     samples = step.batch // step.microbatches
     if source.dp is not None and samples % source.dp:
@@ -121,6 +122,22 @@ def step_request(
         )
     parts = (step, source, compilation, execution or ExecutedSteps())
     return {name: value for part in parts for name, value in asdict(part).items()}
+
+
+def check_dtype(dtype: str, target: str) -> None:
+    """Check a format of computation before a process starts that traces the step.
+
+    Raises:
+        ConfigError: the speed of the target in this format is not known.
+    """
+    from jaxpipe.baselines.autoshard.hlo import CompileTarget, target_speeds
+
+    known = target_speeds(CompileTarget(target)).products
+    if dtype not in known:
+        raise ConfigError(
+            "`--dtype` must be a format whose speed on the target is known: "
+            f"{', '.join(known)}, not {dtype}"
+        )
 
 
 def source_of_file(

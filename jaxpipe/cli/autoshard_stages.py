@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from jaxpipe.cli.autoshard_request import check_mesh, check_preset
+from jaxpipe.cli.autoshard_request import check_dtype, check_mesh, check_preset
 from jaxpipe.errors import ConfigError, PlanError
 
 GIB = 2**30
@@ -84,7 +84,7 @@ def _checked(request: StagesOptions, plan: Path | None) -> dict[str, Any]:
     """Return the request in the types of JSON.
 
     Raises:
-        ConfigError: the model is not Alpa's, or a number is out of range.
+        ConfigError: the model is not Alpa's, a number is out of range, or a speed is not known.
     """
     check_mesh(request.mesh)
     check_preset(request.model)
@@ -95,6 +95,7 @@ def _checked(request: StagesOptions, plan: Path | None) -> dict[str, Any]:
             f"`--model` must be one of the `alpa-` presets, whose costs are known, not "
             f"{request.model!r}; for others use `jaxpipe published plan alpa`"
         )
+    check_dtype(request.dtype, request.target)
     return {**asdict(request), "plan": None if plan is None else str(plan)}
 
 

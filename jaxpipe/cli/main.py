@@ -22,6 +22,7 @@ from jaxpipe.cli.command_table import COMMANDS, TOPICS, Command, CommandGroup
 from jaxpipe.cli.parse import parse
 from jaxpipe.cli.versions import version_line
 from jaxpipe.errors import ConfigError, RunError, UserError, printable
+from jaxpipe.runtime.process.garbage_collection import collect_rarely
 from jaxpipe.runtime.process.launched_rank import launched_rank
 
 _DESCRIPTION = "Train large models in JAX on the GPUs you can get: pipelines of MPI ranks, placed."
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def with_exit_code(work: Callable[[], int]) -> int:
     """Do some work and return its exit code; an error is one line, and its code."""
+    collect_rarely()  # before the work imports jax
     if logging.lastResort is not None:  # the handler of programs that configure no other
         logging.lastResort.setFormatter(_PrintableFormatter())
     try:

@@ -24,6 +24,7 @@ from typing import IO, Any, TypeVar
 import msgspec
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.runtime.process.garbage_collection import collect_rarely
 from jaxpipe.runtime.process.process_signals import die_with_parent
 
 T = TypeVar("T")
@@ -101,6 +102,7 @@ def begin_measuring(position: str) -> Parent:
     `position` is the core, the number of the process, and how many there are: `3,0,2`.
     """
     die_with_parent()
+    collect_rarely()
     core, number, num_processes = map(int, position.split(","))
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})

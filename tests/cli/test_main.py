@@ -1,5 +1,6 @@
 """The entry of the command line: help by topic, versions, and commands that do not exist."""
 
+import gc
 import subprocess
 import sys
 from importlib import metadata
@@ -43,6 +44,17 @@ def test_calling_a_command_imports_no_other() -> None:
     others = {f"jaxpipe.cli.{command.target.partition(':')[0]}" for command in _others("topo")}
     assert "jaxpipe.cli.topo" in loaded
     assert loaded & others == set()
+
+
+def test_a_command_visits_what_it_imports_rarely(capsys: pytest.CaptureFixture[str]) -> None:
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    try:
+        assert main(["--version"]) == 0
+        assert gc.get_threshold()[0] >= 10_000
+    finally:
+        gc.set_threshold(*before)
+    assert capsys.readouterr().out
 
 
 def _others(module: str) -> list[Command]:

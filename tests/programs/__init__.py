@@ -4,6 +4,8 @@ import os
 import sys
 
 from jaxpipe.runtime.process.compile_cache import use_compile_cache
+from jaxpipe.runtime.process.garbage_collection import collect_rarely
 
 if "pytest" not in sys.modules:  # tests import what some of the programs define
     use_compile_cache(os.environ)
+    collect_rarely()

@@ -14,7 +14,6 @@ from jaxpipe.baselines.autoshard.intra_op import Machine
 from jaxpipe.baselines.autoshard.spmd import NamedStep, initial_state, train_step
 from jaxpipe.baselines.autoshard.strategy import AxisLink, MeshShape
 from jaxpipe.baselines.gpt.alpa_gpt import AlpaGpt
-from jaxpipe.errors import ConfigError
 from jaxpipe.models import GptConfig, gpt_preset
 from jaxpipe.models.gpt import Gpt
 
@@ -91,17 +90,8 @@ def problem_of(request: Mapping[str, Any]) -> ShardingProblem:
 
 
 def config_and_speeds(request: Mapping[str, Any]) -> tuple[GptConfig, TargetSpeeds]:
-    """Return the sizes of the requested model, and the speeds of the target.
-
-    Raises:
-        ConfigError: the speed of the target in this format is not known.
-    """
+    """Return the sizes of the requested model, and the speeds of the target."""
     speeds = target_speeds(CompileTarget(request["target"]))
-    if request["dtype"] not in speeds.products:
-        raise ConfigError(
-            f"`--dtype` must be a format whose speed on the target is known: "
-            f"{', '.join(speeds.products)}, not {request['dtype']}"
-        )
     config = replace(gpt_preset(request["model"]), compute_dtype=request["dtype"])
     if request["layers"] is not None:
         config = replace(config, num_layers=request["layers"])

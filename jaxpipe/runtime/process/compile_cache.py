@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 _FOLDER, _SWITCH = "JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE"
 _FALSE = ("0", "false", "f", "no", "n", "off")
-_VIEWS, _ENTRIES = "views", "*-cache"
+_VIEWS, _SUFFIX = "views", "-cache"
 _MAX_BYTES = 2 * 2**30
 _KEPT_FRACTION = 0.8
 _FORGOTTEN_S = 30 * 86400.0
@@ -108,10 +108,11 @@ def _is_view(folder: str) -> bool:
 
 def _publish(view: Path) -> None:
     store = view.parent.parent
-    new = [entry for entry in view.glob(_ENTRIES) if entry.stat().st_nlink == 1]
-    for entry in new:
+    # One with another link came from the common folder, which has been pruned since.
+    new = [name for name in _names(view) - _names(store) if (view / name).stat().st_nlink == 1]
+    for name in new:
         with suppress(OSError):  # another rank has published the same, or the disk is full
-            os.link(entry, store / entry.name)
+            os.link(view / name, store / name)
     if new:
         prune(store.parent)
 
@@ -131,12 +132,17 @@ def _open_view(store: Path) -> Path:
 
 def _take(store: Path, view: Path) -> None:
     """Let this process read what others have published."""
-    entries = {entry.name for entry in view.glob(_ENTRIES)}
-    for entry in store.glob(_ENTRIES):
-        if entry.name not in entries:
-            # Another process has pruned it, or a thread of this one has compiled the same.
-            with suppress(FileNotFoundError, FileExistsError):
-                os.link(entry, view / entry.name)
+    for name in _names(store) - _names(view):
+        # Another process has pruned it, or a thread of this one has compiled the same.
+        with suppress(FileNotFoundError, FileExistsError):
+            os.link(f"{store}/{name}", f"{view}/{name}")
+
+
+def _names(folder: Path) -> set[str]:
+    """Return the names of the executables in a folder, of which there may be ten thousand."""
+    with suppress(FileNotFoundError):
+        return {name for name in os.listdir(folder) if name.endswith(_SUFFIX)}
+    return set()
 
 
 def _close_view(view: Path) -> None:
@@ -168,20 +174,22 @@ def _is_running(process: int) -> bool:
 
 def prune(root: Path, *, max_bytes: int = _MAX_BYTES) -> None:
     """Remove the executables that were used least recently, of all processors, above a limit."""
-    entries = sorted(_entries(root))
+    entries = list(_entries(root))
     num_bytes = sum(size for _, size, _ in entries)
     if num_bytes <= max_bytes:
         return
-    for _, size, path in entries:
-        path.unlink(missing_ok=True)
+    for _, size, path in sorted(entries):
+        Path(path).unlink(missing_ok=True)
         num_bytes -= size
         if num_bytes <= _KEPT_FRACTION * max_bytes:
             return
 
 
-def _entries(root: Path) -> Iterator[tuple[float, int, Path]]:
+def _entries(root: Path) -> Iterator[tuple[float, int, str]]:
     """Yield when each executable was last read or written, its size and its path."""
-    for path in root.glob(f"*/{_ENTRIES}"):
-        with suppress(FileNotFoundError):
-            status = path.stat()
-            yield max(status.st_atime, status.st_mtime), status.st_size, path
+    for store in filter(Path.is_dir, root.iterdir()):
+        for name in _names(store):
+            path = f"{store}/{name}"
+            with suppress(FileNotFoundError):
+                status = os.stat(path)
+                yield max(status.st_atime, status.st_mtime), status.st_size, path
