@@ -96,9 +96,3 @@ def test_replicas_with_codecs_of_their_own_both_remain(compiler: CompileOnce):
     assert {p.codecs for p in small.plan.pipelines} == {(CodecKind.NONE,), (CodecKind.INT8,)}
     certificate = compared(of_masked(config, plan), compiler=compiler)
     assert certificate.is_proved, "\n".join(certificate.lines())
-
-
-def test_codecs_of_sums_are_named_as_not_covered():
-    sections = {"comm": {"gradients": "int8"}}
-    (reason,) = (text for text in shrunk(*checked(Example(sections))).left_out if "codec" in text)
-    assert reason.startswith("the codec of gradients (int8): off, the order of sums")

@@ -68,14 +68,14 @@ class Part:
                 f"`trained` ({self.trained}) must be at most `parameters` ({self.parameters}), of "
                 "which it is a part"
             )
+        for name in ("forward_s", "backward_s", "parameters", "kept_bytes", "update_s"):
+            if not getattr(self, name) >= 0:  # refuses NaN too, as `< 0` would not
+                raise ValueError(f"`{name}` must not be negative, is {getattr(self, name)}")
         if not 0 <= self.frozen_rows <= self.num_gradients:
             raise ValueError(
                 f"`frozen_rows` ({self.frozen_rows}) must be at most {self.num_gradients}, the "
                 "parameters with a gradient"
             )
-        for name in ("forward_s", "backward_s", "parameters", "kept_bytes", "update_s"):
-            if not getattr(self, name) >= 0:  # refuses NaN too, as `< 0` would not
-                raise ValueError(f"`{name}` must not be negative, is {getattr(self, name)}")
 
     def __add__(self, other: "Part") -> "Part":
         # If only one part has a measured backward-weight, the other counts as half.

@@ -233,5 +233,5 @@ def test_a_zero_byte_in_a_text_is_no_end_of_a_document(
     tmp_path: Path, fields: Fields, record: dict[str, Any]
 ) -> None:
     source = Source(path=write_lines(tmp_path, [record]), fields=fields)
-    with pytest.raises(DataError, match=r"` must be text without zero bytes; line 1 of .* has one"):
+    with pytest.raises(DataError, match=r"` must be text without zero bytes; .*line 1 of .* has "):
         list(source.documents())
