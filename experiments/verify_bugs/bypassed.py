@@ -28,7 +28,6 @@ COMPUTE, FAIL, NOT_HERE = "compute", "fail", "need a GPU"
 _IGNORED = "the emulation leaves it out, so its times would be those of another run"
 _IDLE = "the setting would do nothing"
 _ON_LOSS = "ranks compute until one is lost, and then cannot continue"
-_ALL_SENT = "right, but islands would send what is frozen, and predictions count what is trained"
 PRINCIPLE = {
     ("`run.compute` = paced", "`run.transport` = nccl"): _IDLE,
     ("`run.compute` = paced", "`comm.gradients` ≠ none"): _IGNORED,
@@ -40,8 +39,6 @@ PRINCIPLE = {
     ("`run.survive` = shrink", "`run.transport` = shaped"): _ON_LOSS,
     ("`outer.islands` > 0", "`run.survive` = shrink"): _ON_LOSS,
     ("`outer.islands` > 0", "`run.transport` = nccl"): "threads have no NCCL, over which it fails",
-    ("`outer.islands` > 0", "`lora.rank` > 0"): _ALL_SENT,
-    ("`outer.islands` > 0", "`train.frozen` given"): _ALL_SENT,
     ("`mesh.context` > 1", "`model.dropout` > 0"): "the devices of a rank would drop alike",
     (
         "`plan.file` with several devices per rank",

@@ -1,6 +1,6 @@
 """Transport wrapper that compresses messages to and from selected peers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class CompressedTransport(ForwardingTransport):
     """Encodes floating-point arrays to and from the peers in `codecs`; forwards all other messages.
 
     Only float32 and smaller types are encoded: float64 is for times and counts, which must be
-    exact.
+    exact. `encodes` decides; a certificate, which computes in float64, encodes that, too.
 
     Both ends of a link must use the same codec. There is no error feedback: use this for
     activations and their gradients, not for all-reduces (see `WireFormat.far`). A thread waits
@@ -46,6 +46,7 @@ class CompressedTransport(ForwardingTransport):
         self, transport: Transport, codecs: Mapping[int, Codec], *, close_timeout_s: float = 60.0
     ):
         super().__init__(transport)
+        self.encodes: Callable[[np.dtype], bool] = is_codable
         self._codecs = dict(codecs)
         self._close_timeout_s = close_timeout_s
         self._encoder = SerialExecutor(name=f"encode {transport.rank}")
@@ -58,7 +59,7 @@ class CompressedTransport(ForwardingTransport):
 
         # In one thread, so that messages of one tag leave in the order of the calls.
         def encode_and_send() -> Sending:
-            encoded = _encode(codec, array) if is_codable(array.dtype) else array
+            encoded = _encode(codec, array) if self.encodes(array.dtype) else array
             return self._transport.send(encoded, to=to, tag=tag)
 
         message = f"{num_bytes_of(array)} bytes to rank {to} with tag {tag}"
@@ -67,7 +68,7 @@ class CompressedTransport(ForwardingTransport):
     def receive(self, like: jax.ShapeDtypeStruct, *, source: int, tag: int) -> Receiving:
         """Start to receive an array of the shape and dtype of `like` from the rank `source`."""
         codec = self._codecs.get(source)
-        if codec is None or not is_codable(like.dtype):
+        if codec is None or not self.encodes(like.dtype):
             return self._transport.receive(like, source=source, tag=tag)
         num_bytes = codec.num_bytes(size=like.size)
         encoded = jax.ShapeDtypeStruct((num_bytes,), np.dtype(np.uint8))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxpipe.config.check_data import mixture_from
 from jaxpipe.config.check_order import order_from
+from jaxpipe.config.compatibility import check_compatible
 from jaxpipe.config.epochs import with_steps
 from jaxpipe.config.kept_inputs import tokenizer_of
 from jaxpipe.config.read import Config, to_tree
@@ -58,12 +59,14 @@ def job_from(
 
     Raises:
         DataError: a dataset cannot be opened.
-        ConfigError: a pattern of `lora.targets` or `train.frozen` matches nothing, or the model
-            cannot keep packed documents apart.
+        ConfigError: two settings exclude each other, a pattern of `lora.targets` or `train.frozen`
+            matches nothing, or the model cannot keep packed documents apart.
     """
     from jaxpipe.runtime.job import Job
     from jaxpipe.runtime.stage.placed import can_place
 
+    # Also of a job that no command has checked: ranks do not know what the table refuses.
+    check_compatible(config, plan)
     config = with_steps(config)
     sequence = config.train.sequence or config.model.sequence
     cluster = cluster or (None if devices else cluster_from(config))

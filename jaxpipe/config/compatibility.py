@@ -156,7 +156,6 @@ _CAUSAL = _equal("model.causal", True)
 _ONE_DEVICE = "a paced run emulates ranks of one device"
 _UNCOMPRESSED = "a paced run emulates all-reduces without codecs"
 _APART = "each device computes its part of a sequence alone"
-_AVERAGE = "an outer loop averages all parameters of the islands"
 _DIVIDED_ONCE = "moments are divided over replicas or over the devices of a rank"
 
 EXCLUSIONS: tuple[Exclusion, ...] = (
@@ -207,8 +206,6 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
         "outer steps accumulate small differences of parameters",
         "set `model.param_dtype` to float32",
     ),
-    Exclusion(_ISLANDS, _LORA, _AVERAGE, "set `outer.islands` or `lora.rank` to 0"),
-    Exclusion(_ISLANDS, _FROZEN, _AVERAGE, "set `outer.islands` to 0, or remove `train.frozen`"),
     Exclusion(
         _ISLANDS,
         _UNEQUAL_CUTS,

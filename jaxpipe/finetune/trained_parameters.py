@@ -6,8 +6,9 @@ from typing import Any
 
 import jax
 
+from jaxpipe.runtime.checkpoint import shapes
 from jaxpipe.runtime.stage.model import Model
-from jaxpipe.runtime.stage.trained import trained
+from jaxpipe.runtime.stage.trained import is_trained, trained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,19 @@ def trained_parameters(model: Model) -> PartCounts:
     Where some layers of a parameter are trained, all of its layers count: they have gradients.
     """
     return _counts(trained(model, _shapes(model)))
+
+
+def frozen_rows(model: Model) -> tuple[int, ...]:
+    """Return for each layer how many parameters are frozen in leaves that other layers train."""
+    leaves = trained(model, _shapes(model))
+    return tuple(
+        sum(
+            prod(shape)
+            for name, shape in shapes(leaves, first_layer=layer).items()
+            if name.startswith("blocks.") and not is_trained(model, name)
+        )
+        for layer in range(model.num_layers)
+    )
 
 
 def _shapes(model: Model) -> dict[str, Any]:

@@ -8,6 +8,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import jax
 import numpy as np
@@ -44,9 +45,18 @@ def sample_text(
     top_k: int | None = None,
     seed: int = 0,
 ) -> str:
-    """Return the prompt with its continuation by the model of the checkpoint in `folder`."""
+    """Return the prompt with its continuation by the model that a run has trained.
+
+    It sees as many tokens as the samples of the run have, and so no position that was not trained.
+    """
     (text,) = sample_texts(
-        folder, [prompt], tokens=tokens, temperature=temperature, top_k=top_k, seed=seed
+        folder,
+        [prompt],
+        tokens=tokens,
+        temperature=temperature,
+        top_k=top_k,
+        seed=seed,
+        as_trained=True,
     )
     return text
 
@@ -63,13 +73,15 @@ def sample_texts(  # noqa: PLR0913 - the options of `jaxpipe generate`
     stops: Sequence[str] = (),
     chat: Chat | None = None,
     show: Callable[[str], object] = _nothing,
+    as_trained: bool = False,
 ) -> list[str]:
     """Return each prompt with its continuation, up to the first of the strings `stops`.
 
     A continuation ends before the tokenizer's end of text. With `chat`, a prompt is a message, and
     the answer is returned alone; so is the answer to a conversation. Text number n is drawn with
     the seed `seed` + n. `show` is called with the text that each token adds to the first prompt.
-    Products have the precision of the run, `run.matmul_precision`.
+    Products have the precision of the run, `run.matmul_precision`. With `as_trained` the model
+    sees no more tokens than the samples of the run have, `train.sequence`.
 
     Raises:
         ConfigError: a prompt or a stop string is empty, or how tokens are drawn is none.
@@ -83,16 +95,15 @@ def sample_texts(  # noqa: PLR0913 - the options of `jaxpipe generate`
         raise ConfigError("`--stop` must hold at least one character; it is empty")
     checkpoint = open_checkpoint(folder)
     model, params, tokenizer = model_from(checkpoint)
-    encoded = [prompt_tokens(tokenizer, prompt, chat=chat) for prompt in prompts]
-    if not all(map(len, encoded)):
-        raise ConfigError("`--prompt` must hold at least one token; it is empty")
+    encoded = _encoded(tokenizer, prompts, chat)
     config = saved_config(checkpoint)
-    _warn_of_untrained(config, longest=max(map(len, encoded)) + tokens)
+    longest = max(map(len, encoded)) + tokens
+    window = _window(config, longest=longest, as_trained=as_trained)
     texts = [Continuation(tokenizer, stops, context=tuple(tokens)) for tokens in encoded]
     precision = config.run.matmul_precision
     with jax.default_matmul_precision(precision.jax_name):  # all of it: tokens come one by one
-        steps = drawing.generated(model, params, encoded, num_tokens=tokens, sampling=sampling)
-        for step in steps:
+        drawn = partial(drawing.generated, num_tokens=tokens, sampling=sampling, window=window)
+        for step in drawn(model, params, encoded):
             new = [text.add(token) for text, token in zip(texts, step, strict=True)]
             show(new[0])
             if all(text.is_stopped for text in texts):
@@ -138,9 +149,28 @@ def _asked(prompt: str, chat: Chat | None) -> Conversation:
     return Conversation(messages=messages, learned=(False,) * len(messages))
 
 
-def _warn_of_untrained(config: Config, *, longest: int) -> None:
-    """Warn of texts with positions that the run has not trained; an import may have before it."""
+def _encoded(
+    tokenizer: Tokenizer, prompts: Sequence[str | Conversation], chat: Chat | None
+) -> list[Int64[np.ndarray, " tokens"]]:
+    """Return the tokens of each prompt.
+
+    Raises:
+        ConfigError: one has none.
+    """
+    encoded = [prompt_tokens(tokenizer, prompt, chat=chat) for prompt in prompts]
+    if not all(map(len, encoded)):
+        raise ConfigError("`--prompt` must hold at least one token; it is empty")
+    return encoded
+
+
+def _window(config: Config, *, longest: int, as_trained: bool) -> int | None:
+    """Return how many tokens the model sees, None for as many as it can.
+
+    Warn of positions that the run has not trained; an import may have before it.
+    """
     trained, known = config.train.sequence, config.model.sequence
+    if as_trained:
+        return trained
     if trained is not None and trained < min(longest, known):
         logger.warning(
             "`train.sequence` (%d) of the run is less than the %d tokens of a text: the run has "
@@ -148,6 +178,7 @@ def _warn_of_untrained(config: Config, *, longest: int) -> None:
             trained,
             longest,
         )
+    return None
 
 
 _CONTEXT = 4

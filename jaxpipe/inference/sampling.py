@@ -92,23 +92,25 @@ def continuation(
     num_tokens: int,
     sampling: Sampling,
     row: int = 0,
+    window: int | None = None,
 ) -> Iterator[int]:
     """Yield the tokens that continue the prompt, one by one.
 
-    The model sees the last `model.sequence` tokens, and computes all of them for each new token, at
-    one shape: it compiles once, but caches no keys and values. `tokens.generated` does, for the
-    models whose layers it knows.
+    The model sees the last tokens, at most `window` and by default `model.sequence`, and computes
+    all of them for each new token, at one shape: it compiles once, but caches no keys and values.
+    `tokens.generated` does, for the models whose layers it knows.
     """
+    num_seen = model.sequence if window is None else min(window, model.sequence)
     stage = Stage(model=model, index=0, num_stages=1, layers=range(model.num_layers))
     next_token = jax.jit(partial(_next_token, stage, sampling))
     text = list(map(int, prompt))
     for number in range(num_tokens):
-        seen = text[-model.sequence :]
+        seen = text[-num_seen:]
         # Padding comes last: attention is causal, so it does not reach the position that is read.
-        window = np.zeros((1, model.sequence), np.int32)
-        window[0, : len(seen)] = seen
+        padded = np.zeros((1, num_seen), np.int32)
+        padded[0, : len(seen)] = seen
         position = np.array([len(seen) - 1, number, row], np.int32)
-        token = int(next_token(params, window, position))
+        token = int(next_token(params, padded, position))
         text.append(token)
         yield token
 

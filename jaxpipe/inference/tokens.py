@@ -28,18 +28,21 @@ def generated(
     num_tokens: int,
     sampling: Sampling,
     width: int = 0,
+    window: int | None = None,
 ) -> Iterator[Tokens]:
     """Yield the next token of each text, `num_tokens` times; no prompt may be empty.
 
     Prompts are padded to `width` at least, so that several batches share the programs of one width.
 
-    Keys and values are cached if the texts fit into the model's sequence and its layers can
-    (`can_decode`); otherwise each token computes the last tokens of its text again. A text depends
-    neither on the others of its batch, but for rounding, nor on the cache.
+    The model sees the last `window` tokens, by default as many as its sequence has. Keys and values
+    are cached if the texts fit there and its layers can (`can_decode`); otherwise each token
+    computes the last tokens of its text again. A text depends neither on the others of its batch,
+    but for rounding, nor on the cache.
     """
+    num_seen = model.sequence if window is None else min(window, model.sequence)
     width = max(width, *map(len, prompts))
     room = width + num_tokens - 1
-    if num_tokens and can_decode(model) and room <= model.sequence:
+    if num_tokens and can_decode(model) and room <= num_seen:
         lengths = np.array([len(prompt) for prompt in prompts], np.int32)
         padded = np.zeros((len(prompts), width), np.int32)
         for row, prompt in zip(padded, prompts, strict=True):
@@ -48,7 +51,15 @@ def generated(
         yield from _cached(decoder, params, (padded, lengths), num_tokens, sampling)
         return
     again = (
-        continuation(model, params, prompt, num_tokens=num_tokens, sampling=sampling, row=row)
+        continuation(
+            model,
+            params,
+            prompt,
+            num_tokens=num_tokens,
+            sampling=sampling,
+            row=row,
+            window=num_seen,
+        )
         for row, prompt in enumerate(prompts)
     )
     yield from zip(*again, strict=True)

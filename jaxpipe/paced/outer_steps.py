@@ -184,12 +184,12 @@ def _bucket_bytes(plan: Plan, profile: Profile, *, num_fragments: int) -> dict[O
     """
     values: defaultdict[OuterBucket, float] = defaultdict(float)
     last, shares = plan.pipelines[0].num_stages - 1, plan.shares_embedding
-    values[OuterBucket(0, 0, is_tied=shares)] += profile.embed.num_gradients
-    values[OuterBucket(last, 0)] += profile.head.num_gradients
+    values[OuterBucket(0, 0, is_tied=shares)] += profile.embed.num_changing
+    values[OuterBucket(last, 0)] += profile.head.num_changing
     if shares:
-        values[OuterBucket(last, 0, is_tied=True)] = profile.embed.num_gradients
+        values[OuterBucket(last, 0, is_tied=True)] = profile.embed.num_changing
     for stage in range(last + 1):
         for layer in plan.layers(stage):
             fragment = fragment_of(f"blocks.{layer}", num_fragments=num_fragments)
-            values[OuterBucket(stage, fragment)] += profile.layers[layer].num_gradients
+            values[OuterBucket(stage, fragment)] += profile.layers[layer].num_changing
     return {bucket: _VALUE.itemsize * n for bucket, n in sorted(values.items()) if n}

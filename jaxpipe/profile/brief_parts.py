@@ -23,7 +23,7 @@ from statistics import mean, median
 
 import jax
 
-from jaxpipe.finetune.trained_parameters import all_parameters, trained_parameters
+from jaxpipe.finetune.trained_parameters import all_parameters, frozen_rows, trained_parameters
 from jaxpipe.finetune.tuned_model import tuned
 from jaxpipe.models import (
     activation_bytes,
@@ -213,22 +213,25 @@ def _part(seconds: Mapping[Op, float], *, kept_bytes: int = 0) -> Part:
 
 def _with_rest(profile: Profile, model: Model, *, update_s: float, software: Software) -> Profile:
     """Return the profile, and those of its sizes, with parameters, updates and software."""
-    every, trained = all_parameters(model), trained_parameters(model)
+    every, trained, frozen = all_parameters(model), trained_parameters(model), frozen_rows(model)
     each_s = update_s / max(1, trained.layer)
 
-    def part(of: Part, name: str) -> Part:
+    def part(of: Part, name: str, rows: int = 0) -> Part:
         parameters, num_trained = getattr(every, name), getattr(trained, name)
         return replace(
             of,
             parameters=parameters,
             trained=None if num_trained == parameters else num_trained,
             update_s=each_s * num_trained,
+            frozen_rows=rows,
         )
 
     return replace(
         profile,
         embed=part(profile.embed, "embed"),
-        layers=tuple(part(layer, "layer") for layer in profile.layers),
+        layers=tuple(
+            part(layer, "layer", rows) for layer, rows in zip(profile.layers, frozen, strict=True)
+        ),
         head=part(profile.head, "head"),
         software=software,
         sizes=tuple(

@@ -42,12 +42,21 @@ class TrainedPart:
                 f"with adapters all other parameters are frozen: `lora.rank` is {self.lora.rank}, "
                 f"and `train.frozen` {', '.join(self.frozen)}; leave out one of them"
             )
-        from jaxpipe.finetune.trained_parameters import all_parameters, trained_parameters
+        from jaxpipe.finetune.trained_parameters import (
+            all_parameters,
+            frozen_rows,
+            trained_parameters,
+        )
         from jaxpipe.finetune.tuned_model import tuned
         from jaxpipe.models import build_model
 
         tuned_model = tuned(build_model(model), lora=self.lora, frozen=tuple(self.frozen))
-        return _with_counts(whole, all_parameters(tuned_model), trained_parameters(tuned_model))
+        return _with_counts(
+            whole,
+            all_parameters(tuned_model),
+            trained_parameters(tuned_model),
+            frozen_rows(tuned_model),
+        )
 
     def bytes_each(self, whole: BytesPerParameter, model: ModelConfig) -> BytesPerParameter:
         """Return the bytes per parameter; layers with adapters read a merged copy."""
@@ -56,13 +65,18 @@ class TrainedPart:
         return replace(whole, copy=DTYPE_BYTES[model.compute_dtype])
 
 
-def _with_counts(profile: Profile, every: "PartCounts", trained: "PartCounts") -> Profile:
-    def part(of: Part, all_of_it: int, trained_of_it: int) -> Part:
-        return replace(of, parameters=all_of_it, trained=trained_of_it)
+def _with_counts(
+    profile: Profile, every: "PartCounts", trained: "PartCounts", frozen: Sequence[int]
+) -> Profile:
+    def part(of: Part, all_of_it: int, trained_of_it: int, frozen_rows: int = 0) -> Part:
+        return replace(of, parameters=all_of_it, trained=trained_of_it, frozen_rows=frozen_rows)
 
     return replace(
         profile,
         embed=part(profile.embed, every.embed, trained.embed),
-        layers=tuple(part(layer, every.layer, trained.layer) for layer in profile.layers),
+        layers=tuple(
+            part(layer, every.layer, trained.layer, rows)
+            for layer, rows in zip(profile.layers, frozen, strict=True)
+        ),
         head=part(profile.head, every.head, trained.head),
     )

@@ -30,7 +30,7 @@ from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import Island, Plan, check_islands, islands_of
 from jaxpipe.schedule import Bucket
 from jaxpipe.simulate.choose_all_reduce import MOST_CHUNKS, reductions_s
-from jaxpipe.simulate.plan_step import Conditions, plan_step_s, segment_bytes
+from jaxpipe.simulate.plan_step import Conditions, plan_step_s
 
 _VALUE_BYTES = 4
 """Anchors are float32, whatever the dtype of gradients."""
@@ -90,7 +90,8 @@ def outer_times(
     """
     check_islands(plan, num_islands=outer.islands)
     islands = islands_of(plan, num_islands=outer.islands)
-    values = segment_bytes(plan, conditions.profile, gradient_bytes=1)
+    profile, cut = conditions.profile, plan.pipelines[0].cut
+    values = [profile.stage(cut, stage).num_changing for stage in range(len(cut))]
     ratio = bytes_per_value(outer.codec, top_k_fraction=outer.top_k_fraction)
 
     def seconds(collectives: Mapping[Bucket, tuple[Collective, ...]]) -> float:
@@ -100,7 +101,7 @@ def outer_times(
 
     across = tuple(_across(islands, stage, ratio * n) for stage, n in enumerate(values))
     within = tuple(_within(islands, stage, _VALUE_BYTES * n) for stage, n in enumerate(values))
-    embed_bytes = _VALUE_BYTES * conditions.profile.embed.num_gradients
+    embed_bytes = _VALUE_BYTES * profile.embed.num_changing
     handed_on = _handed_on(plan, embed_bytes) if plan.shares_embedding else ()
     return OuterTimes(
         inner_s=max(step_s(each.plan, conditions) for each in islands),

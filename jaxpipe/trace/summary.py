@@ -6,9 +6,8 @@ The bubble is the fraction of the pipeline phase in which ranks do not compute, 
     first stage  │ F0 │ F1 │.........│  B0  │  B1  │     │◄─ pipeline phase ─►│
     last stage   ......│ F0 │  B0  │ F1 │  B1  │....     dots: the bubble
 
-The phase of a replica is the longest of its ranks, from its first forward to its last backward.
-With GPipe, 1F1B and interleaved schedules it is that of the rank with the first stage, by which a
-run logs the bubble of its steps.
+The phase of a replica is the longest of its ranks, from its first forward to its last backward: in
+the log of a run, in its trace and in the timetable of a schedule.
 
 Sources: Huang et al., "GPipe", 2019, section 2.3; Qi et al., "Zero Bubble Pipeline Parallelism",
 2023, section 5.

@@ -15,6 +15,7 @@ from jaxpipe.plan import Plan, islands_of
 from jaxpipe.runtime.checkpoint import flatten, restore
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.compile_once import CompileOnce
+from jaxpipe.runtime.stage.trained import is_trained
 from jaxpipe.verify.differences import DeviceResult, Difference, Subject, differences
 from jaxpipe.verify.one_device import DeviceState, DeviceStep, OneDevice, Tensors
 from jaxpipe.verify.one_device_islands import OneDeviceIslands
@@ -244,7 +245,8 @@ def _outer_steps(
     if not job.outer.is_on:
         return None
     parameters = flatten(first.params, first_layer=0)
-    return OneDeviceIslands(job.outer, parameters, weights=weights, num_steps=job.train.steps)
+    trained = {name: parameters[name] for name in parameters if is_trained(job.model, name)}
+    return OneDeviceIslands(job.outer, trained, weights=weights, num_steps=job.train.steps)
 
 
 def _after_outer_step(

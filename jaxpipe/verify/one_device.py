@@ -1,9 +1,10 @@
 """One device: the loss, its gradient and the update, without pipeline, replicas and messages.
 
-It knows a plan by its microbatches alone, since dropout and the balance of experts are those of a
-microbatch. Everything else is written from the definitions: the loss is the mean over the targets
-of a step that count, the norm is over all trained parameters, a frozen parameter never changes.
-Layers, optimizer and learning rate are those of the run.
+It knows a plan by its microbatches, since dropout and the balance of experts are those of a
+microbatch, and by the codecs at the boundaries of its stages. Everything else is written from the
+definitions: the loss is the mean over the targets of a step that count, the norm is over all
+trained parameters, a frozen parameter never changes. Layers, optimizer and learning rate are those
+of the run.
 """
 
 from collections.abc import Iterator
@@ -20,10 +21,12 @@ from jaxpipe.runtime.checkpoint import flatten
 from jaxpipe.runtime.data import Samples
 from jaxpipe.runtime.data.order.samples import IGNORED
 from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.stage.loss_scale import adjust, initial_loss_scale
 from jaxpipe.runtime.stage.model import Model, Parameters, Tuned
 from jaxpipe.runtime.stage.moments import moments_of
 from jaxpipe.runtime.stage.optimizer import stage_optimizer
 from jaxpipe.runtime.stage.placed import Places, model_at, segment_positions
+from jaxpipe.verify.coded_boundaries import CodedBoundaries
 
 Tensors = dict[str, np.ndarray]
 """By the names of a checkpoint."""
@@ -31,12 +34,18 @@ Tensors = dict[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Microbatch:
-    """The samples of a microbatch, by its number over all replicas."""
+    """The samples of a microbatch of a replica, by its number over all replicas."""
 
     number: int
+    replica: int
     inputs: np.ndarray
     targets: np.ndarray
     segments: np.ndarray | None
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """What a compiled function takes: inputs, targets, segments and the replica."""
+        return self.inputs, self.targets, self.segments, np.array(self.replica)
 
     @property
     def num_targets(self) -> int:
@@ -82,6 +91,7 @@ class OneDevice:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._boundaries = CodedBoundaries(job)
         self._loss = jax.jit(jax.value_and_grad(self._summed, argnums=(0, 1), has_aux=True))
         self._held_out = jax.jit(self._evaluated)
         self._update = jax.jit(self._updated)
@@ -102,13 +112,14 @@ class OneDevice:
         )
         parts = list(self._microbatches(samples, replicas))
         num_targets = sum(part.num_targets for part in parts)
+        factor = self._scale(step) / sum(part.targets.size for part in parts)
         key = jax.random.fold_in(jax.random.key(job.run.seed), step)
         loss, total, hidden, of_hidden = 0.0, None, {}, {}
         for part in parts:
             offsets = np.zeros(self._hidden_shape(part))
             key_of_part = jax.random.fold_in(key, part.number)
             (lost, inside), (of_params, of_offsets) = self._loss(
-                state.params, offsets, part.inputs, part.targets, part.segments, key_of_part
+                state.params, offsets, part.arrays, key_of_part, factor
             )
             loss += float(lost)
             gradients = jax.tree.map(np.asarray, of_params)
@@ -142,8 +153,7 @@ class OneDevice:
         for index in range(job.num_eval_batches):
             samples = job.data.eval_samples(index=index, batch=job.train.batch)
             for part in self._microbatches(samples, range(job.plan.num_replicas)):
-                given = (part.inputs, part.targets, part.segments)
-                loss += float(self._held_out(state.params, *given))
+                loss += float(self._held_out(state.params, part.arrays))
                 num_targets += part.num_targets
         return loss / max(num_targets, 1)
 
@@ -157,11 +167,22 @@ class OneDevice:
                 rows = slice(first, first + pipeline.microbatch)
                 yield Microbatch(
                     number=number,
+                    replica=replica,
                     inputs=samples.inputs[rows],
                     targets=samples.targets[rows],
                     segments=None if samples.segments is None else samples.segments[rows],
                 )
                 first, number = rows.stop, number + 1
+
+    def _scale(self, step: int) -> float:
+        """Return the scale of the loss in a step, if no step before has overflowed."""
+        config = self._job.loss_scale
+        if config is None:
+            return 1.0
+        state = initial_loss_scale(config)
+        for _ in range(step):
+            state = adjust(config, state, finite=True)
+        return state.scale
 
     def _hidden_shape(self, part: Microbatch) -> tuple[int, ...]:
         model = self._job.model
@@ -175,33 +196,43 @@ class OneDevice:
         return self._job.model.init(key, layers=range(1), embed=True, head=False)
 
     def _summed(
-        self, params: Parameters, offsets: Any, inputs: Any, targets: Any, segments: Any, key: Any
+        self, params: Parameters, offsets: Any, part: tuple[Any, ...], key: Any, factor: Any
     ) -> tuple[Any, Any]:
-        """Return the loss of a microbatch, summed over its targets, and the inputs of layers."""
+        """Return the loss of a microbatch, summed over its targets, and the inputs of layers.
+
+        Inputs are those before a codec, and offsets are added after it.
+        """
+        inputs, targets, segments, replica = part
         model, params = self._ready(params, segments)
         # Layers use the numbers below `num_layers` for their keys; the embedding the next one.
-        x = model.embed(params, inputs, jax.random.fold_in(key, model.num_layers)) + offsets[0]
+        x = model.embed(params, inputs, jax.random.fold_in(key, model.num_layers))
+        crossed = partial(self._boundaries.crossed, replica=replica, factor=factor)
 
         def layer(x: Any, given: Any) -> tuple[Any, Any]:
             weights, number, offset = given
-            output = model.block(weights, x, jax.random.fold_in(key, number))
+            read = crossed(x, layer=number) + offset
+            output = model.block(weights, read, jax.random.fold_in(key, number))
             output, added = output if isinstance(output, tuple) else (output, 0.0)
-            return output + offset, (x, added)
+            return output, (x, added)
 
         numbers = jnp.arange(model.num_layers)
-        x, (before, added) = jax.lax.scan(layer, x, (params["blocks"], numbers, offsets[1:]))
-        loss = model.loss(params, x, targets) + jnp.sum(added)
+        x, (before, added) = jax.lax.scan(layer, x, (params["blocks"], numbers, offsets[:-1]))
+        loss = model.loss(params, x + offsets[-1], targets) + jnp.sum(added)
         return loss, jnp.concatenate([before, x[None]])
 
-    def _evaluated(self, params: Parameters, inputs: Any, targets: Any, segments: Any) -> Any:
+    def _evaluated(self, params: Parameters, part: tuple[Any, ...]) -> Any:
         """Return the summed loss without dropout and without what layers add in training."""
+        inputs, targets, segments, replica = part
         model, params = self._ready(params, segments)
 
-        def layer(x: Any, weights: Any) -> tuple[Any, None]:
-            output = model.block(weights, x, None)
+        def layer(x: Any, given: Any) -> tuple[Any, None]:
+            weights, number = given
+            read = self._boundaries.crossed(x, replica=replica, layer=number, factor=1.0)
+            output = model.block(weights, read, None)
             return (output[0] if isinstance(output, tuple) else output), None
 
-        x, _ = jax.lax.scan(layer, model.embed(params, inputs, None), params["blocks"])
+        layers = params["blocks"], jnp.arange(model.num_layers)
+        x, _ = jax.lax.scan(layer, model.embed(params, inputs, None), layers)
         return model.loss(params, x, targets)
 
     def _updated(

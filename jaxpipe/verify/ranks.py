@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from jaxpipe.comm import Transport, closing, run_ranks
+from jaxpipe.comm.collective.wire_format import is_floating
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.checkpoint import flatten
 from jaxpipe.runtime.hooks import Hooks
@@ -134,6 +135,7 @@ def _train(job: Job, transport: Transport, compiler: Compiler) -> RankResult:
 
 def _outer_and_state(worker: Worker) -> tuple[OuterLoop | None, TrainState]:
     """Return the outer loop, if there is one, and the state before the first step."""
+    worker.interpreter.messages.encodes = is_floating  # float64, in which all of this computes
     if not worker.whole.outer.is_on:
         return None, restore_state(worker, None)[0]
     outer, state, _ = start_outer(worker, None)

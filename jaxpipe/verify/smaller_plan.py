@@ -96,7 +96,6 @@ def shrunk(config: Config, plan: Plan) -> Shrunk:
         ),
         comm=replace(
             config.comm,
-            boundary=CodecKind.NONE,
             gradients=CodecKind.NONE,
             chunk_bytes=_CHUNK_BYTES,
         ),
@@ -123,7 +122,7 @@ def _kept_replicas(plan: Plan) -> tuple[int, ...]:
     """Return some replicas of each kind, and some on every level of each sync tree."""
     kinds: dict[tuple[object, ...], list[int]] = {}
     for replica, pipeline in enumerate(plan.pipelines):
-        kinds.setdefault(pipeline.shape, []).append(replica)
+        kinds.setdefault(_kind(pipeline), []).append(replica)
     of_kind = 3 if len(kinds) == 1 else 2
     remaining = {replica for alike in kinds.values() for replica in alike[:of_kind]}
     trees = (*plan.sync, plan.sync_shared, plan.sync_all)
@@ -131,6 +130,11 @@ def _kept_replicas(plan: Plan) -> tuple[int, ...]:
         on_levels = [plan.replica(rank) for rank in _on_every_level(tree)]
         remaining |= set(list(dict.fromkeys(on_levels))[:_MOST_REPLICAS])
     return tuple(sorted(remaining))
+
+
+def _kind(pipeline: Pipeline) -> tuple[object, ...]:
+    """Return what two alike replicas have in common: all but their devices."""
+    return (*pipeline.shape, pipeline.codecs)
 
 
 def _smaller_outer(outer: OuterConfig) -> OuterConfig:
@@ -165,7 +169,7 @@ def _kept_of_islands(plan: Plan, num_islands: int, *, num_kept: int) -> tuple[in
     """Return the replicas of unlike islands, if there are some, and in each the same ones."""
     size = plan.num_replicas // num_islands
     shapes = [
-        tuple(p.shape for p in plan.pipelines[first : first + size])
+        tuple(_kind(p) for p in plan.pipelines[first : first + size])
         for first in range(0, plan.num_replicas, size)
     ]
     distinct = [shapes.index(shape) for shape in dict.fromkeys(shapes)]
@@ -231,7 +235,7 @@ def _smaller_plan(
     smaller = replace(
         plan,
         pipelines=tuple(
-            replace(pipeline, cut=cut, num_microbatches=count, microbatch=size, codecs=())
+            replace(pipeline, cut=cut, num_microbatches=count, microbatch=size)
             for pipeline, cut, count, size in new
         ),
         all_reduce=(
@@ -338,12 +342,10 @@ def _meshes(config: Config, plan: Plan) -> list[MeshConfig]:
 
 def _left_out(config: Config, plan: Plan) -> Iterator[str]:
     """Yield what the configuration uses and is not run, each with the reason."""
-    codecs = {config.comm.boundary, config.comm.gradients}
-    if config.outer.codec is not CodecKind.NONE:
-        codecs.add(config.outer.codec)
-    if codecs != {CodecKind.NONE} or plan.has_codecs:
-        kinds = {*codecs, *(kind for p in plan.pipelines for kind in p.codecs)} - {CodecKind.NONE}
-        yield f"codecs of messages ({', '.join(sorted(kinds))}): off, as they round on purpose"
+    of_sums = {"gradients": config.comm.gradients, "outer gradients": config.outer.codec}
+    for name, kind in of_sums.items():
+        if kind is not CodecKind.NONE:
+            yield f"the codec of {name} ({kind}): off, the order of sums decides what it rounds"
     if plan.all_reduce.facts.is_native:
         yield f"the all-reduce of a library ({plan.all_reduce}): {AllReduceKind.HIERARCHICAL} here"
     if getattr(config.model, "attention", None) is Attention.FLASH:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxpipe.config import config_from
+from jaxpipe.config import config_from, job_from
 from jaxpipe.config.compatibility import EXCLUSIONS, Exclusion, check_compatible
 from jaxpipe.errors import ConfigError
 from tests.config.chosen_settings import EXAMPLES, NOWHERE, SETTINGS, checked
@@ -44,3 +44,12 @@ def test_the_table_names_each_pair_once() -> None:
     pairs = [frozenset((str(row.first), str(row.second))) for row in EXCLUSIONS]
     assert len(set(pairs)) == len(pairs)
     assert all(len(pair) == 2 for pair in pairs)
+
+
+def test_a_job_that_no_command_has_checked_is_refused() -> None:
+    context = EXAMPLES["`mesh.context` > 1"]
+    _, plan = checked(context)
+    tree = tiny_tree(NOWHERE, NOWHERE, **context.sections, model={"dropout": 0.1, "num_heads": 4})
+    words = r"`mesh.context` \(2\) and `model.dropout` \(0.1\) exclude each other"
+    with pytest.raises(ConfigError, match=words):
+        job_from(config_from(tree), plan)

@@ -51,6 +51,17 @@ def test_a_text_of_a_batch_is_that_of_its_own_seed() -> None:
     assert alone == of_batch[2:]
 
 
+def test_with_a_window_the_last_tokens_alone_are_seen() -> None:
+    greedy = Sampling(temperature=0.0)
+    steps = generated(MODEL, params(), PROMPTS[2:], num_tokens=5, sampling=greedy, window=2)
+    text = PROMPTS[2].tolist()
+    for (token,) in steps:
+        alone = [np.array(text[-2:], np.int32)]
+        (expected,) = generated(MODEL, params(), alone, num_tokens=1, sampling=greedy)
+        assert (token,) == expected
+        text.append(token)
+
+
 def test_no_tokens_and_one() -> None:
     for number in (0, 1):
         steps = generated(

@@ -26,7 +26,7 @@ from jaxpipe.simulate import (
     plan_step,
     simulate,
 )
-from jaxpipe.trace import Lane, Span, Trace, Truth
+from jaxpipe.trace import Lane, Span, Trace, Truth, summarise
 from tests.plan_section import decided
 
 TIMEOUT_S = 60.0
@@ -303,3 +303,21 @@ def test_a_message_that_never_comes_is_missed_in_time():
 
     with pytest.raises(DeadlineError, match="timed out after"):
         run_ranks(job.num_ranks, lambda transport: execute(silent, transport, timeout_s=0.5))
+
+
+def test_the_bubble_of_a_step_is_that_of_its_trace_also_where_the_last_stage_ends_last():
+    """With a slow last stage the phase of the first rank is not the longest of its replica."""
+    config = decided(cluster="two-region", stages=2, replicas=2, schedule=ScheduleKind.ZB_H2)
+    plan = default_plan(config, CLUSTER, num_layers=4, batch=8, tied=False)
+    conditions = conditions_of_plan()
+    slow = np.ones(len(CLUSTER))
+    slow[[plan.device(rank) for rank in (1, 3)]] = 40.0
+    job = plan_step(plan, replace(conditions, slow=slow))
+    outcome = run(job, all_reduces=planned_all_reduces(plan, conditions))
+    (summary,) = summarise(replace(outcome.trace, bubbles=()))
+    assert outcome.bubbles == pytest.approx([summary.bubble], rel=1e-6)
+    phases_s = [
+        max(span.end_s for span in spans) - min(span.start_s for span in spans)
+        for _, spans in sorted(computes(outcome.trace).items())
+    ]
+    assert phases_s[0] < phases_s[1]

@@ -1,16 +1,23 @@
 """A plan for adapters: fewer gradients and moments, one copy more of the parameters."""
 
 from dataclasses import replace
+from math import prod
 
+import jax
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jaxpipe.config import config_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.finetune.lora_config import LoraConfig
-from jaxpipe.models import DTYPE_BYTES, preset_config
+from jaxpipe.finetune.tuned_model import tuned
+from jaxpipe.models import DTYPE_BYTES, build_model, preset_config
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
 from jaxpipe.propose.trained_part import TrainedPart
 from jaxpipe.run.forecast.simulate_step import simulate_step
+from jaxpipe.runtime.checkpoint import shapes
+from jaxpipe.runtime.stage.trained import is_trained
 from jaxpipe.schedule import Remat
 
 MODEL = preset_config("llama-tiny")
@@ -40,6 +47,33 @@ def test_a_frozen_part_has_no_gradients() -> None:
         each.parameters for each in WHOLE.layers
     ]
     assert TrainedPart().profile(WHOLE, MODEL) is WHOLE
+
+
+@given(
+    frozen=st.lists(
+        st.sampled_from(
+            ["embed.*", "head.*", "blocks.0.*", "blocks.[1-2].mlp.*", "*.attention.*", "*scale"]
+        ),
+        min_size=1,
+        unique=True,
+    )
+)
+@settings(max_examples=15)
+def test_what_changes_is_counted_layer_by_layer(frozen: list[str]) -> None:
+    model = tuned(build_model(MODEL), lora=LoraConfig(), frozen=tuple(frozen))
+    found = TrainedPart(frozen=tuple(frozen)).profile(WHOLE, MODEL)
+    layers = range(MODEL.num_layers)
+    tree = jax.eval_shape(
+        lambda: model.init(jax.random.key(0), layers=layers, embed=True, head=True)
+    )
+    sizes = {name: prod(shape) for name, shape in shapes(tree, first_layer=0).items()}
+    for number, layer in enumerate(found.layers):
+        of_layer = (name for name in sizes if name.startswith(f"blocks.{number}."))
+        assert layer.num_changing == sum(sizes[n] for n in of_layer if is_trained(model, n))
+        assert layer.num_changing <= layer.num_gradients
+    for part, name in ((found.embed, "embed."), (found.head, "head.")):
+        of_part = (n for n in sizes if n.startswith(name) and is_trained(model, n))
+        assert part.num_changing == sum(sizes[n] for n in of_part)
 
 
 def test_adapters_and_patterns_exclude_each_other() -> None:

@@ -48,6 +48,17 @@ def test_islands_are_equal_to_one_device_and_an_error_of_their_steps_is_found(na
     assert wrong[0].subject is Subject.MOMENTS or wrong[0].step >= expected.job.outer.every
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "part", [{"lora": {"rank": 2}}, {"train": {"frozen": ["blocks.0.*", "embed.*"], "steps": 6}}]
+)
+def test_islands_that_train_a_part_are_equal_to_one_device(part: Any):
+    outer = {"islands": 2, **_LOOPS["delayed"]}
+    config, plan = checked(Example({"outer": outer, "train": {"steps": 6}, **part}))
+    certificate = compared(reference(config, plan, form_of(config)), compiler=CompileOnce())
+    assert certificate.is_proved, "\n".join(certificate.lines())
+
+
 def test_two_islands_remain_with_the_same_replicas():
     cluster = topo.load("case5-worldwide")
     tree = tiny_tree(

@@ -150,7 +150,7 @@ def test_what_is_not_run_is_listed():
     plan = decided_plan(config, CLUSTER)
     small = shrunk(config, plan)
     assert small.config.comm.gradients is CodecKind.NONE
-    assert any(line.startswith("codecs") for line in small.left_out)
+    assert any(line.startswith("the codec of gradients (int8)") for line in small.left_out)
     library = shrunk(config, replace(plan, all_reduce=AllReduceKind.LIBRARY))
     assert library.plan.all_reduce is AllReduceKind.HIERARCHICAL
     assert any("of a library" in line for line in library.left_out)

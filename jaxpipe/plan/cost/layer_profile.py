@@ -18,6 +18,8 @@ backward-weight if a schedule splits the backward, by default half. `backward_in
 those of the other half, by default the rest of the backward. `update_s` is optional: the
 seconds of the optimizer for these parameters, once per step, by default 0. `trained` is optional:
 how many of the parameters have a gradient and moments, by default all; with adapters, theirs.
+`frozen_rows` is optional: how many of those never change, since a layer is frozen of which other
+layers are trained, by default 0.
 
 `coding` is optional: for codecs of messages by name, such as `int8`, the seconds in which one core
 of the host encodes and decodes a value: `{"encode_s": 2.7e-9, "decode_s": 4e-10}`.
@@ -50,6 +52,7 @@ class Part:
     update_s: float = 0.0
     trained: int | None = None
     backward_input_s: float | None = None
+    frozen_rows: int = 0
 
     def __post_init__(self) -> None:
         if (
@@ -68,6 +71,11 @@ class Part:
         for name in ("forward_s", "backward_s", "parameters", "kept_bytes", "update_s"):
             if not getattr(self, name) >= 0:  # refuses NaN too, as `< 0` would not
                 raise ValueError(f"`{name}` must not be negative, is {getattr(self, name)}")
+        if not 0 <= self.frozen_rows <= self.num_gradients:
+            raise ValueError(
+                f"`frozen_rows` ({self.frozen_rows}) must be at most {self.num_gradients}, the "
+                "parameters with a gradient"
+            )
 
     def __add__(self, other: "Part") -> "Part":
         # If only one part has a measured backward-weight, the other counts as half.
@@ -85,12 +93,18 @@ class Part:
             backward_input_s=None
             if self.backward_input_s is None and other.backward_input_s is None
             else self.earlier_s + other.earlier_s,
+            frozen_rows=self.frozen_rows + other.frozen_rows,
         )
 
     @property
     def num_gradients(self) -> int:
-        """The number of parameters that are trained."""
+        """The number of parameters with a gradient."""
         return self.parameters if self.trained is None else self.trained
+
+    @property
+    def num_changing(self) -> int:
+        """The number of parameters that training changes: those of outer steps."""
+        return self.num_gradients - self.frozen_rows
 
     @property
     def later_s(self) -> float:
@@ -132,6 +146,7 @@ class Part:
             backward_input_s=None
             if self.backward_input_s is None
             else self.backward_input_s * factor,
+            frozen_rows=self.frozen_rows,
         )
 
 

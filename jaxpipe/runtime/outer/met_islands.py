@@ -5,6 +5,7 @@
     M islands have saved               what other islands start from
     sums under way               ─►    are applied to anchor and momentum
     parameters of each island    ─►    their mean is the anchor, and the parameters of all
+    what is frozen               ─►    stays
     moments of each island       ─►    their mean, on all
 
 What an island has trained since its last outer step is kept, also that of an island that does not
@@ -135,7 +136,7 @@ class MetIslands:
     def _state(self, name: str) -> OuterState:
         """Return anchor and momentum of a parameter."""
         anchor = self._one(name)
-        if not self.before.is_on:
+        if not self.before.is_on or MOMENTUM + name not in self.saved.tensors:  # it was frozen
             return OuterState(anchor=anchor, momentum=np.zeros_like(anchor))
         in_sync = bool(self.saved.metadata.get(IN_SYNC, False))
         local = [anchor] * len(self.shares) if in_sync else self._of_each(name)

@@ -1,10 +1,12 @@
-"""The parameters of a stage as vectors, one for each fragment, that are exchanged whole.
+"""The trained parameters of a stage as vectors, one for each fragment, that are exchanged whole.
+
+What is frozen is equal on all islands, and in no vector.
 
 A tied embedding has a vector of its own. Its first stage alone takes the outer step for it; the
 last one receives the result, so that both have the same bits and it crosses between islands once.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -19,7 +21,7 @@ from jaxpipe.runtime.checkpoint import shapes
 CONTROL_TAG = OUTER_TAG
 """The tag of the scalars that all ranks sum when an outer step ends."""
 
-_TIED_NAME = "embed.tokens"
+TIED_NAME = "embed.tokens"
 FLOAT32 = np.dtype(np.float32)
 
 
@@ -81,17 +83,25 @@ class BucketLayout:
 
 
 def bucket_layouts(
-    params: Mapping[str, Any], *, stage: int, first_layer: int, num_fragments: int, has_tied: bool
+    params: Mapping[str, Any],
+    *,
+    stage: int,
+    first_layer: int,
+    num_fragments: int,
+    has_tied: bool,
+    is_trained: Callable[[str], bool],
 ) -> dict[OuterBucket, BucketLayout]:
     """Return the buckets of a stage, none of them empty, in the order of their fragments.
 
     `params` are the parameters of the stage, or their shapes; `has_tied` tells whether another
-    stage has the same token embedding.
+    stage has the same token embedding, `is_trained` which names are trained.
     """
     shapes_of: dict[OuterBucket, dict[str, tuple[int, ...]]] = {}
     for name, shape in shapes(params, first_layer=first_layer).items():
+        if not is_trained(name):
+            continue
         fragment = fragment_of(name, num_fragments=num_fragments)
-        bucket = OuterBucket(stage, fragment, has_tied and name == _TIED_NAME)
+        bucket = OuterBucket(stage, fragment, has_tied and name == TIED_NAME)
         shapes_of.setdefault(bucket, {})[name] = shape
     dtype = np.result_type(FLOAT32, *{leaf.dtype for leaf in jax.tree.leaves(params)})
     return {

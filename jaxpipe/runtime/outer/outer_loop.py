@@ -6,8 +6,8 @@
                                                 │   (inner steps, with a delay)      │
     local <- alpha local + (1 - alpha) anchor ──┴── apply: Nesterov, all-gather ◄────┘
 
-Anchor and momentum are in host memory, as exact as parameters, divided over the replicas of an
-island. They are the same on all islands, bit for bit.
+Parameters that are frozen take no part. Anchor and momentum are in host memory, as exact as
+parameters, divided over the replicas of an island. They are the same on all islands, bit for bit.
 """
 
 from collections.abc import Collection, Mapping
@@ -34,6 +34,7 @@ from jaxpipe.runtime.checkpoint import flatten, restore
 from jaxpipe.runtime.outer.outer_buckets import BucketLayout, OuterBucket, of_fragment
 from jaxpipe.runtime.outer.outer_exchange import OuterExchange
 from jaxpipe.runtime.stage.train_state import StageState, TrainState
+from jaxpipe.runtime.stage.trained import overlay, trained
 from jaxpipe.runtime.step.worker import Worker
 
 _Tensors = dict[str, np.ndarray]
@@ -130,7 +131,7 @@ class OuterLoop:
         """Return the state with the anchor as its parameters: what is evaluated, and exported."""
         if self.is_in_sync(done):
             return state
-        tensors: dict[int, _Tensors] = {stage: {} for stage in state.stages}
+        tensors = {stage: self._tensors(state, stage) for stage in state.stages}
         for bucket, layout in self.layouts.items():
             tensors[bucket.stage] |= layout.unpack(self.whole_anchor(bucket))
         return self._with(state, tensors)
@@ -228,16 +229,20 @@ class OuterLoop:
         return OuterEnd(num_bytes=int(num_bytes), stops=float(all_stops))
 
     def _tensors(self, state: TrainState, stage: int) -> _Tensors:
-        return flatten(state.stages[stage].params, first_layer=self._first_layer(stage))
+        """Return the leaves with trained parameters; in some of them other layers are frozen."""
+        part = trained(self.worker.job.model, state.stages[stage].params)
+        return flatten(part, first_layer=self._first_layer(stage))
 
     def _with(self, state: TrainState, tensors: Mapping[int, _Tensors]) -> TrainState:
-        """Return the state with these tensors as the parameters of all its stages."""
+        """Return the state with these tensors as the trained parameters of all its stages."""
         stages = {}
-        for stage, trained in state.stages.items():
-            restored = restore(trained.params, tensors[stage], first_layer=self._first_layer(stage))
+        for stage, before in state.stages.items():
+            part = trained(self.worker.job.model, before.params)
+            restored = restore(part, tensors[stage], first_layer=self._first_layer(stage))
             # Every leaf becomes an array of its own: the next step donates them.
-            params = self.worker.calls[stage].spec.layout.place(restored)
-            stages[stage] = StageState(params=params, moments=trained.moments)
+            placed = self.worker.calls[stage].spec.layout.place(restored)
+            params = overlay(before.params, placed)
+            stages[stage] = StageState(params=params, moments=before.moments)
         return replace(state, stages=stages)
 
     def _first_layer(self, stage: int) -> int:

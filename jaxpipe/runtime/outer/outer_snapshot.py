@@ -2,7 +2,8 @@
 
 ::
 
-    blocks.0.mlp.up                     the anchor, which every reader of a checkpoint takes
+    blocks.0.mlp.up                     the anchor, which every reader of a checkpoint takes; or
+                                        what is frozen, and equal on all islands
     momentum.blocks.0.mlp.up            the outer momentum
     pending.blocks.0.mlp.up             a sum that has not been applied yet
     island.1.blocks.0.mlp.up            local parameters; left out where they are the anchor
@@ -17,8 +18,8 @@ run with other islands starts from the mean of these (`met_islands`). Other name
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -27,8 +28,14 @@ from jaxpipe.plan import island_of, islands_of
 from jaxpipe.runtime.checkpoint import flatten
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot
 from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.outer.island_state import IslandState
 from jaxpipe.runtime.outer.met_islands import MetIslands
-from jaxpipe.runtime.outer.outer_buckets import BucketLayout, OuterBucket, bucket_layouts
+from jaxpipe.runtime.outer.outer_buckets import (
+    TIED_NAME,
+    BucketLayout,
+    OuterBucket,
+    bucket_layouts,
+)
 from jaxpipe.runtime.outer.outer_exchange import OuterExchange, outer_exchange
 from jaxpipe.runtime.outer.outer_loop import OuterLoop, first_layer
 from jaxpipe.runtime.outer.outer_tensor_names import (
@@ -41,14 +48,13 @@ from jaxpipe.runtime.outer.outer_tensor_names import (
     PENDING,
     SENT,
     SHARES,
-    counted,
     counters,
-    is_moment,
     of_island,
     parameter_of,
     split_island,
 )
 from jaxpipe.runtime.stage.train_state import TrainState
+from jaxpipe.runtime.stage.trained import is_trained
 from jaxpipe.runtime.step.worker import Worker
 from jaxpipe.runtime.train_snapshot import (
     Saved,
@@ -75,6 +81,8 @@ def outer_snapshot(loop: OuterLoop, state: TrainState, *, step: int) -> Snapshot
             tensors = _shared(loop, bucket, layout, pending.get(bucket))
             if is_first_replica:
                 shards.setdefault(f"stage-{bucket.stage}", {}).update(tensors)
+        for stage in state.stages if is_first_replica else ():
+            shards.setdefault(f"stage-{stage}", {}).update(_frozen(worker, state, stage))
     leads = _leads(loop)
     for stage in state.stages:
         stage_tensors = _own(loop, state, stage, step=step) | leads.get(stage, {})
@@ -108,9 +116,11 @@ def start_outer(worker: Worker, saved: Saved | None) -> tuple[OuterLoop, TrainSt
     exchange, layouts = outer_exchange(worker.part), _layouts(worker, state)
     owned = {bucket: layout for bucket, layout in layouts.items() if _is_stepped(bucket)}
     in_flight = () if saved is None else saved.metadata.get(IN_FLIGHT, ())
+    # An import may have no adapters: those of the state are fresh.
+    is_fresh = isinstance(saved, MetIslands) and not saved.before.is_on
     states = (
         _fresh_states(exchange, owned, _local(worker, state))
-        if saved is None
+        if saved is None or is_fresh
         else {
             bucket: _restored(exchange, bucket, layout, saved) for bucket, layout in owned.items()
         }
@@ -171,46 +181,6 @@ def _shares(job: Job) -> list[float]:
     return [island.share for island in islands_of(job.plan, num_islands=job.outer.islands)]
 
 
-@dataclass(frozen=True, slots=True)
-class IslandState:
-    """What a checkpoint has of one island, under the names of a run without an outer loop."""
-
-    saved: Saved
-    number: int
-
-    @property
-    def step(self) -> int:
-        """The number of inner steps trained."""
-        return self.saved.step
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The metadata, with the loss scale and the skipped steps of the island."""
-        name = of_island(self.number, COUNTERS)
-        return {**self.saved.metadata, **counted(self.saved.read([name])[name])}
-
-    @property
-    def tensors(self) -> Mapping[str, Any]:
-        """Those of all islands."""
-        return self.saved.tensors
-
-    def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Return some tensors by their names.
-
-        Raises:
-            CheckpointError: one of them is missing or corrupt.
-        """
-        in_sync = bool(self.saved.metadata.get(IN_SYNC, False))
-        stored = {
-            name: name if in_sync and not is_moment(name) else self._own(name) for name in names
-        }
-        tensors = self.saved.read(stored.values())
-        return {name: tensors[in_file] for name, in_file in stored.items()}
-
-    def _own(self, name: str) -> str:
-        return of_island(self.number, name)
-
-
 def _layouts(worker: Worker, state: TrainState) -> dict[OuterBucket, BucketLayout]:
     """Return the buckets of all stages of this rank."""
     layouts: dict[OuterBucket, BucketLayout] = {}
@@ -222,6 +192,7 @@ def _layouts(worker: Worker, state: TrainState) -> dict[OuterBucket, BucketLayou
             first_layer=first_layer(worker, stage),
             num_fragments=worker.whole.outer.fragments,
             has_tied=job.functions(stage=stage, rank=rank).stage.has_tied_bucket,
+            is_trained=partial(is_trained, job.model),
         )
     return layouts
 
@@ -268,15 +239,27 @@ def _shared(
     return tensors
 
 
+def _frozen(worker: Worker, state: TrainState, stage: int) -> _Tensors:
+    """Return copies of the parameters that no step changes; a tied embedding is in one file."""
+    params = flatten(state.stages[stage].params, first_layer=first_layer(worker, stage))
+    return {
+        name: np.array(tensor)
+        for name, tensor in params.items()
+        if not is_trained(worker.job.model, name) and (stage == 0 or name != TIED_NAME)
+    }
+
+
 def _own(loop: OuterLoop, state: TrainState, stage: int, *, step: int) -> _Tensors:
-    """Return copies of the moments, and of the local parameters unless they are the anchor."""
-    worker, trained = loop.worker, state.stages[stage]
+    """Return copies of the moments, and of what is trained unless it is the anchor."""
+    worker, of_stage = loop.worker, state.stages[stage]
     layer, number = first_layer(worker, stage), worker.part.island.number
     tensors: _Tensors = {}
-    for moment, tree in whole_moments(worker, trained, stage=stage).items():
+    for moment, tree in whole_moments(worker, of_stage, stage=stage).items():
         tensors |= flatten(tree, first_layer=layer, prefix=f"{moment}.")
     if not loop.is_in_sync(step):
-        tensors |= flatten(trained.params, first_layer=layer)
+        local = flatten(of_stage.params, first_layer=layer)
+        model = worker.job.model
+        tensors |= {name: local[name] for name in local if is_trained(model, name)}
     return {of_island(number, name): np.array(tensor) for name, tensor in tensors.items()}
 
 

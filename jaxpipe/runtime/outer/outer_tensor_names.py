@@ -65,12 +65,14 @@ def split_island(name: str) -> tuple[int | None, str]:
 def counters(metadata: Mapping[str, Any]) -> np.ndarray:
     """Return the loss scale and the skipped steps of an island's metadata as a tensor.
 
+    Metadata of an import have neither.
+
     >>> counters({"loss_scale": {"scale": 8.0, "good_steps": 3}, "skipped_steps": 1})
     array([1., 8., 3., 1.])
     """
-    scale = metadata[LOSS_SCALE]
+    scale = metadata.get(LOSS_SCALE)
     numbers = (0.0, 0.0) if scale is None else (scale["scale"], float(scale["good_steps"]))
-    return np.array([float(scale is not None), *numbers, float(metadata[SKIPPED_STEPS])])
+    return np.array([float(scale is not None), *numbers, float(metadata.get(SKIPPED_STEPS, 0))])
 
 
 def counted(tensor: np.ndarray) -> dict[str, Any]:

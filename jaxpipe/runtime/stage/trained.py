@@ -75,6 +75,11 @@ def trained(model: Model, tree: Any) -> Any:
     return select(tree, lambda name: any(_trained_layers(model, name, range(model.num_layers))))
 
 
+def is_trained(model: Model, name: str) -> bool:
+    """Return whether a parameter of a checkpoint, such as "blocks.3.mlp.up.kernel", is trained."""
+    return not isinstance(model, Tuned) or model.trains(name)
+
+
 def held(model: Model, tree: Parameters, *, layers: range, at: Parameters) -> Parameters:
     """Return a trained tree with the values of `at` in those of the `layers` that are frozen.
 

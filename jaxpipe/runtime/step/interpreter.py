@@ -321,10 +321,18 @@ class _Run:
 
     def _reduced_totals(self, instruction: Instruction) -> StepTotals:
         """Return the totals over all ranks; gradients must be reduced, as their norm is in them."""
-        totals = self.gradient_sync.reduce_scalars(
-            instruction, self._own_totals().to_array(), self.interpreter.transport
+        totals, plan = self._own_totals().to_array(), self.interpreter.plan
+        # Of each rank: of the phases of a replica the longest counts, which no sum shows.
+        phases_s = np.zeros(plan.num_ranks)
+        phases_s[self.interpreter.transport.rank] = self.interpreter.recorder.pipeline_s()
+        summed = self.gradient_sync.reduce_scalars(
+            instruction, np.concatenate([totals, phases_s]), self.interpreter.transport
         )
-        reduced = StepTotals.from_array(totals)
+        of_ranks = np.split(summed[totals.size :], plan.first_ranks[1:])
+        pipeline_s = sum(of_replica.size * of_replica.max() for of_replica in of_ranks)
+        reduced = replace(
+            StepTotals.from_array(summed[: totals.size]), pipeline_s=float(pipeline_s)
+        )
         return reduced.unscaled(self._gradient_scale(reduced))
 
     def _gradient_scale(self, totals: StepTotals) -> float | None:
@@ -363,15 +371,10 @@ class _Run:
         """
         interpreter, stages = self.interpreter, self.stages.values()
         counts_norm = self.trains and interpreter.replica == 0
-        has_first = any(stage.calls.spec.is_first for stage in stages)
-        recorder = interpreter.recorder
-        num_ranks = interpreter.plan.pipelines[interpreter.replica].num_ranks
         return replace(
             self.totals,
             square_norm=sum(stage.square_norm() for stage in stages) if counts_norm else 0.0,
-            compute_s=recorder.compute_s(),
-            # The clock of the first stage sees the whole phase, which is that of all its ranks.
-            pipeline_s=num_ranks * recorder.pipeline_s() if has_first else 0.0,
+            compute_s=interpreter.recorder.compute_s(),
             # Without this all-reduce itself: its bytes are counted in no step.
             sent_bytes=float(interpreter.transport.num_bytes_sent - self.num_bytes_before),
             stops=float(interpreter.watch.stop_requested),

@@ -86,8 +86,10 @@ class SpanRecorder:
         return sum(s.end_s - s.start_s for s in self._current if s.lane is Lane.COMPUTE)
 
     def pipeline_s(self) -> float:
-        """Return the seconds from the first to the last forward or backward of this step."""
+        """Return the seconds from the first to the last forward or backward of this step, or 0."""
         spans = [s for s in self._current if s.lane is Lane.COMPUTE]
+        if not spans:
+            return 0.0
         return max(s.end_s for s in spans) - min(s.start_s for s in spans)
 
     def kept(self, *, clock_offset_s: float) -> tuple[Span, ...]:

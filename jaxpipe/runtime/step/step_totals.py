@@ -14,8 +14,9 @@ class StepTotals:
 
     `loss` is in nats, summed over `targets`, the number of those that count. `square_norm` is that
     of the gradient before clipping, times the square of the loss scale unless it is `unscaled`.
-    `pipeline_s` are the seconds of the pipeline phase of each rank's replica; `compute_s` those of
-    all forwards and backwards. `sent_bytes` were sent before this all-reduce, gradients included.
+    `pipeline_s` are the seconds of the pipeline phase of each rank's replica, known once the phases
+    of all ranks are; `compute_s` those of all forwards and backwards. `sent_bytes` were sent before
+    this all-reduce, gradients included.
     `stops` counts the ranks that were asked to stop.
     """
 

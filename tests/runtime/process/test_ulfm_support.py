@@ -29,6 +29,8 @@ def test_another_mpi_is_refused(tmp_path: Path) -> None:
     launch_command(mpirun, num_ranks=2)
     with pytest.raises(ConfigError, match=r"survival needs Open MPI.* the launcher is .*mpirun"):
         launch_command(mpirun, num_ranks=2, survives=True)
+    with pytest.raises(ConfigError, match=r"`--hosts` starts ranks with Open MPI: .*mpirun is ano"):
+        launch_command(mpirun, num_ranks=2, hosts=tmp_path / "hosts")
 
 
 @pytest.mark.parametrize("environment", [{}, {"PMI_RANK": "0"}, {"OMPI_MCA_mpi_ft_enable": "0"}])

@@ -9,7 +9,7 @@ import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -67,11 +67,12 @@ def text_rows(path: Path, form: FileFormat, *, names: Sequence[str]) -> Iterator
 
 
 def check_characters(text: str, *, subject: str, where: str) -> None:
-    """Check that UTF-8 can hold a text.
+    """Check that UTF-8 can hold a text, and that it has no zero bytes.
 
     Raises:
-        DataError: it cannot.
+        DataError: it cannot, or it has.
     """
+    check_zero_bytes(text, subject=subject, where=where)
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -88,17 +89,47 @@ def check_characters(text: str, *, subject: str, where: str) -> None:
         ) from None
 
 
-def check_zero_bytes(text: str, *, where: str) -> None:
-    """Check that the text of a file has no zero bytes, which text in another encoding has.
+def check_zero_bytes(text: str, *, subject: str = "`source`", where: str) -> None:
+    """Check that a text has no zero bytes: some tokenizers end documents with them.
+
+    Text in another encoding has them.
 
     Raises:
         DataError: it has.
     """
     if "\0" in text:
         raise DataError(
-            f"`source` must be text without zero bytes; {where} has one; remove it, or convert "
+            f"{subject} must be text without zero bytes; {where} has one; remove it, or convert "
             "text in UTF-16 with iconv"
         )
+
+
+def stray_json(path: Path, form: FileFormat, names: Sequence[str]) -> str | None:
+    """Return why a file of JSON has no records: one object without these fields, or no objects.
+
+    None if it has some, or may have: what is malformed is an error where it is read.
+    """
+    if form.kind is not FormatKind.JSON or has_lines(path.name):
+        return None
+    with open_source(path, form.encoding, newline="\n", errors="surrogateescape") as file:
+        begin = file.read(_PART).lstrip()
+    if begin.startswith("["):
+        first = begin[1:].lstrip()
+        return None if not first or first[0] in "{]" else "a list in JSON, of no objects"
+    if not begin.startswith("{"):
+        return "JSON without objects" if _is_value(begin) else None
+    first, *others = islice(text_rows(path, form, names=()), 2)
+    if others or isinstance(first.values, DataError) or set(names) & set(first.values):
+        return None
+    return f"one object in JSON, without {', '.join(f'`{name}`' for name in names)}"
+
+
+def _is_value(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _json_rows(file: TextIO, path: Path, names: Sequence[str]) -> Iterator[Row]:

@@ -56,7 +56,9 @@ class Source:
         return self.path.name
 
     def recognised(self) -> "Source":
-        """Return the source with the layout of its first record, if that has no field with text.
+        """Return the source with the layout of its records, if these have no field with text.
+
+        The first record of a file decides, of the first file with text or with a known layout.
 
         Raises:
             DataError: it cannot be read.
@@ -64,10 +66,12 @@ class Source:
         fields = self.fields
         if self.path is None or fields.chat is not None:
             return self
-        names = next(filter(None, map(_field_names, self.files().train)), ())
-        if not names or fields.text in names:
-            return self
-        return replace(self, fields=replace(fields, layout=layout_of(names)))
+        for names in map(_field_names, source_files(self.path).train):
+            if fields.text in names:
+                return self
+            if (layout := layout_of(names)) is not None:
+                return replace(self, fields=replace(fields, layout=layout))
+        return self
 
     def written_by(self, tokenizer: Tokenizer) -> "Source":
         """Return the source with conversations in the form of a tokenizer."""
@@ -80,7 +84,9 @@ class Source:
         Raises:
             DataError: there are none.
         """
-        return SourceFiles() if self.path is None else source_files(self.path)
+        if self.path is None:
+            return SourceFiles()
+        return source_files(self.path, names=self.fields.names)
 
     def documents(self, counts: RecordCounts | None = None) -> Iterator[Document]:
         """Yield each document, whose pieces must be read before the next document is.

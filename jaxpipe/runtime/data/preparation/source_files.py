@@ -6,13 +6,14 @@
             validation-0.parquet   held out; also valid, val, dev
             test-0.parquet         left out; also testing, eval, evaluation
             README.md, .cache/x    left out, as are formats that are not read
+            package.json           left out: JSON without records
 
 A path inside of a folder, or what a pattern matches, says which a file is. A file that is named by
 itself is read whatever its name.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from glob import glob, has_magic
 from pathlib import Path
@@ -20,7 +21,13 @@ from typing import Final
 
 from jaxpipe.errors import DataError
 from jaxpipe.runtime.data.preparation.arrow_rows import saved_files, saved_splits
-from jaxpipe.runtime.data.preparation.file_format import SUFFIXES, kind_named
+from jaxpipe.runtime.data.preparation.file_format import (
+    SUFFIXES,
+    FormatKind,
+    format_of,
+    kind_named,
+)
+from jaxpipe.runtime.data.preparation.record_rows import stray_json
 
 _HELD_OUT: Final = re.compile(r"(^|[^a-z])(validation|valid|val|dev)([^a-z]|$)")
 _TEST: Final = re.compile(r"(^|[^a-z])(test|testing|eval|evaluation)([^a-z]|$)")
@@ -51,6 +58,16 @@ class SourceFiles:
         held_out = tuple((path.name, reason) for path in self.held_out)
         return replace(self, held_out=(), left_out=(*held_out, *self.left_out))
 
+    def with_records(self, names: Sequence[str]) -> "SourceFiles":
+        """Return the files without those of JSON that are no records with these fields."""
+        reasons = {path: _stray(path, names) for path in (*self.train, *self.held_out)}
+        stray = [(path.name, reason) for path, reason in reasons.items() if reason is not None]
+        return SourceFiles(
+            train=tuple(path for path in self.train if reasons[path] is None),
+            held_out=tuple(path for path in self.held_out if reasons[path] is None),
+            left_out=(*stray, *self.left_out),
+        )
+
     @property
     def report(self) -> str:
         """What is left out, and why; empty if nothing is."""
@@ -59,8 +76,10 @@ class SourceFiles:
         return ", ".join(lines[:_MOST_NAMES]) + more
 
 
-def source_files(path: Path) -> SourceFiles:
+def source_files(path: Path, *, names: Sequence[str] = ()) -> SourceFiles:
     """Return the files of a file, a folder or a pattern such as `data/*.jsonl`.
+
+    With `names`, those of the fields that records have, files of JSON without are left out.
 
     Raises:
         DataError: it does not exist, has nothing to train on, or is not on this machine.
@@ -74,6 +93,8 @@ def source_files(path: Path) -> SourceFiles:
         files = _matching(path)
     else:
         raise _missing(path)
+    if names:
+        files = files.with_records(names)
     if not files.train:
         others = files.without_held_out("the held-out split").report
         raise DataError(
@@ -122,6 +143,16 @@ def _reason(path: Path, name: str) -> str | None:
     if kind_named(name) is None:
         return f"{path.suffix} is not read" if path.suffix else "no format in its name"
     return "the test split" if _split_of(name) == "test" else None
+
+
+def _stray(path: Path, names: Sequence[str]) -> str | None:
+    """Return why a file has no records with these fields; None if it may have some."""
+    if kind_named(path.name) is not FormatKind.JSON:
+        return None
+    try:
+        return stray_json(path, format_of(path), names)
+    except DataError:
+        return None  # the same error, where it is read
 
 
 def _split_of(name: str) -> str | None:

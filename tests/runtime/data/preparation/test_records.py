@@ -215,3 +215,23 @@ def test_the_ends_of_documents_are_kept_and_cut_at_the_seams(tmp_path: Path) -> 
     ):
         separators = np.flatnonzero(np.asarray(tokens) == 0) + 1
         assert sorted({*separators.tolist(), len(tokens)}) == np.asarray(ends).tolist()
+
+
+@pytest.mark.parametrize(
+    ("fields", "record"),
+    [
+        (Fields(), {"text": "a\0b"}),
+        (PAIRS, {"p": "a\0", "c": "b"}),
+        (PAIRS, {"p": "a", "c": "\0"}),
+        (
+            Fields(layout=RecordLayout.MESSAGES),
+            {"messages": [{"role": r, "content": "a\0"} for r in ("user", "assistant")]},
+        ),
+    ],
+)
+def test_a_zero_byte_in_a_text_is_no_end_of_a_document(
+    tmp_path: Path, fields: Fields, record: dict[str, Any]
+) -> None:
+    source = Source(path=write_lines(tmp_path, [record]), fields=fields)
+    with pytest.raises(DataError, match=r"` must be text without zero bytes; .*line 1 of .* has "):
+        list(source.documents())

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxpipe.errors import DataError
-from jaxpipe.runtime.data import Source, prepare
+from jaxpipe.runtime.data import RecordLayout, Source, prepare
 from jaxpipe.runtime.data.preparation.source_files import source_files
 
 
@@ -120,3 +120,50 @@ def test_splits_of_a_saved_dataset(tmp_path: Path) -> None:
 def test_what_is_elsewhere_is_refused_with_its_download(path: str, command: str) -> None:
     with pytest.raises(DataError, match=command):
         source_files(Path(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ('{"name": "site", "version": "1.0"}', "one object in JSON, without `text`"),
+        ('\n{"a": {"text": "no field of its own"}}\n', "one object in JSON, without `text`"),
+        ('["a", "b"]', "a list in JSON, of no objects"),
+        ("[1, 2]", "a list in JSON, of no objects"),
+        ("3", "JSON without objects"),
+    ],
+)
+def test_json_that_is_no_record_is_left_out_of_a_folder(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str, reason: str
+) -> None:
+    write(tmp_path, "a.jsonl", "one/document.json", "validation.jsonl")
+    for name in ("0-first.json", "package.json", "valid.json"):
+        (tmp_path / name).write_text(content)
+    prepare(Source(path=tmp_path), tmp_path / "d")
+    (message,) = (text for text in caplog.messages if text.startswith("left out"))
+    stray = ", ".join(f"{name} ({reason})" for name in ("0-first.json", "package.json"))
+    assert message == f"left out: {stray}, valid.json ({reason})"
+    with pytest.raises(DataError):  # a file that is named is data
+        prepare(Source(path=tmp_path / "package.json"), tmp_path / "e")
+
+
+@pytest.mark.parametrize(
+    "content", ['{"text": 3}', '{"a": 1}{"a": 2}', '[{"a": 1}]', '{"a": ', '[{"text": "a"', "]"]
+)
+def test_records_that_are_bad_are_no_stray_files(tmp_path: Path, content: str) -> None:
+    write(tmp_path, "a.jsonl")
+    (tmp_path / "b.json").write_text(content)
+    with pytest.raises(DataError, match=r"b\.json"):
+        prepare(Source(path=tmp_path), tmp_path / "d")
+
+
+def test_a_stray_file_does_not_decide_the_layout(tmp_path: Path) -> None:
+    (tmp_path / "0.json").write_text('{"name": "site"}')
+    (tmp_path / "1.json").write_text('[{"prompt": "a", "completion": "b"}]')
+    fields = Source(path=tmp_path).recognised().fields
+    assert fields.chat is RecordLayout.PROMPT_COMPLETION
+    alone = tmp_path / "alone"
+    write(alone, "readme.txt")
+    (alone / "readme.txt").rename(alone / "package.json")
+    (alone / "package.json").write_text('{"name": "site"}')
+    with pytest.raises(DataError, match=r"but package\.json \(one object in JSON, without `text`"):
+        Source(path=alone).files()
