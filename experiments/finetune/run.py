@@ -5,6 +5,7 @@ pretrain    `llama-tiny` on CPython and Debian's documentation: about ten minute
 tune        adapters on French, over two emulated regions; export; transformers
 optimizers  Muon beside AdamW, one grid of learning rates, three seeds: minutes
 precision   bfloat16 beside float32, a GPT and a Llama, three seeds: minutes
+peft        LoRA of SmolLM2-135M-Instruct beside transformers and PEFT; downloads 93 MB: minutes
 """
 
 import argparse
@@ -23,10 +24,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=("presets", "pretrain", "tune", "optimizers", "precision"))
+    parser.add_argument(
+        "part", choices=("presets", "pretrain", "tune", "optimizers", "precision", "peft")
+    )
     parser.add_argument("--python", type=Path, help="a Python with torch and transformers")
+    parser.add_argument("--steps", type=int, help="of `peft`, in place of those of the case")
+    parser.add_argument("--rounds", type=int, help="of `peft`, likewise")
     given = parser.parse_args(arguments)
     cases = tomllib.loads((_HERE / "cases.toml").read_text())
+    cases["peft"] |= {
+        name: number for name in ("steps", "rounds") if (number := getattr(given, name)) is not None
+    }
     _RESULTS.mkdir(exist_ok=True)
     for name, rows in _tables(given.part, cases, given.python).items():
         write_csv(rows, _RESULTS / f"{name}.csv")
@@ -49,6 +57,17 @@ def _tables(part: str, cases: dict, python: Path | None) -> dict[str, Sequence[R
 
         return {
             "precision": precision.trained(cases["precision"], _RESULTS / "precision_curves.csv")
+        }
+    if part == "peft":
+        from experiments.finetune import beside_peft
+
+        if python is None:
+            raise SystemExit("`--python` must name a Python with torch, transformers and peft")
+        runs, losses = beside_peft.compare(cases["peft"], python)
+        return {
+            "peft": runs,
+            "peft_losses": losses,
+            "peft_exports": beside_peft.exports(cases["peft"], python),
         }
     from experiments.finetune.tune import pretrain, tune
 
