@@ -50,7 +50,10 @@ def _measured(root: Path, version: str) -> Iterator[tuple[str, str]]:
     )
     for kind, row in imports.items():
         parts = [f"{row['transformers']}: import {_number(row['largest_difference'])}"]
-        if (export := exports.get(kind)) is not None:
+        export = exports.get(kind)
+        if export is None:
+            parts.append("exports not measured")
+        else:
             parts += [f"{part} {_number(export[part])}" for part in ("merged", "adapter")]
         yield kind, ", ".join(parts)
 
