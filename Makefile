@@ -1,7 +1,8 @@
 # `make train` runs the main job, `make quick` lint and the fast tests, `make test` everything; each
 # sets up what it needs in .venv. `make versions` runs all tests with other versions of Python and
 # JAX, for hours; `make other` a few of them with one other, for minutes, and imports everything with
-# the oldest versions. `make deep` runs those that repeat at length what others show.
+# the oldest versions. `make deep` runs those that repeat at length what others show. `make real`
+# downloads torch, both versions of transformers, a real instruct model and six real tokenizers.
 PYTHON ?= python3
 CONFIG ?= experiments/quickstart/two_region.toml
 RUN ?= runs/$(shell date +%Y%m%d-%H%M%S)
@@ -9,7 +10,11 @@ BIN := .venv/bin
 # A worker that crashes ends the run: with a new one in its place, xdist can wait for ever.
 TWO := --numprocesses 2 --dist loadscope --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: train quick fast test all-tests deep versions other docs venv lint style types format clean
+# A Python with torch, transformers 4, peft, gguf and lm_eval; a folder with transformers 5.
+REAL ?= build/real/bin/python
+REAL5 ?= build/transformers-5
+
+.PHONY: train quick fast test all-tests deep versions other real docs venv lint style types format clean
 
 train: venv
 	$(BIN)/jaxpipe data prepare --out data/topics --if-missing
@@ -42,6 +47,18 @@ versions: venv
 other: venv
 	$(BIN)/python -m experiments.versions.oldest_imports
 	$(BIN)/python -m experiments.versions.run --other --subset
+
+real: venv $(REAL) $(REAL5)
+	$(BIN)/python -m experiments.real_tokenizers.run --python $(REAL)
+	$(BIN)/python -m experiments.real_tokenizers.run --python $(REAL) --path $(REAL5)
+	$(BIN)/python -m experiments.finetune.run peft --python $(REAL) --steps 4 --rounds 1
+
+build/real/bin/python:
+	$(PYTHON) -m venv build/real
+	$@ -m pip install --quiet torch 'transformers>=4.57,<5' peft gguf lm_eval
+
+build/transformers-5: build/real/bin/python
+	build/real/bin/python -m pip install --quiet --target $@ 'transformers>=5,<6'
 
 # Read build/site/index.html afterwards; a missing docstring, a dead link or a missing page fails.
 docs: venv

@@ -10,6 +10,7 @@ from typing import Any
 import jaxpipe
 from docs.tools.commands import command_reference
 from docs.tools.compatibility import compatibility_reference
+from docs.tools.families import families_reference
 from docs.tools.fields import choice_table, choices_of, definitions, field_list, forms_of
 from docs.tools.messages import Message, error_classes, messages
 from docs.tools.source import summary
@@ -27,6 +28,7 @@ def reference_pages(root: Path) -> Mapping[str, str]:
         "commands.md": command_reference(),
         "configuration.md": _configuration(),
         "compatibility.md": compatibility_reference(),
+        "families.md": families_reference(root),
         "presets.md": _presets(),
         "cluster-file.md": _cluster_file(),
         "catalogue.md": _catalogue(root),

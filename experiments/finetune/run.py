@@ -5,11 +5,12 @@ pretrain    `llama-tiny` on CPython and Debian's documentation: about ten minute
 tune        adapters on French, over two emulated regions; export; transformers
 optimizers  Muon beside AdamW, one grid of learning rates, three seeds: minutes
 precision   bfloat16 beside float32, a GPT and a Llama, three seeds: minutes
+peft        LoRA of SmolLM2-135M-Instruct beside transformers and PEFT; downloads 93 MB: minutes
 """
 
 import argparse
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from experiments.table import Row, markdown, write_csv
@@ -23,38 +24,55 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=("presets", "pretrain", "tune", "optimizers", "precision"))
+    parser.add_argument(
+        "part", choices=("presets", "pretrain", "tune", "optimizers", "precision", "peft")
+    )
     parser.add_argument("--python", type=Path, help="a Python with torch and transformers")
+    parser.add_argument("--steps", type=int, help="of `peft`, in place of those of the case")
+    parser.add_argument("--rounds", type=int, help="of `peft`, likewise")
     given = parser.parse_args(arguments)
     cases = tomllib.loads((_HERE / "cases.toml").read_text())
+    cases["peft"] |= {
+        name: number for name in ("steps", "rounds") if (number := getattr(given, name)) is not None
+    }
     _RESULTS.mkdir(exist_ok=True)
-    for name, rows in _tables(given.part, cases, given.python).items():
+    for name, rows in _tables(given.part, cases, given.python):
         write_csv(rows, _RESULTS / f"{name}.csv")
         print(f"\n{markdown(rows)}", flush=True)
 
 
-def _tables(part: str, cases: dict, python: Path | None) -> dict[str, Sequence[Row]]:
+def _tables(part: str, cases: dict, python: Path | None) -> Iterator[tuple[str, Sequence[Row]]]:
+    """Yield the tables of a part, each as soon as it is measured."""
     # Each imports what it needs: the table of presets does without jax.
     if part == "presets":
         from experiments.finetune.presets import rows
 
-        return {"presets": list(rows(cases["presets"]))}
-    if part == "optimizers":
+        yield "presets", list(rows(cases["presets"]))
+    elif part == "optimizers":
         from experiments.finetune import optimizers
 
         runs = optimizers.trained(cases, _RESULTS / "optimizers_curves.csv")
-        return {"optimizers": runs, "optimizers_summary": optimizers.summary(runs)}
-    if part == "precision":
+        yield "optimizers", runs
+        yield "optimizers_summary", optimizers.summary(runs)
+    elif part == "precision":
         from experiments.finetune import precision
 
-        return {
-            "precision": precision.trained(cases["precision"], _RESULTS / "precision_curves.csv")
-        }
-    from experiments.finetune.tune import pretrain, tune
+        curves = _RESULTS / "precision_curves.csv"
+        yield "precision", precision.trained(cases["precision"], curves)
+    elif part == "peft":
+        from experiments.finetune import beside_peft
 
-    if part == "pretrain":
-        return {"pretrained": [pretrain(cases)]}
-    return {"tuned": tune(cases, python)}
+        if python is None:
+            raise SystemExit("`--python` must name a Python with torch, transformers and peft")
+        runs, losses = beside_peft.compare(cases["peft"], python)
+        yield "peft_losses", losses
+        yield "peft", runs
+        yield "peft_exports", beside_peft.exports(cases["peft"], python)
+    else:
+        from experiments.finetune.tune import pretrain, tune
+
+        is_first = part == "pretrain"
+        yield ("pretrained", [pretrain(cases)]) if is_first else ("tuned", tune(cases, python))
 
 
 if __name__ == "__main__":

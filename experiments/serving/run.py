@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +40,15 @@ def main(python: Path, path: Sequence[Path] = ()) -> int:
         folder = Path(place)
         for words, _ in sessions(PAGE.read_text()):
             _run(words, folder)
-        theirs = _asked(folder / "mine/answers", python, path)
+        request = {"questions": QUESTIONS, "num_tokens": NUM_TOKENS, "tasks": NAMES}
+        theirs = asked({**request, "folder": str(folder / "mine/answers")}, python, path)
         print(theirs["versions"])
-        texts = _texts(folder / "mine/tuned", theirs["texts"])
-        scores = _scores(folder / "mine/tuned", theirs["scores"])
-    _write("texts.csv", texts)
-    _write("scores.csv", scores)
-    return int(not all(row["equal"] for row in (*texts, *scores)))
+        run = folder / "mine/tuned"
+        answers = texts(run, QUESTIONS, theirs["texts"], num_tokens=NUM_TOKENS)
+        results = scores(run, NAMES, theirs["scores"])
+    _write("texts.csv", answers)
+    _write("scores.csv", results)
+    return int(not all(row["equal"] for row in (*answers, *results)))
 
 
 def _run(words: Sequence[str], folder: Path) -> None:
@@ -58,17 +60,15 @@ def _run(words: Sequence[str], folder: Path) -> None:
     )
 
 
-def _asked(folder: Path, python: Path, path: Sequence[Path]) -> dict[str, Any]:
-    request = {
-        "folder": str(folder),
-        "questions": QUESTIONS,
-        "num_tokens": NUM_TOKENS,
-        "tasks": NAMES,
-        "task_folder": str(TASKS),
-    }
+def asked(request: Mapping[str, Any], python: Path, path: Sequence[Path] = ()) -> dict[str, Any]:
+    """Return what `theirs.py` answers: texts and scores of the folder that the request names.
+
+    Raises:
+        subprocess.SubprocessError: it failed, or took too long.
+    """
     done = subprocess.run(
         [str(python), str(Path(__file__).with_name("theirs.py"))],
-        input=json.dumps(request),
+        input=json.dumps({**request, "task_folder": str(TASKS)}),
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "HF_HUB_OFFLINE": "1"},
         stdout=subprocess.PIPE,
@@ -79,19 +79,23 @@ def _asked(folder: Path, python: Path, path: Sequence[Path]) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _texts(run: Path, theirs: Sequence[str]) -> list[dict[str, Any]]:
-    ours = sample_texts(latest(run), QUESTIONS, tokens=NUM_TOKENS, temperature=0.0, chat=Chat())
+def texts(
+    run: Path, questions: Sequence[str], theirs: Sequence[str], *, num_tokens: int
+) -> list[dict[str, Any]]:
+    """Return a row for each question: the answer of a run, theirs, and whether they are equal."""
+    ours = sample_texts(latest(run), questions, tokens=num_tokens, temperature=0.0, chat=Chat())
     return [
         {"question": question, "jaxpipe": here, "transformers": there, "equal": here == there}
-        for question, here, there in zip(QUESTIONS, ours, theirs, strict=True)
+        for question, here, there in zip(questions, ours, theirs, strict=True)
     ]
 
 
-def _scores(run: Path, theirs: dict[str, Any]) -> list[dict[str, Any]]:
+def scores(run: Path, tasks: Sequence[str], theirs: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each score of a run, with the chat template and without, beside theirs."""
     checkpoint = open_checkpoint(latest(run))
     rows = []
     for chat in (False, True):
-        for score in task_scores(checkpoint, NAMES, folder=TASKS, chat=chat):
+        for score in task_scores(checkpoint, tasks, folder=TASKS, chat=chat):
             there = theirs[str(chat)][score.task][f"{score.metric},{score.answers}"]
             equal = abs(score.value - there) <= TOLERANCE * max(1.0, abs(there))
             rows.append(

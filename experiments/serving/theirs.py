@@ -2,14 +2,16 @@
 
 It is started with a Python that has torch, transformers and lm_eval, and imports nothing of
 jaxpipe. Standard input is an object with `folder`, `questions`, `num_tokens`, `tasks` and
-`task_folder`; the last line of standard output answers.
+`task_folder`; the last line of standard output answers. A folder of adapters, which PEFT opens, has
+a `tokenizer` in another one.
 """
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 
@@ -25,20 +27,22 @@ def main() -> None:
             "transformers": transformers.__version__,
             "lm_eval": version("lm_eval"),
         },
-        "texts": texts(
-            transformers, request["folder"], request["questions"], request["num_tokens"]
-        ),
+        "texts": texts(transformers, request),
         "scores": scores(request["folder"], request["tasks"], request["task_folder"]),
     }
     print(json.dumps(answer))
 
 
-def texts(transformers: Any, folder: str, questions: Sequence[str], num_tokens: int) -> list[str]:
+def texts(transformers: Any, request: Mapping[str, Any]) -> list[str]:
     """Return the greedy answer to each question, a message in the chat template of the folder."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    folder, num_tokens = request["folder"], request["num_tokens"]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(request.get("tokenizer", folder))
+    if Path(folder, "adapter_config.json").exists():
+        model = import_module("peft").AutoPeftModelForCausalLM.from_pretrained(folder)
+    else:
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder)
     answers = []
-    for question in questions:
+    for question in request["questions"]:
         inputs = tokenizer.apply_chat_template(
             [{"role": "user", "content": question}],
             add_generation_prompt=True,
@@ -54,6 +58,8 @@ def texts(transformers: Any, folder: str, questions: Sequence[str], num_tokens: 
 
 def scores(folder: str, tasks: Sequence[str], task_folder: str) -> dict[str, Any]:
     """Return the results of the harness's own model of transformers, with and without a chat."""
+    if not tasks:
+        return {}
     import_module("lm_eval.models.huggingface")
     manager: Any = import_module("lm_eval.tasks").TaskManager
     return {

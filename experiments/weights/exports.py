@@ -2,7 +2,8 @@
 
     python -m experiments.weights.exports --python PYTHON [--path FOLDER]
 
-PYTHON has torch, transformers and peft; FOLDER is as for `experiments.weights.run`.
+PYTHON has torch, transformers and peft; FOLDER, if given, has another version of transformers,
+which then opens the same exports.
 """
 
 import json
@@ -16,7 +17,15 @@ import numpy as np
 import tyro
 
 from experiments.weights.mutations import small_fields
-from experiments.weights.run import TIMEOUT_S, TOKENS, asked, logits, theirs, write_rows
+from experiments.weights.run import (
+    TIMEOUT_S,
+    TOKENS,
+    answer_of,
+    asked,
+    logits,
+    theirs,
+    write_rows,
+)
 from jaxpipe.cli.main import main as jaxpipe
 from jaxpipe.config import load_config, to_tree
 from jaxpipe.interchange.architectures import ARCHITECTURES
@@ -37,10 +46,10 @@ SETTINGS = (
 
 
 def main(python: Path, path: Path | None = None, kinds: tuple[str, ...] = ()) -> int:
-    """Print and write a row for each architecture; return 1 if logits differ."""
+    """Print and write a row for each architecture and version; return 1 if logits differ."""
     rows: list[dict[str, Any]] = []
-    with theirs(python, path) as process, tempfile.TemporaryDirectory() as place:
-        version = json.loads(process.stdout.readline() if process.stdout else "{}")
+    with theirs(python, None) as process, tempfile.TemporaryDirectory() as place:
+        answer_of(process)  # its versions
         data = Path(place) / "data"
         text = Path(place) / "text.txt"
         text.write_text("a text of some words, again and again; " * 400)
@@ -56,12 +65,16 @@ def main(python: Path, path: Path | None = None, kinds: tuple[str, ...] = ()) ->
             assert "logits" in asked(process, folder), kind
             _train(kind, folder, data)
         names = kinds or (*ARCHITECTURES, "gpt2")
-        answers = _read([Path(place) / kind for kind in names], python, path)
-        for kind, answer in zip(names, answers, strict=True):
-            rows.append(_row(kind, Path(place) / kind, answer))
-            print(rows[-1], flush=True)
-    major = version["transformers"].partition(".")[0]
-    write_rows(f"exports-{major}.csv", rows)
+        for version in dict.fromkeys((None, path)):
+            answers = _read([Path(place) / kind for kind in names], python, version)
+            answered = [
+                _row(kind, Path(place) / kind, answer)
+                for kind, answer in zip(names, answers, strict=True)
+            ]
+            for row in answered:
+                print(row, flush=True)
+            write_rows(f"exports-{answered[0]['transformers'].partition('.')[0]}.csv", answered)
+            rows += answered
     return int(any(float(row[name]) > 1e-5 for row in rows for name in ("merged", "adapter")))
 
 

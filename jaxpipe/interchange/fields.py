@@ -18,6 +18,7 @@ INERT: Final = frozenset(
         "_attn_implementation",
         "_attn_implementation_autoset",
         "_flash_attn_2_enabled",
+        "_model_name_or_path",  # of a folder that was converted from GGUF
         "_name_or_path",
         "architectures",
         "attention_dropout",

@@ -2,6 +2,7 @@
 
 import gzip
 import subprocess
+import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from experiments.finetune import presets, texts
+from experiments.finetune.peak_memory import run_watched
+from experiments.finetune.talk import conversations
 from jaxpipe.models import preset_config
 
 ROOT = Path(__file__).parents[3]
@@ -52,3 +55,22 @@ def test_texts_of_packages_are_those_with_the_given_ends(
     files = texts.write_texts(cases, tmp_path)
     assert files["french"].read_text() == "un"
     assert set(CASES["texts"]) == {"english", "french"}
+
+
+def test_conversations_are_questions_with_answers() -> None:
+    talk = conversations(600)
+    assert len(talk) > 70
+    for record in talk:
+        question, answer = record["messages"]
+        assert (question["role"], answer["role"]) == ("user", "assistant")
+        assert 0 < len(answer["content"]) <= 600
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+def test_the_memory_of_processes_is_the_sum_of_their_largest() -> None:
+    program = "import time; x = bytes(range(256)) * 200_000; del x; time.sleep(1)"
+    with run_watched() as watched:
+        started = [subprocess.Popen([sys.executable, "-S", "-c", program]) for _ in range(2)]
+        for process in started:
+            assert process.wait(60) == 0
+    assert 2 * 51_200_000 < watched.peak_bytes < 2 * 120_000_000

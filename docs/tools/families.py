@@ -1,0 +1,73 @@
+"""The families of models: what is read of each, and the logits that were measured."""
+
+import csv
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from docs.tools.fields import table
+from jaxpipe.interchange.architectures import ARCHITECTURES, Architecture
+
+RESULTS = "experiments/weights/results"
+VERSIONS = ("4", "5")
+"""Of transformers, with a file of results each."""
+_GPT2 = ("gpt2", "GPT2LMHeadModel")
+
+
+def families_reference(root: Path) -> str:
+    """Return a table with a row for each architecture that is imported."""
+    measured = {version: dict(_measured(root, version)) for version in VERSIONS}
+    head = ("`model_type`", "import", "stages", "LoRA", "export")
+    rows = [
+        (
+            f"`{kind}`",
+            f"`{model}`",
+            _stages(ARCHITECTURES.get(kind)),
+            _adapters(ARCHITECTURES.get(kind)),
+            "model, adapters",
+            *(measured[version].get(kind, "not measured") for version in VERSIONS),
+        )
+        for kind, model in (*((k, record.model) for k, record in ARCHITECTURES.items()), _GPT2)
+    ]
+    return table((*head, *(f"transformers {version}" for version in VERSIONS)), rows)
+
+
+def _stages(record: Architecture | None) -> str:
+    """Return between what a model is cut."""
+    if record is not None and record.groups is not None:
+        return "any groups of layers"
+    alternates = record is not None and record.always.get("alternating")
+    return "any pairs of layers" if alternates else "any layers"
+
+
+def _adapters(record: Architecture | None) -> str:
+    return "products, some as one tensor" if record is not None and record.is_fused else "products"
+
+
+def _measured(root: Path, version: str) -> Iterator[tuple[str, str]]:
+    """Yield architectures with the largest differences of logits, as parts of the largest logit."""
+    imports, exports = (
+        _rows(root / RESULTS / f"{name}-{version}.csv") for name in ("transformers", "exports")
+    )
+    for kind, row in imports.items():
+        parts = [f"{row['transformers']}: import {_number(row['largest_difference'])}"]
+        export = exports.get(kind)
+        if export is None:
+            parts.append("exports not measured")
+        else:
+            parts += [f"{part} {_number(export[part])}" for part in ("merged", "adapter")]
+        yield kind, ", ".join(parts)
+
+
+def _rows(path: Path) -> Mapping[str, Mapping[str, str]]:
+    with path.open(newline="") as file:
+        return {row["architecture"]: row for row in csv.DictReader(file)}
+
+
+def _number(text: str) -> str:
+    """Return a number as it is written by hand.
+
+    >>> _number("1.9e-06")
+    '1.9e-6'
+    """
+    digits, _, power = text.partition("e")
+    return f"{digits}e{int(power)}"

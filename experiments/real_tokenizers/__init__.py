@@ -1,0 +1,1 @@
+"""Tokenizers that people use: prepared documents and conversations beside those of transformers."""
