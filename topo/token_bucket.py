@@ -26,7 +26,7 @@ _SIZES = MappingProxyType(
     | {name: 1024.0**power for letter, power in _LARGE.items() for name in (letter, f"{letter}b")}
 )
 _TIMES = MappingProxyType({"s": 1.0, "ms": 1e-3, "us": 1e-6})
-_WORD = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)([a-z]{0,4})")
+_WORD = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)([a-z]{0,5})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +51,8 @@ class TokenBucket:
                 f"`burst` must be from 1 byte to below 4 GiB, which tc counts in 32 bits, is "
                 f"{self.burst_bytes:g}"
             )
-        if not 0 < self.latency_s <= 3600:
-            raise ValueError(
-                f"`latency` must be above 0 and at most an hour, is {self.latency_s:g} s"
-            )
+        if not 1e-6 <= self.latency_s <= 3600:
+            raise ValueError(f"`latency` must be from 1 us to an hour, is {self.latency_s:g} s")
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -64,7 +62,8 @@ class TokenBucket:
         'tbf rate 20000000000bit burst 2500000 latency 200ms'
         """
         burst = self.burst_bytes or max(2**16, self.bytes_per_s / 1e3)
-        latency = f"{ms_from_seconds(self.latency_s):.6g}ms"
+        # Without an exponent, which tc does not read.
+        latency = f"{ms_from_seconds(self.latency_s):.3f}".rstrip("0").rstrip(".") + "ms"
         # tc's rates are in bits, its bursts in bytes.
         rate = f"{round(8 * self.bytes_per_s)}bit"
         return ("tbf", "rate", rate, "burst", str(round(burst)), "latency", latency)

@@ -1,9 +1,9 @@
 """What the gains of our plans owe to links between regions that share nothing; simulated.
 
 Every network of several regions is simulated as its links were measured, pair by pair, and with a
-trunk between all regions that is as fast as one pair. Of FluidStack, two regions, published times
-say that there is such a trunk (`experiments.dtfm_iteration_time`); of the other networks, shaped by
-tc or measured with one pair, nothing says which is right. A plan that was searched for unshared
+trunk between all regions that is as fast as one pair. FluidStack has such a trunk between East and
+Middle (`experiments.dtfm_iteration_time`). Cases 3 to 5 were shaped by tc, pair by pair; of the
+regions that they imitate nothing says which is right. A plan that was searched for unshared
 links may need them, so with trunks there is also one that was searched for them.
 """
 

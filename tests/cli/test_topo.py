@@ -122,7 +122,7 @@ def test_hosts_writes_the_placement_of_a_plan(tmp_path: Path):
         ),
         (
             ["tc", "two-region", "--device", "eth0", "--tbf", "--latency", "0ms"],
-            "`latency` must be above 0 and at most an hour, is 0 s",
+            "`latency` must be from 1 us to an hour, is 0 s",
         ),
         (
             ["tc", "two-region", "--device", "eth0", "--addresses", "no", "--burst", "1m"],
