@@ -30,22 +30,15 @@ def conditions_of(cluster: Cluster, workload: Workload, constants: Constants) ->
 def find(case: Case, cases: Cases, constants: Constants, *, folder: Path, cpu_s: float) -> float:
     """Search a plan for a case, write it to a file, and return its simulated seconds."""
     cluster = cluster_of(case, batch=cases.batch)
-    plan, seconds = searched(cluster, cases.workload, constants, cpu_s=cpu_s)
-    about = f"Found for {case.name}, {cases.layers} layers, batch {cases.batch}: {seconds:.2f} s a "
-    folder.mkdir(parents=True, exist_ok=True)
-    write_plan(plan, cluster, _file(case, folder), about=about + "step, simulated.")
-    return seconds
-
-
-def searched(
-    cluster: Cluster, workload: Workload, constants: Constants, *, cpu_s: float
-) -> tuple[Plan, float]:
-    """Return the plan that a search finds for a cluster, and its simulated seconds."""
-    task, conditions = planner_input(cluster, workload=workload, constants=constants)
+    task, conditions = planner_input(cluster, workload=cases.workload, constants=constants)
     effort = Effort(seconds=cpu_s, num_changes=10**6)
     # Processor time, so that other load on the machine does not change the result.
     found = search(task, step_objective(conditions), effort=effort, clock=time.process_time)
-    return found.plan, plan_step_s(found.plan, conditions)
+    seconds = plan_step_s(found.plan, conditions)
+    about = f"Found for {case.name}, {cases.layers} layers, batch {cases.batch}: {seconds:.2f} s a "
+    folder.mkdir(parents=True, exist_ok=True)
+    write_plan(found.plan, cluster, _file(case, folder), about=about + "step, simulated.")
+    return seconds
 
 
 def read_found(case: Case, cluster: Cluster, folder: Path) -> Plan:

@@ -42,7 +42,7 @@ def main() -> None:
         case "symmetry":
             measure_symmetry(read_cases(), RESULTS)
         case "sharing":
-            measure_sharing(read_cases(), RESULTS, cpu_s=options.cpu_s)
+            measure_sharing(read_cases(), RESULTS)
         case "paced":
             keep_rows(RESULTS, resume=options.resume, late_ms=options.late_ms)
             run_paced(
@@ -73,10 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     sizes = commands.add_parser("sizes")
     sizes.add_argument("--case", action="append", help="a case, only printed; default: all")
     commands.add_parser("symmetry")
-    sharing = commands.add_parser("sharing")
-    sharing.add_argument(
-        "--cpu-s", type=float, default=15.0, help="processor seconds for each case"
-    )
+    commands.add_parser("sharing")
     paced = commands.add_parser("paced")
     paced.add_argument("--ranks", type=int, default=64)
     paced.add_argument("--seconds", type=float, default=14.0, help="the duration of each step")

@@ -3,8 +3,7 @@
 Every network of several regions is simulated as its links were measured, pair by pair, and with a
 trunk between all regions that is as fast as one pair. FluidStack has such a trunk between East and
 Middle (`experiments.dtfm_iteration_time`). Cases 3 to 5 were shaped by tc, pair by pair; of the
-regions that they imitate nothing says which is right. A plan that was searched for unshared
-links may need them, so with trunks there is also one that was searched for them.
+regions that they imitate nothing says which is right. The plans were searched for unshared links.
 """
 
 from collections.abc import Sequence
@@ -16,10 +15,8 @@ from matplotlib.figure import Figure
 
 from experiments.compare_group.cases import Case, Cases, Setting
 from experiments.compare_group.jobs import Group
-from experiments.compare_group.plans import searched
 from experiments.progress import counted
 from experiments.table import Row, markdown, write_csv
-from jaxpipe.plan import Plan
 from jaxpipe.simulate import StepModel, dtfm_constants, simulate_ends
 from jaxpipe.topo import with_trunks_of_one_pair
 
@@ -28,13 +25,10 @@ _THEIRS = {"dtfm": Setting.DTFM, "megatron": Setting.MEGATRON_P8}
 _UNSHARED, _SHARED = "links unshared", "a trunk of one pair"
 
 
-def measure_sharing(cases: Cases, folder: Path, *, cpu_s: float) -> list[Row]:
-    """Simulate ours and theirs both ways, write table and picture, and return the rows.
-
-    A plan for trunks is searched for `cpu_s` processor seconds in each case.
-    """
+def measure_sharing(cases: Cases, folder: Path) -> list[Row]:
+    """Simulate ours and theirs both ways, write table and picture, and return the rows."""
     chosen = [case for case in cases.cases if len(_group(case, cases, folder).cluster.regions) > 1]
-    rows = [_row(_group(case, cases, folder), cpu_s=cpu_s) for case in counted(chosen, "cases")]
+    rows = [_row(_group(case, cases, folder)) for case in counted(chosen, "cases")]
     write_csv(rows, folder / f"{TABLE}.csv", number=".2f")
     (folder / f"{TABLE}.md").write_text(markdown(rows, number=".2f") + "\n")
     draw_sharing(rows, folder / f"{TABLE}.png")
@@ -46,7 +40,7 @@ def _group(case: Case, cases: Cases, folder: Path) -> Group:
     return Group(case=case, cases=cases, constants=dtfm_constants(), plans=folder / "plans")
 
 
-def _row(group: Group, *, cpu_s: float) -> Row:
+def _row(group: Group) -> Row:
     ours = group.plan(Setting.OURS)
     assert ours is not None, group.case
     jobs = {name: group.job(setting) for name, setting in _THEIRS.items()}
@@ -56,25 +50,16 @@ def _row(group: Group, *, cpu_s: float) -> Row:
         for name, job in jobs.items()
         for words, step in ((_UNSHARED, unshared(job)), (_SHARED, shared(job)))
     }
-    trunks = with_trunks_of_one_pair(unshared(jobs["ours"]).cluster)
-    other, other_s = searched(trunks, group.cases.workload, group.constants, cpu_s=cpu_s)
-    best_s = min(other_s, seconds["ours", _SHARED])
     return {
         "case": group.case.name,
-        "plan": _named(ours),
+        "plan": f"{ours.num_stages} x {ours.num_replicas}, {ours.all_reduce.value}",
         **{f"{name}, {words}": step_s for (name, words), step_s in seconds.items()},
-        "plan for trunks": _named(other),
-        "ours, planned for trunks": other_s,
         **{
-            f"{name} / ours, {words}": seconds[name, words] / own_s
+            f"{name} / ours, {words}": seconds[name, words] / seconds["ours", words]
             for name in _THEIRS
-            for words, own_s in ((_UNSHARED, seconds["ours", _UNSHARED]), (_SHARED, best_s))
+            for words in (_UNSHARED, _SHARED)
         },
     }
-
-
-def _named(plan: Plan) -> str:
-    return f"{plan.num_stages} x {plan.num_replicas}, {plan.all_reduce.value}"
 
 
 def unshared(job: StepModel) -> StepModel:
