@@ -134,9 +134,12 @@ def _search_with(
         clock=time.process_time,
         observe=observe,
     )
-    found = suited_to_sharing(found, conditions)
-    plan = replace(found.plan, remat=remat)
     name, default_s = _default(query, task, conditions)
+    suited = suited_to_sharing(found, conditions)
+    # A searched plan is never slower than the one without a search.
+    if default_s is None or plan_step_s(suited.plan, conditions) <= default_s:
+        found = suited
+    plan = replace(found.plan, remat=remat)
     return SearchedPlan(
         plan=plan,
         step_s=plan_step_s(plan, conditions),

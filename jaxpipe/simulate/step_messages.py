@@ -1,6 +1,6 @@
 """The messages of a step: between stages, and of its all-reduces."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 
 from jaxpipe.schedule import Op
@@ -21,12 +21,12 @@ def messages_of(job: StepModel) -> Iterator[tuple[int, int, float]]:
         yield from ((each.source, each.destination, each.num_bytes) for each in collective)
 
 
-def bytes_between_regions(job: StepModel) -> Counter[tuple[str, str]]:
+def bytes_between_regions(job: StepModel) -> dict[tuple[str, str], float]:
     """Return the bytes that a step sends from each region to each other."""
     devices = job.cluster.devices
     regions = [devices[job.device(rank)].region for rank in range(job.num_ranks)]
-    crossing: Counter[tuple[str, str]] = Counter()
+    crossing: defaultdict[tuple[str, str], float] = defaultdict(float)
     for source, destination, num_bytes in messages_of(job):
         if regions[source] != regions[destination]:
             crossing[regions[source], regions[destination]] += num_bytes
-    return crossing
+    return dict(crossing)
