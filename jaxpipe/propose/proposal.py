@@ -204,9 +204,7 @@ class _Study:
         budget = options.seconds(len(task.cluster))
         choice: CodecChoice | None = None
         if limit is CodecLimit.NONE:
-            found = find(conditions, budget)
-            if options.objective is Goal.TIME and not options.has_front:
-                found = suited_to_sharing(found, conditions)
+            found = self._suited(find(conditions, budget), conditions)
             plan = suited_to_codecs(found.plan, conditions)
         else:
             fewest, conditions = strongest(limit), replace(conditions, codecs=NO_CODECS)
@@ -239,6 +237,12 @@ class _Study:
             unshared=unshared_links(plan, found, conditions),
             reasons=reasons_of(found),
         )
+
+    def _suited(self, result: Found, conditions: Conditions) -> Found:
+        """Return what was found, less dependent on unshared links where seconds alone count."""
+        if self.options.objective is not Goal.TIME or self.options.has_front:
+            return result
+        return suited_to_sharing(result, conditions)
 
     def _found(
         self, task: Task, conditions: Conditions, seconds: float, observe: Callable[[int], None]

@@ -137,17 +137,17 @@ def _search_with(
     name, default_s = _default(query, task, conditions)
     suited = suited_to_sharing(found, conditions)
     # A searched plan is never slower than the one without a search.
-    if default_s is None or plan_step_s(suited.plan, conditions) <= default_s:
-        found = suited
-    plan = replace(found.plan, remat=remat)
+    is_slower = default_s is not None and plan_step_s(suited.plan, conditions) > default_s
+    result = found if is_slower else suited
+    plan = replace(result.plan, remat=remat)
     return SearchedPlan(
         plan=plan,
         step_s=plan_step_s(plan, conditions),
-        num_valued=found.num_valued,
+        num_valued=result.num_valued,
         default_s=default_s,
         default_name=name,
-        reasons=reasons_of(found),
-        unshared=unshared_links(plan, found, conditions),
+        reasons=reasons_of(result),
+        unshared=unshared_links(plan, result, conditions),
     )
 
 

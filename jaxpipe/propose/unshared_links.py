@@ -25,7 +25,7 @@ _WORTH_A_WORD = 1.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Priced:
+class TrunkCost:
     """The shape of a plan, and its simulated seconds: links as stated, and with trunks."""
 
     shape: str
@@ -41,8 +41,8 @@ class UnsharedLinks:
     """
 
     regions: tuple[str, str]
-    plan: Priced
-    least: Priced | None
+    plan: TrunkCost
+    least: TrunkCost | None
 
     @property
     def line(self) -> str:
@@ -64,7 +64,7 @@ class UnsharedLinks:
         return text + "; state `capacity_gbps`"
 
 
-def unshared_links(plan: Plan, found: Found, conditions: Conditions) -> UnsharedLinks | None:
+def unshared_links(plan: Plan, result: Found, conditions: Conditions) -> UnsharedLinks | None:
     """Return what a plan owes to links between regions that the cluster states as unshared.
 
     None if trunks as fast as one link would not make its step longer by more than 1 %. This takes
@@ -73,12 +73,12 @@ def unshared_links(plan: Plan, found: Found, conditions: Conditions) -> Unshared
     crossing = _crossing(plan, conditions)
     if not crossing:
         return None
-    priced = _priced(plan, conditions)
+    priced = _both_ways(plan, conditions)
     if priced.shared_s <= _WORTH_A_WORD * priced.step_s:
         return None
-    others = [(sum(_crossing(other, conditions).values()), other) for other in _best_shapes(found)]
+    others = [(sum(_crossing(other, conditions).values()), other) for other in _best_shapes(result)]
     num_bytes, other = min(others, key=lambda pair: pair[0], default=(float("inf"), plan))
-    least = _priced(other, conditions) if num_bytes < sum(crossing.values()) else None
+    least = _both_ways(other, conditions) if num_bytes < sum(crossing.values()) else None
     return UnsharedLinks(
         regions=max(crossing, key=lambda way: crossing[way]),
         plan=priced,
@@ -87,37 +87,37 @@ def unshared_links(plan: Plan, found: Found, conditions: Conditions) -> Unshared
     )
 
 
-def suited_to_sharing(found: Found, conditions: Conditions) -> Found:
+def suited_to_sharing(result: Found, conditions: Conditions) -> Found:
     """Return what was found with the plan that unshared links matter least to, of equal ones.
 
     Equal are the best plans of all shapes within 3 % of the best. Another one is taken where it is
     faster by more than that if links share trunks as fast as one of them.
     """
-    if not _crossing(found.plan, conditions):
-        return found
-    limit = PREFERRED_WITHIN * found.value
+    if not _crossing(result.plan, conditions):
+        return result
+    limit = PREFERRED_WITHIN * result.value
     equal = [
         candidate.trial
-        for candidate in found.of_choice("shape")
-        if candidate.trial.value <= limit and candidate.trial.plan != found.plan
+        for candidate in result.of_choice("shape")
+        if candidate.trial.value <= limit and candidate.trial.plan != result.plan
     ]
     if not equal:
-        return found
+        return result
     shared_s = {trial.plan: _shared_s(trial.plan, conditions) for trial in equal}
     best = min(equal, key=lambda trial: shared_s[trial.plan])
-    if PREFERRED_WITHIN * shared_s[best.plan] >= _shared_s(found.plan, conditions):
-        return found
+    if PREFERRED_WITHIN * shared_s[best.plan] >= _shared_s(result.plan, conditions):
+        return result
     return replace(
-        found,
+        result,
         plan=best.plan,
         value=best.value,
         left_out=left_out(best.plan, len(conditions.cluster)),
     )
 
 
-def _best_shapes(found: Found) -> Iterator[Plan]:
+def _best_shapes(result: Found) -> Iterator[Plan]:
     """Yield the best plan of each shape that fits."""
-    for candidate in found.of_choice("shape"):
+    for candidate in result.of_choice("shape"):
         if isfinite(candidate.trial.value):
             yield candidate.trial.plan
 
@@ -131,8 +131,8 @@ def _crossing(plan: Plan, conditions: Conditions) -> dict[tuple[str, str], float
     return {way: num_bytes for way, num_bytes in crossing.items() if way in ways}
 
 
-def _priced(plan: Plan, conditions: Conditions) -> Priced:
-    return Priced(
+def _both_ways(plan: Plan, conditions: Conditions) -> TrunkCost:
+    return TrunkCost(
         shape=plan.shape,
         step_s=plan_step_s(plan, conditions),
         shared_s=_shared_s(plan, conditions),

@@ -11,7 +11,7 @@ from jaxpipe import topo
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.plan import Plan, default_plan
 from jaxpipe.propose.unshared_links import (
-    Priced,
+    TrunkCost,
     UnsharedLinks,
     suited_to_sharing,
     unshared_links,
@@ -99,8 +99,8 @@ def test_of_plans_within_three_percent_the_one_that_needs_unshared_links_least_i
 def test_a_line_says_which_part_of_the_gain_depends_on_it():
     owed = UnsharedLinks(
         regions=("east", "middle"),
-        plan=Priced(shape="1 stage x 32 replicas", step_s=16.0, shared_s=22.0),
-        least=Priced(shape="8 stages x 4 replicas", step_s=20.0, shared_s=23.0),
+        plan=TrunkCost(shape="1 stage x 32 replicas", step_s=16.0, shared_s=22.0),
+        least=TrunkCost(shape="8 stages x 4 replicas", step_s=20.0, shared_s=23.0),
     )
     assert owed.line == (
         "the cluster file has no `[[trunks]]` between east and middle: if all connections share "
