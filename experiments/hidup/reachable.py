@@ -114,7 +114,7 @@ _GROUPS_S = (0.0, 1e-3, 1.25e-3, 1.5e-3)
 def group_rows() -> Iterator[Row]:
     """Yield FastMoE's errors with each time of a group of messages, figure by figure.
 
-    One group a local expert, or one in all: a bar is worse if its error is larger than without.
+    A bar is worse if its error is larger than without such a time.
     """
     theirs = {bar: s for bar, s in published().items() if bar.system is System.FASTMOE}
     works = {bar: workload(bar, fitted()) for bar in theirs}
