@@ -1,12 +1,13 @@
-"""Clusters derived from others: some of the devices, slower links, or links that take no time."""
+"""Clusters derived from others: some of the devices, slower links, no network, or more trunks."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import permutations
 from math import isfinite
 
 import numpy as np
 
-from jaxpipe.topo.cluster import Cluster
+from jaxpipe.topo.cluster import Cluster, Trunk
 
 
 def subcluster(cluster: Cluster, devices: Sequence[int], *, name: str | None = None) -> Cluster:
@@ -84,3 +85,40 @@ def without_network(cluster: Cluster) -> Cluster:
         latency_s=np.zeros(size),
         bandwidth_bytes_per_s=np.full(size, np.inf),
     )
+
+
+def unshared_regions(cluster: Cluster) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of regions between which the cluster states no trunk: source, destination.
+
+    >>> from jaxpipe import topo
+    >>> unshared_regions(topo.load("two-region"))
+    (('ohio', 'virginia'), ('virginia', 'ohio'))
+    >>> unshared_regions(topo.load("fluidstack-2region"))
+    ()
+    """
+    stated = cluster.trunk_numbers
+    return tuple(way for way in permutations(cluster.regions, 2) if way not in stated)
+
+
+def with_trunks_of_one_pair(cluster: Cluster) -> Cluster:
+    """Return the cluster with a trunk between all regions, where it has none as fast as one link.
+
+    The links from one region to another then share what the fastest of them has alone.
+
+    >>> from jaxpipe import topo
+    >>> [trunk.bytes_per_s for trunk in with_trunks_of_one_pair(topo.load("two-region")).trunks]
+    [140000000.0, 140000000.0]
+    """
+    region_of = np.array([device.region for device in cluster.devices])
+
+    def fastest(source: str, destination: str) -> float:
+        pairs = np.ix_(region_of == source, region_of == destination)
+        return float(cluster.alone_bytes_per_s[pairs].max(initial=0.0))
+
+    rates = {way: fastest(*way) for way in unshared_regions(cluster)}
+    added = tuple(
+        Trunk(source=source, destination=destination, bytes_per_s=rate)
+        for (source, destination), rate in rates.items()
+        if 0 < rate < np.inf  # hosts without devices send nothing
+    )
+    return replace(cluster, trunks=(*cluster.trunks, *added))

@@ -21,7 +21,7 @@ Or, simpler, one token bucket (tbf) limits all that leaves the interface of a ho
 A command is a list of words. An emulation hands them to `tc` itself; scripts, for other hosts, hold
 the same words, quoted.
 
-Sources: tc-htb(8), tc-netem(8), tc-u32(8), tc-tbf(8).
+Sources: tc-htb(8), tc-netem(8), tc-u32(8).
 """
 
 import re
@@ -34,6 +34,7 @@ from math import ceil, inf
 
 from jaxpipe.topo.cluster import Cluster, Host
 from jaxpipe.topo.shaping import ShapedPeer, shaped_peers
+from jaxpipe.topo.token_bucket import TokenBucket
 from jaxpipe.topo.units import ms_from_seconds
 
 Address = IPv4Address | IPv6Address
@@ -118,14 +119,23 @@ def _trunk_parts(cluster: Cluster, host: Host) -> dict[int, float]:
     }
 
 
-def bucket_commands(cluster: Cluster, *, device: str) -> dict[str, Command]:
+def bucket_commands(
+    cluster: Cluster,
+    *,
+    device: str,
+    bytes_per_s: float | None = None,
+    burst_bytes: float | None = None,
+    latency_s: float = 0.2,
+) -> dict[str, Command]:
     """Return for each host the command that limits the `device` to the speed of its NIC.
 
-    Where the cluster states none, it is that of the fastest link to another host. This is how
-    HiDup's authors limit their network (Zhang et al., SoCC 2022, section 6.4).
+    Where the cluster states none, it is that of the fastest link to another host; `bytes_per_s`
+    stands for both. Of `burst_bytes` and `latency_s` see `TokenBucket`. This is how HiDup's authors
+    limit their network (Zhang et al., SoCC 2022, section 6.4).
 
     Raises:
-        ValueError: the name of the device is not one, or there is one host alone.
+        ValueError: the name of the device is not one, a number is out of its range, or there is
+            one host alone.
     """
     _check_device(device)
     if len(cluster.hosts) == 1:
@@ -133,22 +143,14 @@ def bucket_commands(cluster: Cluster, *, device: str) -> dict[str, Command]:
     return {
         host.name: (
             *("qdisc", "replace", "dev", device, "root"),
-            *token_bucket(_nic_bytes_per_s(cluster, host)),
+            *TokenBucket(
+                bytes_per_s=bytes_per_s or _nic_bytes_per_s(cluster, host),
+                burst_bytes=burst_bytes,
+                latency_s=latency_s,
+            ).words,
         )
         for host in cluster.hosts
     }
-
-
-def token_bucket(bytes_per_s: float) -> Command:
-    """Return tbf's words: a rate, and what may go at once.
-
-    >>> " ".join(token_bucket(2.5e9))
-    'tbf rate 20000000000bit burst 2500000 latency 200ms'
-    """
-    # A millisecond of traffic, but at least one packet of segmentation offload (64 KiB).
-    burst = max(2**16, round(bytes_per_s / 1e3))
-    # tc's rates are in bits, its bursts in bytes.
-    return ("tbf", *f"rate {round(8 * bytes_per_s)}bit burst {burst} latency 200ms".split())
 
 
 def _nic_bytes_per_s(cluster: Cluster, host: Host) -> float:

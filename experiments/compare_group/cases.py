@@ -49,7 +49,7 @@ _FAST_NIC_GBPS = 10_000
 class Case:
     """A network: a cluster of the catalogue; optionally, the `devices` that train are fewer.
 
-    With `shaped_pairs` the links between pairs of hosts alone limit messages, no NIC.
+    With `shaped_pairs` the links between pairs of hosts alone limit messages, no NIC and no trunk.
     """
 
     name: str
@@ -84,8 +84,13 @@ def read_cases(path: Path = _FILE) -> Cases:
 
 
 def with_shaped_pairs(name: str) -> Cluster:
-    """Return a cluster of the catalogue whose NICs are faster than all links of a host together."""
-    return replace(topo.load(f"{name}:nic_gbps={_FAST_NIC_GBPS}"), name=name)
+    """Return a cluster of the catalogue in which links of pairs alone limit messages.
+
+    NICs are faster than all links of a host together, and regions share no trunks; `sharing` says
+    what trunks would change.
+    """
+    cluster = topo.load(f"{name}:nic_gbps={_FAST_NIC_GBPS}")
+    return replace(cluster, name=name, trunks=())
 
 
 def cluster_of(case: Case, *, batch: int) -> Cluster:

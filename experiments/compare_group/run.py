@@ -1,9 +1,10 @@
 """Commands of the comparison: `python -m experiments.compare_group.run COMMAND`.
 
 `plans` searches our plans (minutes of processor time). `simulate` simulates every setting,
-`choices` our plans with one choice of DT-FM's at a time, `sizes` all nine published sizes, and
-`symmetry` slightly uneven computes. `paced` executes the settings with paced compute, `real` trains
-a small model, and `tables` writes tables and pictures of the results.
+`choices` our plans with one choice of DT-FM's at a time, `sizes` all nine published sizes,
+`symmetry` slightly uneven computes, and `sharing` trunks between regions. `paced` executes the
+settings with paced compute, `real` trains a small model, and `tables` writes tables and pictures of
+the results.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from experiments.compare_group.paced import keep_rows, run_paced, todo
 from experiments.compare_group.plans import find
 from experiments.compare_group.real import measure
 from experiments.compare_group.real_runs import Links
+from experiments.compare_group.sharing import measure_sharing
 from experiments.compare_group.simulated import measure_symmetry, simulate_all
 from experiments.compare_group.sizes import simulate_sizes
 from experiments.compare_group.small import read_small
@@ -30,7 +32,7 @@ def main() -> None:
     options = _parser().parse_args()
     match options.command:
         case "plans":
-            _plans(cpu_s=options.cpu_s)
+            _plans(cpu_s=options.cpu_s, only=options.case)
         case "simulate":
             simulate_all(read_cases(), RESULTS)
         case "choices":
@@ -39,6 +41,8 @@ def main() -> None:
             simulate_sizes(read_cases(), RESULTS, only=options.case)
         case "symmetry":
             measure_symmetry(read_cases(), RESULTS)
+        case "sharing":
+            measure_sharing(read_cases(), RESULTS)
         case "paced":
             keep_rows(RESULTS, resume=options.resume, late_ms=options.late_ms)
             run_paced(
@@ -63,11 +67,13 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     plans = commands.add_parser("plans")
     plans.add_argument("--cpu-s", type=float, default=30.0, help="processor seconds for each case")
+    plans.add_argument("--case", action="append", help="a case; default: all")
     commands.add_parser("simulate")
     commands.add_parser("choices")
     sizes = commands.add_parser("sizes")
     sizes.add_argument("--case", action="append", help="a case, only printed; default: all")
     commands.add_parser("symmetry")
+    commands.add_parser("sharing")
     paced = commands.add_parser("paced")
     paced.add_argument("--ranks", type=int, default=64)
     paced.add_argument("--seconds", type=float, default=14.0, help="the duration of each step")
@@ -90,9 +96,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _plans(*, cpu_s: float) -> None:
+def _plans(*, cpu_s: float, only: list[str] | None) -> None:
     cases = read_cases()
-    for case in counted(cases.cases, "searched cases"):
+    chosen = [case for case in cases.cases if not only or case.name in only]
+    for case in counted(chosen, "searched cases"):
         seconds = find(case, cases, dtfm_constants(), folder=RESULTS / "plans", cpu_s=cpu_s)
         print(f"{case.name}: {seconds:.2f} s a step (simulated)", flush=True)
 

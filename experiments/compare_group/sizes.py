@@ -25,6 +25,7 @@ from experiments.compare_group.plans import unscheduled_plan
 from experiments.dtfm_iteration_time.prediction import BATCHES, LAYERS
 from experiments.progress import counted
 from experiments.table import Row, markdown, read_csv, write_csv
+from jaxpipe import topo
 from jaxpipe.baselines.published.published_systems import system_step
 from jaxpipe.plan import Plan, even_partition
 from jaxpipe.simulate import StepModel, dtfm_constants, plan_step
@@ -93,14 +94,15 @@ def _rows(case: Case, cases: Cases, plans: Path) -> list[Row]:
 def theirs(case: Case, cases: Cases) -> dict[Setting, Callable[[int], float]]:
     """Return the stored seconds of the published systems by batch, where the whole cluster trains.
 
-    Megatron's best layout is the one that is fastest with the first batch, as published or else as
-    simulated.
+    None are stored of a cluster whose trunks the comparison leaves out. Megatron's best layout is
+    the one that is fastest with the first batch, as published or else as simulated.
     """
+    if case.devices is not None or (case.shaped_pairs and topo.load(case.cluster).trunks):
+        return {}
     rows = [
         row
         for row in read_csv(_ITERATION)
-        if case.devices is None
-        and (row["cluster"], row["layers"]) == (case.cluster, str(cases.layers))
+        if (row["cluster"], row["layers"]) == (case.cluster, str(cases.layers))
         and row["seed"] in ("", str(cases.seed))
     ]
     if not rows:

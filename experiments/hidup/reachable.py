@@ -9,7 +9,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from statistics import median
 
@@ -106,6 +106,37 @@ def _variant_s(bar: Bar, *, sequences: int | None, overlaps_backward: bool) -> f
     model = work.model(RoutingGroup.SEQUENCE, halves=2, overlaps_backward=False)
     found = search(model)
     return step_s(replace(model, overlaps_backward=overlaps_backward), found.strategy)
+
+
+_GROUPS_S = (0.0, 1e-3, 1.25e-3, 1.5e-3)
+
+
+def group_rows() -> Iterator[Row]:
+    """Yield FastMoE's errors with each time of a group of messages, figure by figure.
+
+    A bar is worse if its error is larger than without such a time.
+    """
+    theirs = {bar: s for bar, s in published().items() if bar.system is System.FASTMOE}
+    works = {bar: workload(bar, fitted()) for bar in theirs}
+    for figure, group_s in product((6, 7, 8), _GROUPS_S):
+        own = {bar: seconds for bar, seconds in theirs.items() if bar.figure == figure}
+        off, before = (
+            errors(
+                {bar: predicted_step_s(bar.system, replace(works[bar], group_s=s)) for bar in own},
+                own,
+            )
+            for s in (group_s, 0.0)
+        )
+        worse = [bar for bar in own if abs(off[bar]) > abs(before[bar])]
+        yield {
+            "figure": figure,
+            "ms of a group": f"{1e3 * group_s:g}",
+            "bars": len(own),
+            "median error": f"{median(map(abs, off.values())):.1%}",
+            "median signed": f"{median(off.values()):+.1%}",
+            "worst": f"{max(off.values(), key=abs):+.1%}",
+            "worse than without": ", ".join(f"{b.condition} {b.model}" for b in worse),
+        }
 
 
 def repeated_rows() -> Iterator[Row]:

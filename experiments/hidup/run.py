@@ -5,6 +5,7 @@ predict    print all simulated bars as CSV: figure, condition, model, system, se
 compare    write them next to the published ones: errors, orders, pictures
 fit        fit the three constants, and again without each condition, model or cluster
 reachable  what the published bars contradict: the network alone, each other, orders
+groups     FastMoE's bars with each time of a group of messages between hosts
 noise      misled searches (VI.E)
 search     search seconds over layers and devices (VI.F), measured
 emulated   run the systems of figures 6 and 8 on 8 and 16 paced ranks; `python -m
@@ -29,6 +30,7 @@ from experiments.hidup.accuracy import (
     published,
 )
 from experiments.hidup.reachable import (
+    group_rows,
     network_rows,
     order_rows,
     repeated_rows,
@@ -164,6 +166,12 @@ def _reachable() -> None:
     print(text)
 
 
+def _groups() -> None:
+    table = markdown([*group_rows()])
+    (_RESULTS / "groups.md").write_text(f"{table}\n")
+    print(table)
+
+
 def _noise() -> None:
     _written([*noise_rows(fitted())], "noise")
 
@@ -186,6 +194,7 @@ _COMMANDS: Mapping[str, Callable[[], None]] = {
     "compare": _compare,
     "fit": _fit,
     "reachable": _reachable,
+    "groups": _groups,
     "noise": _noise,
     "search": _search,
     "emulated": _emulated,

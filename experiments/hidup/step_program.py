@@ -25,6 +25,7 @@ from jaxpipe.baselines.autoshard.duplex.duplex_systems import (
     DuplexWorkload,
     bucket_bytes,
     fusing_s,
+    groups_s,
     strategy_of,
     sums_gradients,
 )
@@ -78,7 +79,7 @@ def program_of(system: System, workload: DuplexWorkload) -> Program:
     return _Writer(model, strategy, exchanged=workload.fullest_host(group)).whole(
         counts=system is System.FASTMOE,
         bucket=bucket_bytes(system) if sums_gradients(system, workload) else None,
-        fusing=fusing,
+        others_s=fusing + groups_s(system, model.graph, workload),
     )
 
 
@@ -115,13 +116,13 @@ class _Writer:
         self._written: list[Compute | Communicate | Await] = []
         self._count = 0
 
-    def whole(self, *, counts: bool, bucket: float | None, fusing: float) -> Program:
+    def whole(self, *, counts: bool, bucket: float | None, others_s: float) -> Program:
         """Return the program of a whole batch.
 
         Args:
             counts: whether an exchange of counts precedes each mixture.
             bucket: gradients that are all-reduced at once [bytes]; None if they are not at all.
-            fusing: copies of gradients, which end the step [s].
+            others_s: copies of gradients and what groups of messages take, which end the step [s].
         """
         steps = list(zip(self._costs, self._strategy, strict=True))
         for index, (cost, decision) in enumerate(steps):
@@ -141,7 +142,7 @@ class _Writer:
                 waiting = 0.0
         if waiting:
             self._send([(CollectiveKind.ALL_REDUCE, waiting)])
-        return self._ended(fusing)
+        return self._ended(others_s)
 
     def halves(self) -> Program:
         """Return the program of two halves; collectives of parameters are one of each stage."""

@@ -104,6 +104,7 @@ def workload(bar: Bar, constants: Constants) -> DuplexWorkload:
         profile=profile.scaled(constants.efficiency),
         throughput=tuple(zip(*_SETTINGS["throughput"].values(), strict=True)),
         hosts=_HOSTS[bar.figure],
+        group_s=_SETTINGS["groups"]["group_s"],
         # The published benchmark of FastMoE never calls its all-reduce.
         unsummed=frozenset({System.FASTMOE}),
     )

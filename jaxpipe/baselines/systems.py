@@ -155,9 +155,7 @@ SYSTEMS: Final[Mapping[System, SystemFacts]] = MappingProxyType(
             _PLAN,
         ),
         System.DTFM_UNSCHEDULED: _facts("the same on devices at random", _DTFM, _SIMULATE, _PLAN),
-        System.DTFM_FAIR: _facts(
-            "the same on devices at random inside each region", _DTFM, _SIMULATE
-        ),
+        System.DTFM_FAIR: _facts("the same on hosts at random", _DTFM, _SIMULATE),
     }
 )
 

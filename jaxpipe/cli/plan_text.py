@@ -1,5 +1,6 @@
 """What `jaxpipe plan` prints of a proposal: lines for people, or one JSON object."""
 
+from dataclasses import asdict
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -183,7 +184,7 @@ def _left_out(config: "Config", options: SearchOptions, proposal: "Proposal") ->
 
 
 def _assumed(proposal: "Proposal") -> list[str]:
-    """Return what the plan assumes: precision, memory that was not checked, and unknown NICs."""
+    """Return what the plan assumes: precision, unchecked memory, unknown NICs and trunks."""
     lines = [f"speeds are those of matrix products in {_PRODUCTS[proposal.precision.value]}"]
     names = [proposal.cluster.devices[device].name for device in proposal.unchecked]
     if names:
@@ -197,6 +198,8 @@ def _assumed(proposal: "Proposal") -> list[str]:
             f"{open_.num_peers} devices at once, {open_.bytes_per_s * 8e-9:.3g} Gbit/s in all; "
             "state it if the NIC is slower"
         )
+    if proposal.unshared is not None:
+        lines.append(proposal.unshared.line)
     return lines
 
 
@@ -267,6 +270,7 @@ def plan_json(
         "memory_unchecked": [
             proposal.cluster.devices[device].name for device in proposal.unchecked
         ],
+        "unshared_links": None if proposal.unshared is None else asdict(proposal.unshared),
         "plans_simulated": proposal.num_valued,
         "alternatives": [
             {"choice": reason.choice, "name": reason.name, "seconds": reason.step_s}

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +21,7 @@ from jaxpipe.topo.draw_cluster import draw_cluster
 from jaxpipe.topo.hostfile import mpich_hostfile, openmpi_hostfile, openmpi_rankfile
 from jaxpipe.topo.probe.measurements import ProbeSettings, advice_of, cluster_of, spread_of
 from jaxpipe.topo.tc import bucket_commands, parse_addresses, tc_scripts
+from jaxpipe.topo.token_bucket import parse_rate, parse_size, parse_time
 from jaxpipe.topo.write import cluster_toml
 
 _MOST_NAMES = 8
@@ -86,13 +87,16 @@ def show_cluster(
     return 0
 
 
-def write_tc(
+def write_tc(  # noqa: PLR0913  each is an option of the command line
     name: tyro.conf.Positional[str],
     *,
     device: str,
     addresses: Path | None = None,
     out: Path = Path("tc"),
     tbf: bool = False,
+    rate: str | None = None,
+    burst: str | None = None,
+    latency: str | None = None,
 ) -> int:
     """Write tc scripts that make a fast network behave like a cluster: two for each host.
 
@@ -103,9 +107,16 @@ def write_tc(
         out: the folder to write.
         tbf: only print the command for each host that limits all that leaves it to the speed of
             its NIC, without delays: it needs no addresses.
+        rate: with `--tbf`, a limit in place of the NIC's: `30gibit` (2^30 bits/s), `30gbit` (1e9).
+        burst: with `--tbf`, what may go at once after a silence, such as `60m` (2^20 bytes).
+            Default: a millisecond of the rate.
+        latency: with `--tbf`, how long a packet may wait, such as `60ms`. Default: 200ms.
     """
+    bucket = {"rate": rate, "burst": burst, "latency": latency}
     if tbf or addresses is None:
-        return _print_buckets(name, device=device, tbf=tbf, addresses=addresses)
+        return _print_buckets(name, device=device, tbf=tbf, addresses=addresses, bucket=bucket)
+    for option in (option for option, word in bucket.items() if word is not None):
+        raise ConfigError(f"`--{option}` is for `--tbf`: leave it out, or `--addresses`")
     with _users_mistakes():
         known = parse_addresses(read_text(addresses, most_bytes=_MOST_BYTES))
         scripts = tc_scripts(topo.load(name), known, device=device)
@@ -125,7 +136,14 @@ def write_tc(
     return 0
 
 
-def _print_buckets(name: str, *, device: str, tbf: bool, addresses: Path | None) -> int:
+def _print_buckets(
+    name: str,
+    *,
+    device: str,
+    tbf: bool,
+    addresses: Path | None,
+    bucket: Mapping[str, str | None],
+) -> int:
     """Print the command that limits the NIC of each host; hosts alike share one."""
     if not tbf:
         raise ConfigError(
@@ -135,7 +153,14 @@ def _print_buckets(name: str, *, device: str, tbf: bool, addresses: Path | None)
     if addresses is not None:
         raise ConfigError("`--tbf` limits whole interfaces: leave `--addresses` out")
     with _users_mistakes():
-        commands = bucket_commands(topo.load(name), device=device)
+        rate, burst, latency = bucket["rate"], bucket["burst"], bucket["latency"]
+        commands = bucket_commands(
+            topo.load(name),
+            device=device,
+            bytes_per_s=None if rate is None else parse_rate(rate),
+            burst_bytes=None if burst is None else parse_size(burst),
+            latency_s=0.2 if latency is None else parse_time(latency),
+        )
     hosts: dict[str, list[str]] = {}
     for host, words in commands.items():
         hosts.setdefault(shlex.join(("tc", *words)), []).append(host)

@@ -22,6 +22,7 @@ from jaxpipe.propose.outer_advice import OuterAdvice, outer_advice
 from jaxpipe.propose.query import Query, bound_of, executable, generators_of, reasons_of
 from jaxpipe.propose.reasons import Reason
 from jaxpipe.propose.side_by_side import SideBySide, side_by_side
+from jaxpipe.propose.unshared_links import UnsharedLinks, suited_to_sharing, unshared_links
 from jaxpipe.propose.worth import Appraisal, Worth, worth_of
 from jaxpipe.schedule import Remat
 from jaxpipe.search import Effort, Found, Task, dtfm_plans, search, with_suited_trees
@@ -48,8 +49,9 @@ class Proposal:
     `dtfm_s` is None if replicas are unlike. `bound` holds for every plan for these devices. A step
     has `tokens`, and costs `dollars` and `watt_hours`, None without prices or powers; of a search
     that weighs these, `front` has the plans that no other beats. Where the cluster file states no
-    NIC, `unlimited` is the host that sends most at once. `reasons` are the alternatives of each
-    choice, `notices` what was assumed of the cluster.
+    NIC, `unlimited` is the host that sends most at once; where it states no trunks, `unshared` is
+    what the plan owes to links between regions that share nothing. `reasons` are the alternatives
+    of each choice, `notices` what was assumed of the cluster.
     """
 
     plan: Plan
@@ -70,6 +72,7 @@ class Proposal:
     advice: OuterAdvice | None = None
     codecs: CodecChoice | None = None
     unlimited: SideBySide | None = None
+    unshared: UnsharedLinks | None = None
     reasons: tuple[Reason, ...] = ()
     notices: tuple[str, ...] = ()
 
@@ -92,8 +95,8 @@ class Proposal:
 
 
 NUM_RANDOM = 5
-_NUM_AFTERWARDS = NUM_RANDOM + 4
-"""Simulations of the best plan after a search: at random, in order, and for its breakdown."""
+_NUM_AFTERWARDS = NUM_RANDOM + 7
+"""Simulations after a search: at random, in order, with trunks, and for the breakdown."""
 
 
 def propose(
@@ -201,7 +204,7 @@ class _Study:
         budget = options.seconds(len(task.cluster))
         choice: CodecChoice | None = None
         if limit is CodecLimit.NONE:
-            found = find(conditions, budget)
+            found = self._suited(find(conditions, budget), conditions)
             plan = suited_to_codecs(found.plan, conditions)
         else:
             fewest, conditions = strongest(limit), replace(conditions, codecs=NO_CODECS)
@@ -231,8 +234,15 @@ class _Study:
             advice=outer_advice(plan, conditions) if is_asked else None,
             codecs=choice,
             unlimited=side_by_side(plan, conditions),
+            unshared=unshared_links(plan, found, conditions),
             reasons=reasons_of(found),
         )
+
+    def _suited(self, result: Found, conditions: Conditions) -> Found:
+        """Return what was found, less dependent on unshared links where seconds alone count."""
+        if self.options.objective is not Goal.TIME or self.options.has_front:
+            return result
+        return suited_to_sharing(result, conditions)
 
     def _found(
         self, task: Task, conditions: Conditions, seconds: float, observe: Callable[[int], None]

@@ -29,6 +29,7 @@ from jaxpipe.profile.kept_file import KeptFile
 from jaxpipe.propose.decided_plan import decided_plan
 from jaxpipe.propose.query import Query, executable, generators_of, reasons_of
 from jaxpipe.propose.reasons import Reason
+from jaxpipe.propose.unshared_links import UnsharedLinks, suited_to_sharing, unshared_links
 from jaxpipe.runtime.storage.checksum import checksum_file
 from jaxpipe.schedule import Remat, ScheduleKind
 from jaxpipe.search import Effort, Task, search
@@ -36,7 +37,7 @@ from jaxpipe.simulate import Conditions, plan_step_s, step_bound_s, step_objecti
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.write import cluster_toml
 
-_FORMAT = 2
+_FORMAT = 3
 """Of the kept file and of the search: raise it where another plan would be found."""
 _SECTIONS = ("model", "plan", "train", "comm", "mesh", "outer", "lora", "optimizer", "paced")
 """The sections on which a plan depends."""
@@ -47,7 +48,8 @@ class SearchedPlan:
     """A plan that was searched, its simulated seconds of a step, and what was compared with it.
 
     `default_s` are the seconds of `default_name`: two stages as even as possible, as many replicas
-    as devices allow, 1F1B, one sample to a microbatch; None if that does not fit.
+    as devices allow, 1F1B, one sample to a microbatch; None if that does not fit. `unshared` is
+    what the plan owes to links between regions that share nothing.
     """
 
     plan: Plan
@@ -56,10 +58,16 @@ class SearchedPlan:
     default_s: float | None
     default_name: str
     reasons: tuple[Reason, ...] = ()
+    unshared: UnsharedLinks | None = None
 
     @property
-    def lines(self) -> tuple[str, str]:
-        """What was chosen, and what the default would cost."""
+    def lines(self) -> tuple[str, ...]:
+        """What was chosen, what the default would cost, and what depends on unshared links."""
+        notice = () if self.unshared is None else (self.unshared.line,)
+        return (*self._choice, *notice)
+
+    @property
+    def _choice(self) -> tuple[str, str]:
         plan = self.plan
         cut = " ".join(map(str, plan.cut)) if plan.has_equal_cuts else "one for each replica"
         sizes = sorted({pipeline.microbatch for pipeline in plan.pipelines})
@@ -126,15 +134,20 @@ def _search_with(
         clock=time.process_time,
         observe=observe,
     )
-    plan = replace(found.plan, remat=remat)
     name, default_s = _default(query, task, conditions)
+    suited = suited_to_sharing(found, conditions)
+    # A searched plan is never slower than the one without a search.
+    is_slower = default_s is not None and plan_step_s(suited.plan, conditions) > default_s
+    result = found if is_slower else suited
+    plan = replace(result.plan, remat=remat)
     return SearchedPlan(
         plan=plan,
         step_s=plan_step_s(plan, conditions),
-        num_valued=found.num_valued,
+        num_valued=result.num_valued,
         default_s=default_s,
         default_name=name,
-        reasons=reasons_of(found),
+        reasons=reasons_of(result),
+        unshared=unshared_links(plan, result, conditions),
     )
 
 
@@ -172,6 +185,7 @@ class _Kept(msgspec.Struct, kw_only=True):
     default_s: float | None
     default_name: str
     reasons: tuple[Reason, ...]
+    unshared: UnsharedLinks | None
 
     @classmethod
     def of(cls, searched: SearchedPlan, cluster: Cluster) -> "_Kept":
@@ -182,6 +196,7 @@ class _Kept(msgspec.Struct, kw_only=True):
             default_s=searched.default_s,
             default_name=searched.default_name,
             reasons=searched.reasons,
+            unshared=searched.unshared,
         )
 
     def searched_plan(self) -> SearchedPlan:
@@ -192,6 +207,7 @@ class _Kept(msgspec.Struct, kw_only=True):
             default_s=self.default_s,
             default_name=self.default_name,
             reasons=self.reasons,
+            unshared=self.unshared,
         )
 
 

@@ -16,7 +16,7 @@ from jaxpipe.search.best import Best, Effort, Generator, Objective
 from jaxpipe.search.build_plan import build, with_suited_trees
 from jaxpipe.search.fixed import Fixed
 from jaxpipe.search.generators.dtfm_plan import dtfm_plans
-from jaxpipe.search.search import DEFAULT, Candidate, Found, search
+from jaxpipe.search.search import DEFAULT, Candidate, Found, left_out, search
 from jaxpipe.search.shapes import shapes
 from jaxpipe.search.sync_order import fastest_tree
 from jaxpipe.search.task import Task
@@ -35,6 +35,7 @@ __all__ = [
     "build",
     "dtfm_plans",
     "fastest_tree",
+    "left_out",
     "search",
     "shapes",
     "with_suited_trees",

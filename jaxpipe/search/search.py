@@ -103,14 +103,19 @@ def search(
             best.offer(plan)
     if best.plan is None:
         raise _nothing_fits(task, best)
-    used = {device for group in best.plan.groups for device in group}
     return Found(
         plan=best.plan,
         value=best.value,
         num_valued=best.num_valued,
-        left_out=tuple(device for device in range(len(task.cluster)) if device not in used),
+        left_out=left_out(best.plan, len(task.cluster)),
         candidates=tuple(_candidates(task, best, best.plan)),
     )
+
+
+def left_out(plan: Plan, num_devices: int) -> tuple[int, ...]:
+    """Return the devices of a cluster that a plan does not use."""
+    used = {device for group in plan.groups for device in group}
+    return tuple(device for device in range(num_devices) if device not in used)
 
 
 def _candidates(task: Task, best: Best, plan: Plan) -> Iterator[Candidate]:

@@ -48,6 +48,7 @@ from jaxpipe.simulate.replay import (
     replay_step,
 )
 from jaxpipe.simulate.stage_costs import stage_costs
+from jaxpipe.simulate.step_messages import bytes_between_regions
 from jaxpipe.simulate.step_seconds import step_seconds
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "StepBreakdown",
     "StepEnds",
     "StepModel",
+    "bytes_between_regions",
     "check_power",
     "check_prices",
     "dtfm_constants",

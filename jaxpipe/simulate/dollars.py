@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan
-from jaxpipe.schedule import Op
 from jaxpipe.simulate.engine.step_model import StepModel
+from jaxpipe.simulate.step_messages import messages_of
 from jaxpipe.topo import Cluster, Device
 
 _HOUR_S = 3600.0
@@ -59,21 +59,7 @@ def _unpriced(device: Device, field: str) -> PlanError:
 def _egress(job: StepModel) -> Iterator[float]:
     """Yield the dollars of each message between regions."""
     devices = [job.cluster.devices[job.device(rank)] for rank in range(job.num_ranks)]
-    for source, destination, num_bytes in _messages(job):
+    for source, destination, num_bytes in messages_of(job):
         sender = devices[source]
         if sender.region != devices[destination].region:
             yield num_bytes * (sender.egress_dollars_per_gb or 0.0) / 1e9
-
-
-def _messages(job: StepModel) -> Iterator[tuple[int, int, float]]:
-    """Yield sender, receiver and bytes of each message of a step."""
-    for rank in range(job.num_ranks):
-        first, size = rank - job.number(rank), job.pipeline_size(rank)
-        for phase in job.phases:
-            for each in phase.of(job.replicas[rank])[job.number(rank)]:
-                if each.op is Op.SEND:
-                    assert each.peer is not None, each
-                    to = first + each.peer % size
-                    yield rank, to, job.message_bytes(rank, to)
-    for collective in job.all_collectives:
-        yield from ((each.source, each.destination, each.num_bytes) for each in collective)

@@ -67,6 +67,16 @@ def test_tc_prints_the_command_that_limits_a_nic(capsys: pytest.CaptureFixture[s
     )
 
 
+def test_tc_takes_a_bucket_in_the_words_of_tc(capsys: pytest.CaptureFixture[str]):
+    # As HiDup's authors wrote it: tbf rate 30gibit latency 60ms burst 60m.
+    words = ["--rate", "30gibit", "--burst", "60m", "--latency", "60ms"]
+    assert main(["topo", "tc", "two-region", "--device", "ens14", "--tbf", *words]) == 0
+    assert (
+        "tc qdisc replace dev ens14 root tbf rate 32212254720bit burst 62914560 latency 60ms\n"
+        in capsys.readouterr().out
+    )
+
+
 def test_hosts_writes_a_placement(tmp_path: Path):
     command = ["topo", "hosts", "two-region", "--devices", "2,0", "--out", str(tmp_path)]
     assert main(command) == 0
@@ -101,6 +111,22 @@ def test_hosts_writes_the_placement_of_a_plan(tmp_path: Path):
         (
             ["tc", "two-region", "--device", "eth0", "--tbf", "--addresses", "hosts.txt"],
             "`--tbf` limits whole interfaces: leave `--addresses` out",
+        ),
+        (
+            ["tc", "two-region", "--device", "eth0", "--tbf", "--rate", "30gib"],
+            "`rate` must be a number and one of bit, bps, kbit",
+        ),
+        (
+            ["tc", "two-region", "--device", "eth0", "--tbf", "--burst", "4g"],
+            "`burst` must be from 1 byte to below 4 GiB",
+        ),
+        (
+            ["tc", "two-region", "--device", "eth0", "--tbf", "--latency", "0ms"],
+            "`latency` must be from 1 us to an hour, is 0 s",
+        ),
+        (
+            ["tc", "two-region", "--device", "eth0", "--addresses", "no", "--burst", "1m"],
+            "`--burst` is for `--tbf`: leave it out, or `--addresses`",
         ),
         (["hosts", "laptop", "--devices", "1,x"], "`--devices` must be numbers such as 0,2,1"),
     ],

@@ -24,7 +24,8 @@ from jaxpipe.topo.emulate.commands import ip_batch, run, tc_batch
 from jaxpipe.topo.emulate.engine import EngineKind, LinkCount
 from jaxpipe.topo.emulate.network_spec import NetworkSpec, Tcp
 from jaxpipe.topo.emulate.owner import Owner
-from jaxpipe.topo.tc import FIRST_PEER, Command, tc_commands, token_bucket
+from jaxpipe.topo.tc import FIRST_PEER, Command, tc_commands
+from jaxpipe.topo.token_bucket import TokenBucket
 
 _HUB = "hub"
 _JUMBO = 9000  # jumbo frames: fewer packets for tc to sort
@@ -127,4 +128,12 @@ def _join(hub: str, namespace: str, number: int, *, mtu: int) -> None:
 
 
 def _bucket(number: int, bytes_per_s: float) -> tuple[str, ...]:
-    return ("tc", "qdisc", "add", "dev", f"to{number}", "root", *token_bucket(bytes_per_s))
+    return (
+        "tc",
+        "qdisc",
+        "add",
+        "dev",
+        f"to{number}",
+        "root",
+        *TokenBucket(bytes_per_s=bytes_per_s).words,
+    )

@@ -15,8 +15,6 @@ NeurIPS 2022; the runtime that was published with it.
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-import numpy as np
-
 from jaxpipe.baselines.published.compute_times import durations
 from jaxpipe.baselines.published.dtfm_launch_order import launch_order, pipelines, shuffled
 from jaxpipe.baselines.published.workload import Workload
@@ -122,23 +120,26 @@ def unscheduled(cluster: Cluster, *, batch: int, seed: int) -> Placement:
     return tuple(order[i : i + NUM_STAGES] for i in range(0, len(order), NUM_STAGES))
 
 
-def shuffled_in_regions(cluster: Cluster, rows: Placement, *, seed: int) -> Placement:
-    """Return the placement with the devices of each region in a random order.
+def shuffled_hosts(cluster: Cluster, rows: Placement, *, seed: int) -> Placement:
+    """Return the placement with the hosts of all regions in a random order.
+
+    The devices of a host stay side by side, and the first host stays first, as the first device
+    does where single devices are shuffled.
 
     >>> from jaxpipe import topo
-    >>> shuffled_in_regions(topo.load("two-region"), ((0, 1), (2, 3)), seed=3)
-    ((1, 0), (3, 2))
+    >>> hosts = topo.load("homogeneous:hosts=4,devices=2,delay_ms=1,bandwidth_gbps=1")
+    >>> shuffled_hosts(hosts, ((0, 1, 2, 3), (4, 5, 6, 7)), seed=3)
+    ((0, 1, 4, 5), (2, 3, 6, 7))
     """
-    draw = np.random.RandomState(seed)
-    order = [device for row in rows for device in row]
-    regions: dict[str, list[int]] = {}
-    for position, device in enumerate(order):
-        regions.setdefault(cluster.devices[device].region, []).append(position)
-    for positions in regions.values():
-        for position, device in zip(
-            positions, draw.permutation([order[index] for index in positions]), strict=True
-        ):
-            order[position] = int(device)
+    members: dict[str, list[int]] = {}
+    for device in (device for row in rows for device in row):
+        members.setdefault(cluster.devices[device].host, []).append(device)
+    hosts = list(members.values())
+    order = [
+        device
+        for number in shuffled(tuple(range(len(hosts))), seed=seed)
+        for device in hosts[number]
+    ]
     size = len(rows[0])
     return tuple(tuple(order[i : i + size]) for i in range(0, len(order), size))
 

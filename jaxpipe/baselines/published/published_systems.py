@@ -5,7 +5,7 @@ from jaxpipe.baselines.published.dtfm import (
     Placement,
     dtfm_step,
     scheduled,
-    shuffled_in_regions,
+    shuffled_hosts,
     unscheduled,
 )
 from jaxpipe.baselines.published.dtfm_launch_order import launch_order, shuffled
@@ -43,8 +43,8 @@ def system_step(
 ) -> StepModel:
     """Return a step of a system; `seed` shuffles the ranks of those without a scheduler.
 
-    "Unscheduled" ranks are random over all devices, "fair" ones only inside each region. Where the
-    devices do not share the batch evenly, as 48, fewer train.
+    "Unscheduled" ranks are random over all devices, "fair" ones over all hosts, with the devices of
+    a host side by side. Where the devices do not share the batch evenly, as 48, fewer train.
 
     Raises:
         PlanError: the cluster or the batch does not fit the system.
@@ -111,4 +111,4 @@ def _dtfm_placement(system: System, cluster: Cluster, *, batch: int, seed: int) 
     if system is System.DTFM_UNSCHEDULED:
         return unscheduled(cluster, batch=batch, seed=seed)
     rows = scheduled(cluster, batch=batch)
-    return rows if system is System.DTFM else shuffled_in_regions(cluster, rows, seed=seed)
+    return rows if system is System.DTFM else shuffled_hosts(cluster, rows, seed=seed)

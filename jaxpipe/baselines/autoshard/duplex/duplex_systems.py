@@ -38,6 +38,8 @@ class _Rule:
     overlap: Overlap = field(default_factory=Overlap)
     num_counts: int = 0
     """Exchanges of the sizes of ragged messages, for each mixture."""
+    groups_by_expert: bool = False
+    """Whether an exchange is a group of messages for each local expert, one after the other."""
     copied_bytes: float = 0.0
     """Read and written for each replicated parameter, to fuse its gradient with others."""
 
@@ -48,8 +50,14 @@ _RULES = {
     System.ZERO3: _Rule(shards_parameters=True, overlap=Overlap(prefetches=True)),
     System.GSHARD: _Rule(splits_experts=True),
     System.DEEPSPEED_MOE: _Rule(splits_experts=True, group=RoutingGroup.DEVICE),
-    System.FASTMOE: _Rule(splits_experts=True, group=RoutingGroup.NONE, num_counts=1),
+    System.FASTMOE: _Rule(
+        splits_experts=True, group=RoutingGroup.NONE, num_counts=1, groups_by_expert=True
+    ),
 }
+
+
+_NUM_EXCHANGES = 4
+"""Of a mixture in a step: tokens go to the experts and back, as do their gradients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +72,8 @@ class DuplexWorkload:
         throughput: batches of a device, ascending, with the part of the speed that they reach.
         hosts: among which devices are divided equally. Messages of tokens without a capacity take
             as long as those of the fullest host.
+        group_s: what a group of messages between hosts takes in addition to its bytes, of systems
+            that send one for each local expert [s].
         unsummed: systems that leave out the sum of gradients, as a benchmark may by mistake.
     """
 
@@ -73,6 +83,7 @@ class DuplexWorkload:
     profile: CollectiveProfile
     throughput: tuple[tuple[float, float], ...] = ((1.0, 1.0),)
     hosts: int = 1
+    group_s: float = 0.0
     unsummed: frozenset[System] = frozenset()
 
     def model(
@@ -97,6 +108,11 @@ class DuplexWorkload:
     def fullest_host(self, group: RoutingGroup) -> float:
         """Return the messages of the fullest host under a routing group, over the mean."""
         return self.load.fullest(self.hosts) if group is RoutingGroup.NONE else 1.0
+
+    @property
+    def local_experts(self) -> float:
+        """The experts of a layer on each device."""
+        return self.load.num_experts / self.load.num_devices
 
 
 def strategy_of(
@@ -134,6 +150,20 @@ def fusing_s(
     return elements * _RULES[system].copied_bytes / memory_bytes_per_s
 
 
+def groups_s(system: System, graph: LabelledGraph, workload: DuplexWorkload) -> float:
+    """Return the seconds that groups of messages between hosts take in addition to their bytes."""
+    rule = _RULES[system]
+    if not rule.groups_by_expert or workload.hosts == 1:
+        return 0.0
+    num_groups = _NUM_EXCHANGES * _num_mixtures(graph, rule) * workload.local_experts
+    return num_groups * workload.group_s
+
+
+def _num_mixtures(graph: LabelledGraph, rule: _Rule) -> float:
+    """Return the number of mixtures whose experts are split: each has two such operators."""
+    return sum(_label_of(operator, rule) == "e" for operator in graph.operators) / 2
+
+
 def _label_of(operator: LabelledOperator, rule: _Rule) -> str:
     is_expert = "e" in operator.operands[0] and "e" in operator.result
     return "e" if rule.splits_experts and is_expert else "b"
@@ -149,8 +179,9 @@ def predicted_step_s(system: System, workload: DuplexWorkload) -> float:
     rule = _RULES[system]
     model = workload.model(rule.group, halves=1)
     strategy = strategy_of(system, model.graph, num_devices=workload.profile.devices)
-    mixtures = sum(_label_of(operator, rule) == "e" for operator in model.graph.operators) / 2
+    mixtures = _num_mixtures(model.graph, rule)
     others_s = rule.num_counts * mixtures * workload.profile.latency_s
+    others_s += groups_s(system, model.graph, workload)
     others_s += fusing_s(
         system, model, strategy, memory_bytes_per_s=workload.device.memory_bytes_per_s
     )

@@ -152,6 +152,18 @@ def test_without_a_capacity_messages_wait_for_the_fullest_host() -> None:
     assert predicted_step_s(System.GSHARD, uneven) == pytest.approx(4 * EXCHANGED)
 
 
+@pytest.mark.parametrize(("hosts", "local_experts", "groups"), [(1, 1, 0), (2, 1, 4), (2, 3, 12)])
+def test_groups_of_messages_between_hosts_are_as_many_as_local_experts(
+    hosts: int, local_experts: int, groups: int
+) -> None:
+    given = work(profile=CollectiveProfile(devices=DEVICES))
+    load = replace(given.load, num_experts=local_experts * DEVICES)
+    given = replace(given, load=load, hosts=hosts)
+    for system, number in ((System.FASTMOE, groups), (System.GSHARD, 0)):
+        more_s = predicted_step_s(system, replace(given, group_s=0.5))
+        assert more_s - predicted_step_s(system, given) == pytest.approx(0.5 * number)
+
+
 def test_a_benchmark_may_leave_out_the_sum_of_gradients() -> None:
     given = work(profile=CollectiveProfile(devices=DEVICES, all_reduce=1.0))
     assert predicted_step_s(System.FASTMOE, given) == pytest.approx(DENSE)
