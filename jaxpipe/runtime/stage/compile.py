@@ -37,8 +37,8 @@ class CompiledStage:
     """`StageCalls` of one rank; `executables` has one per method, but only those that it needs.
 
     A schedule needs whole backwards, split ones, or both; `split` is None where it splits none.
-    Without "cast", parameters already have the compute dtype; with "cast_layer", that is how layers
-    get it, and "cast" is for the others. Only a sharded optimizer has "join".
+    Without "cast", parameters already have the compute dtype. Layers that are not scanned,
+    `num_cast_layers`, get it from "cast_layer", one by one. Only a sharded optimizer has "join".
 
     Donated arguments are gone after a call: the `gradients` of all backwards, and the parameters
     and moments of `update`; with a sharded optimizer its moments alone, since the old parameters
@@ -48,6 +48,7 @@ class CompiledStage:
     spec: StageSpec
     executables: Mapping[str, Compiled]
     split: SplitBackward | None = None
+    num_cast_layers: int = 0
 
     def init(self) -> tuple[Parameters, optax.OptState]:
         """Return fresh parameters and moments."""
@@ -55,13 +56,15 @@ class CompiledStage:
 
     def cast(self, params: Parameters) -> Parameters:
         """Return the parameters in the compute dtype: the same arrays where they have it."""
-        if "cast_layer" not in self.executables:
+        if not self.num_cast_layers:
             return self._cast(params)
         rest, blocks = {**params}, params["blocks"]
         del rest["blocks"]
-        numbers = range(len(jax.tree.leaves(blocks)[0]))
-        layers = tuple(self._call("cast_layer", blocks, np.int32(number)) for number in numbers)
-        return {**self._cast(rest), "blocks": layers}
+        layers = [
+            self._call("cast_layer", blocks, np.int32(number))
+            for number in range(self.num_cast_layers)
+        ]
+        return {**self._cast(rest), "blocks": tuple(layers)}
 
     def zeros(self) -> Parameters:
         """Return gradients of zero."""
@@ -248,7 +251,13 @@ def _compile_stage(
     add("square_norm", reduces.square_norm, buckets, out=sharding)
     scalars = (scalar, scalar) if functions.scales_loss or functions.masked else (scalar,)
     _compile_update(compiler, functions, (params, moments, buckets, *scalars), layout=layout)
-    return CompiledStage(spec=spec, executables=compiler.executables, split=split)
+    is_scanned = functions.stage.loop is Loop.SCAN
+    return CompiledStage(
+        spec=spec,
+        executables=compiler.executables,
+        split=split,
+        num_cast_layers=0 if is_scanned else len(functions.stage.layers),
+    )
 
 
 def _compile_cast(compiler: _Compiler, functions: StageFunctions, params: Any) -> Any:
