@@ -29,15 +29,19 @@ from experiments.runtime_benchmark.benchmarks.all_reduce import ALL_REDUCE
 from experiments.runtime_benchmark.benchmarks.crossover import CROSSOVER
 from experiments.runtime_benchmark.benchmarks.efficiency import EFFICIENCY
 from experiments.runtime_benchmark.benchmarks.gpu import GPU
+from experiments.runtime_benchmark.benchmarks.host import HOST
 from experiments.runtime_benchmark.benchmarks.library import LIBRARY
 from experiments.runtime_benchmark.benchmarks.one_device import ONE_DEVICE
 from experiments.runtime_benchmark.benchmarks.overlap import OVERLAP
+from experiments.runtime_benchmark.benchmarks.stage import STAGE
 from experiments.runtime_benchmark.benchmarks.torch import TORCH
 from experiments.runtime_benchmark.benchmarks.transport import TRANSPORT
 from experiments.table import Row, markdown, read_values, write_csv
 
 _HERE = Path(__file__).parent
 CLAIMS: Mapping[str, Claim] = {
+    "stage": STAGE,
+    "host": HOST,
     "efficiency": EFFICIENCY,
     "torch": TORCH,
     "one_device": ONE_DEVICE,
