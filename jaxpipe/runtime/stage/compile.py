@@ -61,7 +61,7 @@ class CompiledStage:
         rest, blocks = {**params}, params["blocks"]
         del rest["blocks"]
         layers = [
-            self._call("cast_layer", blocks, np.int32(number))
+            self._call("cast_layer", blocks, np.int32(number))["blocks"]
             for number in range(self.num_cast_layers)
         ]
         return {**self._cast(rest), "blocks": tuple(layers)}
@@ -277,7 +277,7 @@ def _compile_cast(compiler: _Compiler, functions: StageFunctions, params: Any) -
         return compute
     arguments = params["blocks"], functions.stage.layout.shape((), jnp.int32)
     out = of_result(functions.cast_layer, *arguments)
-    layer = add("cast_layer", functions.cast_layer, *arguments, out=out)
+    layer = add("cast_layer", functions.cast_layer, *arguments, out=out)["blocks"]
     return {**compute, "blocks": (layer,) * len(functions.stage.layers)}
 
 

@@ -174,9 +174,9 @@ class StageFunctions:
         return self.stage.spread(self._rounded(params))
 
     def cast_layer(self, blocks: Parameters, number: Int[Array, ""]) -> Parameters:
-        """Return the layer at an index of the stacked ones, as `cast` does."""
+        """Return "blocks" with the layer at an index of the stacked ones, as `cast` does."""
         one = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, number, 1), blocks)
-        return jax.tree.map(lambda leaf: leaf[0], self._rounded({"blocks": one})["blocks"])
+        return jax.tree.map(lambda leaf: leaf[0], self._rounded({"blocks": one}))
 
     def zeros(self) -> Parameters:
         """Return gradients of zero."""
