@@ -65,7 +65,7 @@ ELSEWHERE = {
     "jaxpipe/runtime/data/preparation/conversation.py": (1, CONTENT),
     "jaxpipe/runtime/data/preparation/labelled.py": (1, WRITTEN),
     "jaxpipe/runtime/data/preparation/pictures.py": (1, CONTENT),
-    "jaxpipe/runtime/data/preparation/record_rows.py": (2, CONTENT),
+    "jaxpipe/runtime/data/preparation/record_rows.py": (3, CONTENT),
     "jaxpipe/runtime/data/preparation/token_stream.py": (3, WRITTEN),
     "jaxpipe/runtime/metrics/metrics_file.py": (2, WRITTEN),
     "jaxpipe/runtime/metrics/trace_file.py": (1, RANKS),
