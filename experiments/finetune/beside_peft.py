@@ -20,6 +20,7 @@ import numpy as np
 from experiments.finetune.command import jaxpipe, settings
 from experiments.finetune.peak_memory import run_watched
 from experiments.finetune.talk import batches, conversations
+from experiments.other_python import answer_of
 from experiments.serving import run as serving
 from experiments.table import Row
 from jaxpipe.runtime.metrics.records import read_metrics
@@ -167,15 +168,7 @@ def _theirs(case: Mapping[str, Any], python: Path) -> Trained:
 
 
 def _asked(python: Path, part: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    done = subprocess.run(
-        [str(python), "-P", str(_SIDE), part],
-        input=json.dumps(request),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=_DEADLINE_S,
-    )
-    return json.loads(done.stdout.splitlines()[-1])
+    return answer_of(python, _SIDE, request, part, timeout_s=_DEADLINE_S)
 
 
 def _row(

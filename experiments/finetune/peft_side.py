@@ -62,7 +62,7 @@ def train(request: Mapping[str, Any]) -> dict[str, Any]:
         tokens, targets, positions = (
             torch.asarray(batches[name][step]) for name in ("inputs", "targets", "positions")
         )
-        # Positions that begin anew tell transformers where documents do.
+        # transformers starts a document, with a mask of its own, where position ids restart at 0.
         logits = model(input_ids=tokens, position_ids=positions, use_cache=False).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
         loss.backward()

@@ -8,7 +8,6 @@ Tokenizers are downloaded with `npm pack` into `data/tokenizers`.
 
 import hashlib
 import json
-import os
 import resource
 import subprocess
 import tarfile
@@ -22,6 +21,7 @@ import numpy as np
 import tyro
 
 from experiments.finetune.command import jaxpipe
+from experiments.other_python import answer_of
 from experiments.real_tokenizers.texts import KINDS, conversations, texts
 from experiments.table import Row, markdown, update_csv
 from jaxpipe.runtime.data import Dataset, open_dataset
@@ -50,8 +50,13 @@ def main(python: Path, path: Path | None = None, names: tuple[str, ...] = ()) ->
 def _compared(case: Mapping[str, str], python: Path, path: Path | None) -> tuple[str, Row]:
     folder = downloaded(case)
     drawn, talks = list(texts()), list(conversations())
-    answer = _theirs(
-        {"texts": [text for _, text in drawn], "conversations": talks}, folder, python, path
+    answer = answer_of(
+        python,
+        _HERE / "theirs.py",
+        {"texts": [text for _, text in drawn], "conversations": talks},
+        str(folder),
+        timeout_s=_DEADLINE_S,
+        path=() if path is None else (path,),
     )
     chats = answer["conversations"]
     asked = [talk for talk, chat in zip(talks, chats, strict=False) if "ids" in chat]
@@ -141,24 +146,6 @@ def downloaded(case: Mapping[str, str]) -> Path:
         Path(place).mkdir()  # which the context removes
     package.unlink()
     return folder
-
-
-def _theirs(
-    request: Mapping[str, Any], folder: Path, python: Path, path: Path | None
-) -> dict[str, Any]:
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    if path is not None:
-        environment["PYTHONPATH"] = str(path)
-    done = subprocess.run(
-        [str(python), "-P", str(_HERE / "theirs.py"), str(folder)],
-        input=json.dumps(request),
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-        check=True,
-        timeout=_DEADLINE_S,
-    )
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _prepared(

@@ -6,8 +6,6 @@ PYTHON has torch, transformers and lm_eval; FOLDERs come first on its PYTHONPATH
 """
 
 import csv
-import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -18,6 +16,7 @@ from typing import Any
 import tyro
 
 from docs.examples.tiny_instruct_model import TALK
+from experiments.other_python import answer_of
 from jaxpipe.inference.sample_texts import Chat, sample_texts
 from jaxpipe.inference.task_scores import task_scores
 from jaxpipe.runtime.checkpoint import latest, open_checkpoint
@@ -26,6 +25,7 @@ from tests.docs.test_instruct_page import PAGE, sessions
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).parent / "results"
 TASKS = ROOT / "tests/inference/tasks"
+_THEIRS = Path(__file__).with_name("theirs.py")
 NAMES = ("talk_choices", "talk_texts", "talk_answers")
 QUESTIONS = (*TALK, "What is fine?", "Are you the capital of Paris?")
 NUM_TOKENS = 20
@@ -66,17 +66,8 @@ def asked(request: Mapping[str, Any], python: Path, path: Sequence[Path] = ()) -
     Raises:
         subprocess.SubprocessError: it failed, or took too long.
     """
-    done = subprocess.run(
-        [str(python), str(Path(__file__).with_name("theirs.py"))],
-        input=json.dumps({**request, "task_folder": str(TASKS)}),
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "HF_HUB_OFFLINE": "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=TIMEOUT_S,
-    )
-    return json.loads(done.stdout.splitlines()[-1])
+    given = {**request, "task_folder": str(TASKS)}
+    return answer_of(python, _THEIRS, given, timeout_s=TIMEOUT_S, path=path)
 
 
 def texts(

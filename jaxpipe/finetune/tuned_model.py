@@ -4,12 +4,12 @@ The kernels of adapters are merged once a step, and a layer reads the merged one
 
     once a step    W' = W + scale A B
     forward        W'                              no work, no memory of its own
-    backward       of A: scale of W' B^T           of W': as in training of the whole model
+    backward       of A: scale of W' B^T           of W': x^T g, of its input and output's gradient
                    of B: scale A^T of W'
 
 Gradients, moments and messages are as small as the adapters. This needs nothing of the model, and
-works for every one. The gradient of W' is never formed: x^T g B^T is computed from the right
-(`jaxpipe.runtime.stage.row_products`), which saves the FLOPs of the gradients of adapted kernels.
+works for every one. Without a mesh the gradient of W' is never formed: a compiled stage computes
+x^T (g B^T) in place of (x^T g) B^T (`jaxpipe.runtime.stage.row_products`).
 """
 
 from collections.abc import Mapping

@@ -95,7 +95,7 @@ class Proposal:
 
 
 NUM_RANDOM = 5
-_NUM_AFTERWARDS = NUM_RANDOM + 7
+_NUM_AFTERWARDS = NUM_RANDOM + 8
 """Simulations after a search: at random, in order, with trunks, and for the breakdown."""
 
 
@@ -204,11 +204,11 @@ class _Study:
         budget = options.seconds(len(task.cluster))
         choice: CodecChoice | None = None
         if limit is CodecLimit.NONE:
-            found = self._suited(find(conditions, budget), conditions)
-            plan = suited_to_codecs(found.plan, conditions)
+            result = self._suited(find(conditions, budget), conditions)
+            plan = suited_to_codecs(result.plan, conditions)
         else:
             fewest, conditions = strongest(limit), replace(conditions, codecs=NO_CODECS)
-            found, choice = with_codecs(limit, conditions, find, seconds=budget)
+            result, choice = with_codecs(limit, conditions, find, seconds=budget)
             conditions, plan = replace(conditions, codecs=choice.codecs), choice.plan
         plan = replace(plan, remat=self.remat)
         split = step_breakdown(plan, conditions)
@@ -228,14 +228,14 @@ class _Study:
             dtfm_s=_dtfm_cost_s(plan, task.cluster),
             identity_s=identity_s,
             random_s=random_s,
-            left_out=found.left_out,
-            larger=_larger(found, plan),
+            left_out=result.left_out,
+            larger=_larger(result, plan),
             num_valued=self.num_valued,
             advice=outer_advice(plan, conditions) if is_asked else None,
             codecs=choice,
             unlimited=side_by_side(plan, conditions),
-            unshared=unshared_links(plan, found, conditions),
-            reasons=reasons_of(found),
+            unshared=unshared_links(plan, result, conditions),
+            reasons=reasons_of(result),
         )
 
     def _suited(self, result: Found, conditions: Conditions) -> Found:

@@ -15,7 +15,7 @@ from math import isfinite
 
 from jaxpipe.plan import Plan
 from jaxpipe.search import Found, left_out
-from jaxpipe.simulate import Conditions, bytes_between_regions, plan_step, plan_step_s
+from jaxpipe.simulate import Conditions, plan_step, plan_step_s
 from jaxpipe.topo import unshared_regions, with_trunks_of_one_pair
 
 PREFERRED_WITHIN = 1.03
@@ -68,7 +68,7 @@ def unshared_links(plan: Plan, result: Found, conditions: Conditions) -> Unshare
     """Return what a plan owes to links between regions that the cluster states as unshared.
 
     None if trunks as fast as one link would not make its step longer by more than 1 %. This takes
-    three simulations of a step, or one.
+    two simulations of a step, or four.
     """
     crossing = _crossing(plan, conditions)
     if not crossing:
@@ -127,7 +127,7 @@ def _crossing(plan: Plan, conditions: Conditions) -> dict[tuple[str, str], float
     ways = set(unshared_regions(conditions.cluster))
     if not ways:
         return {}
-    crossing = bytes_between_regions(plan_step(plan, conditions))
+    crossing = plan_step(plan, conditions).bytes_between_regions()
     return {way: num_bytes for way, num_bytes in crossing.items() if way in ways}
 
 

@@ -48,7 +48,6 @@ from jaxpipe.simulate.replay import (
     replay_step,
 )
 from jaxpipe.simulate.stage_costs import stage_costs
-from jaxpipe.simulate.step_messages import bytes_between_regions
 from jaxpipe.simulate.step_seconds import step_seconds
 
 __all__ = [
@@ -63,7 +62,6 @@ __all__ = [
     "StepBreakdown",
     "StepEnds",
     "StepModel",
-    "bytes_between_regions",
     "check_power",
     "check_prices",
     "dtfm_constants",

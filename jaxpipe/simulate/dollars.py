@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan
 from jaxpipe.simulate.engine.step_model import StepModel
-from jaxpipe.simulate.step_messages import messages_of
 from jaxpipe.topo import Cluster, Device
 
 _HOUR_S = 3600.0
@@ -59,7 +58,7 @@ def _unpriced(device: Device, field: str) -> PlanError:
 def _egress(job: StepModel) -> Iterator[float]:
     """Yield the dollars of each message between regions."""
     devices = [job.cluster.devices[job.device(rank)] for rank in range(job.num_ranks)]
-    for source, destination, num_bytes in messages_of(job):
+    for source, destination, num_bytes in job.all_messages():
         sender = devices[source]
         if sender.region != devices[destination].region:
             yield num_bytes * (sender.egress_dollars_per_gb or 0.0) / 1e9

@@ -48,7 +48,9 @@ def summarise(raw: Sequence[Row]) -> list[Row]:
     """Return medians over steps and rounds, and each over those of the fewest microbatches."""
     groups = grouped(raw, "ranks", "microbatches")
     taken = {key: median(numbers(rows, "us_per_instruction")) for key, rows in groups.items()}
-    fewest = {ranks: taken[ranks, number] for ranks, number in reversed(groups)}
+    fewest: dict[str, float] = {}
+    for ranks, microbatches in groups:
+        fewest.setdefault(ranks, taken[ranks, microbatches])  # the first row has the fewest
     return [
         {
             "ranks": ranks,

@@ -10,11 +10,10 @@ from statistics import median
 
 from experiments.runtime_benchmark.bench import Bench, Claim, Measurement
 from experiments.runtime_benchmark.picture import bars
+from experiments.runtime_benchmark.programs.stage import CALLS
 from experiments.runtime_benchmark.runs import run_ranks
 from experiments.table import Row, grouped, numbers
 from jaxpipe.models import GptConfig, train_flops_per_token
-
-_CALLS = ("forward_s", "backward_s", "input_s", "weight_s")
 
 
 def measurements(bench: Bench) -> list[Measurement]:
@@ -38,7 +37,7 @@ def _row(bench: Bench, *, rows: str) -> list[Row]:
     sequence = model["sequence"]
     per_token = train_flops_per_token(GptConfig(**model), sequence=sequence)
     least_s = microbatch * sequence * per_token / result["peak_flops_per_s"]
-    seconds = {call: result[call] for call in _CALLS}
+    seconds = {call: result[call] for call in CALLS}
     halves_s = seconds["forward_s"] + seconds["input_s"] + seconds["weight_s"]
     return [
         {
@@ -52,7 +51,7 @@ def _row(bench: Bench, *, rows: str) -> list[Row]:
 
 def summarise(raw: Sequence[Row]) -> list[Row]:
     """Return medians over the rounds, for each form."""
-    columns = (*_CALLS, "peak_gflops", "of_peak", "of_peak_in_halves")
+    columns = (*CALLS, "peak_gflops", "of_peak", "of_peak_in_halves")
     return [
         {
             "rows": rows,

@@ -9,6 +9,8 @@ from typing import Any
 from experiments.runtime_benchmark.programs.gpu import matrix_peak
 from experiments.runtime_benchmark.programs.rank import run
 
+CALLS = ("forward_s", "backward_s", "input_s", "weight_s")
+
 
 def measure(_: Any, task: Mapping[str, Any]) -> dict[str, Any]:
     """Return the median seconds of each call, and the peak of matrix products.
@@ -31,8 +33,7 @@ def measure(_: Any, task: Mapping[str, Any]) -> dict[str, Any]:
     tokens = np.random.default_rng(0).integers(0, job.model.vocabulary, shape).astype(np.int32)
     compute, gradients = calls.cast(calls.init()[0]), calls.zeros()
     loss, position = calls.spec.loss_cotangent, np.zeros(2, np.int32)
-    seconds: dict[str, list[float]] = {name: [] for name in ("forward_s", "backward_s", "input_s")}
-    seconds["weight_s"] = []
+    seconds: dict[str, list[float]] = {name: [] for name in CALLS}
 
     def timed(name: str, call: Any, *arguments: Any) -> Any:
         begin_s = time.perf_counter()

@@ -48,7 +48,7 @@ class IslandState:
         """
         in_sync = bool(self.saved.metadata.get(IN_SYNC, False))
         stored = {
-            name: self._own(name)
+            name: of_island(self.number, name)
             if is_moment(name) or not (in_sync or self._is_shared(name))
             else name
             for name in names
@@ -60,6 +60,3 @@ class IslandState:
         """Return whether a parameter is frozen: it is saved, and has no momentum."""
         tensors = self.saved.tensors
         return name in tensors and MOMENTUM + name not in tensors
-
-    def _own(self, name: str) -> str:
-        return of_island(self.number, name)

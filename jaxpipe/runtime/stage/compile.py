@@ -58,13 +58,11 @@ class CompiledStage:
         """Return the parameters in the compute dtype: the same arrays where they have it."""
         if not self.num_cast_layers:
             return self._cast(params)
-        rest, blocks = {**params}, params["blocks"]
-        del rest["blocks"]
         layers = [
-            self._call("cast_layer", blocks, np.int32(number))["blocks"]
+            self._call("cast_layer", params["blocks"], np.int32(number))["blocks"]
             for number in range(self.num_cast_layers)
         ]
-        return {**self._cast(rest), "blocks": tuple(layers)}
+        return {**self._cast(_without_layers(params)), "blocks": tuple(layers)}
 
     def zeros(self) -> Parameters:
         """Return gradients of zero."""
@@ -187,6 +185,10 @@ class _Compiler:
         return shapes
 
 
+def _without_layers(params: Parameters) -> Parameters:
+    return {name: part for name, part in params.items() if name != "blocks"}
+
+
 def _nothing() -> None:
     """Do nothing before a compilation."""
 
@@ -197,7 +199,7 @@ def _each_time(key: Hashable, make: Callable[[], _Result]) -> _Result:  # noqa: 
 
 def num_executables(functions: StageFunctions, *, ops: Collection[Op]) -> int:
     """Return the number of compilations of `compile_stage`."""
-    # init, cast, zeros, forward, evaluate, pack, square_norm and update.
+    # init, cast, zeros, forward, evaluate, pack, square_norm and update; cast_layer if unrolled.
     always = 8 + (functions.stage.loop is Loop.UNROLLED)
     split = 2 * (Op.BACKWARD_INPUT in ops)
     return always + (Op.BACKWARD in ops) + split + (functions.sharded is not None)
@@ -268,7 +270,7 @@ def _compile_cast(compiler: _Compiler, functions: StageFunctions, params: Any) -
     """
     of_result, add = functions.stage.layout.of_result, partial(compiler.add, reads=functions)
     is_scanned = functions.stage.loop is Loop.SCAN
-    whole = params if is_scanned else {k: part for k, part in params.items() if k != "blocks"}
+    whole = params if is_scanned else _without_layers(params)
     compute = add("cast", functions.cast, whole, out=of_result(functions.cast, whole))
     is_copy = compute == whole and not (is_scanned and functions.merges)
     if is_copy:  # the executable would copy all parameters, once a step

@@ -1,5 +1,6 @@
 """Step model: the input of the simulator, as data, and the steps of a rank in it."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
@@ -231,6 +232,30 @@ class StepModel:
     def all_collectives(self) -> Iterator[Collective]:
         """The collectives of all reductions, and the all-gathers."""
         return chain(*self.collectives.values(), self.gathers)
+
+    def all_messages(self) -> Iterator[tuple[int, int, float]]:
+        """Yield sender, receiver and bytes of each message of a step, both as ranks."""
+        for rank in range(self.num_ranks):
+            first, size = rank - self.number(rank), self.pipeline_size(rank)
+            for phase in self.phases:
+                for instruction in phase.of(self.replicas[rank])[self.number(rank)]:
+                    if instruction.op is Op.SEND:
+                        assert instruction.peer is not None, instruction
+                        peer = first + instruction.peer % size
+                        yield rank, peer, self.message_bytes(rank, peer)
+        for collective in self.all_collectives:
+            for message in collective:
+                yield message.source, message.destination, message.num_bytes
+
+    def bytes_between_regions(self) -> dict[tuple[str, str], float]:
+        """Return the bytes that a step sends from each region to each other."""
+        devices = self.cluster.devices
+        regions = [devices[self.device(rank)].region for rank in range(self.num_ranks)]
+        crossing: defaultdict[tuple[str, str], float] = defaultdict(float)
+        for source, destination, num_bytes in self.all_messages():
+            if regions[source] != regions[destination]:
+                crossing[regions[source], regions[destination]] += num_bytes
+        return dict(crossing)
 
     def meant_by(self, instruction: Instruction) -> Mapping[int, Collective]:
         """Return the collectives of a reduction, or of a gather, by their position in `group`."""
