@@ -38,8 +38,9 @@ all-tests: venv
 	$(BIN)/pytest $(TWO) -m 'not deep' || \
 		$(BIN)/pytest -n0 --maxfail 1 --last-failed --last-failed-no-failures none
 
+# Laws draw new examples each time here, in `test` always the same ones.
 deep: venv
-	$(BIN)/pytest $(TWO) -m deep
+	$(BIN)/pytest $(TWO) -m deep --hypothesis-profile random
 
 versions: venv
 	$(BIN)/python -m experiments.versions.run --out experiments/versions/results/cells.csv

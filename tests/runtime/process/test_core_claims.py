@@ -21,7 +21,9 @@ from jaxpipe.runtime.process import core_claims
 from jaxpipe.runtime.process.affinity import pin
 core_claims.pinned_cores = set  # those of other programs on this machine come and go
 pin(os.environ)
-print(json.dumps([sorted(os.sched_getaffinity(0)), os.environ.get("NPROC")]), flush=True)
+# In one write: the pipe is that of all ranks, and `print` may write the end of a line on its own.
+line = json.dumps([sorted(os.sched_getaffinity(0)), os.environ.get("NPROC")]) + "\\n"
+os.write(sys.stdout.fileno(), line.encode())
 sys.stdin.readline()
 """
 LAUNCH = """
