@@ -1,5 +1,6 @@
 """The entry of `jaxpipe` and `python -m jaxpipe`."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -17,7 +18,10 @@ def main() -> int:
         )
         return 2
     from jaxpipe.cli.main import main as run  # after the check: this imports such packages
+    from jaxpipe.runtime.process.memory_settings import keep_freed_memory
 
+    # What `mpirun`, or no launcher, has started; a process that jaxpipe starts has the settings.
+    keep_freed_memory(os.environ)
     return run()
 
 

@@ -15,7 +15,8 @@ from jaxpipe.baselines.compare.measured import read_measured
 from jaxpipe.baselines.systems import System
 from jaxpipe.plan import Plan, write_plan
 from jaxpipe.runtime.metrics.records import read_metrics
-from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS, find_mpirun, launch_command
+from jaxpipe.runtime.process.memory_settings import MEMORY_SETTINGS
+from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.emulate import EngineKind
 from jaxpipe.topo.write import cluster_toml

@@ -31,7 +31,8 @@ from jaxpipe.runtime.config import (
 )
 from jaxpipe.runtime.data import Bytes, Dataset, mixture_of
 from jaxpipe.runtime.job import Job
-from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS, find_mpirun, launch_command
+from jaxpipe.runtime.process.memory_settings import MEMORY_SETTINGS
+from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 from jaxpipe.runtime.rank_mesh import MeshConfig
 from jaxpipe.runtime.run_config import RunConfig
 from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig

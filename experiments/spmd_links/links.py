@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxpipe import topo
-from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS
+from jaxpipe.runtime.process.memory_settings import MEMORY_SETTINGS
 from jaxpipe.topo import Cluster
 
 NUM_RANKS = 2

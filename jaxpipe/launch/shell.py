@@ -13,12 +13,12 @@ import shlex
 from collections.abc import Iterable
 
 from jaxpipe.launch.launch_spec import Launch
-from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS
+from jaxpipe.runtime.process.memory_settings import MEMORY_SETTINGS, TUNABLES
 
 STOPPED = 143
 """Exit code of a script whose ranks were asked to stop: 128 plus SIGTERM, as of `jaxpipe`."""
 
-EXPORT = "-x GLIBC_TUNABLES"
+EXPORT = f"-x {TUNABLES}"
 """Makes mpirun export to other hosts what `begin_lines` has set, as srun does by itself."""
 
 

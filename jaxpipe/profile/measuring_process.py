@@ -25,6 +25,7 @@ import msgspec
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.process.garbage_collection import collect_rarely
+from jaxpipe.runtime.process.memory_settings import MEMORY_SETTINGS
 from jaxpipe.runtime.process.process_signals import die_with_parent
 
 T = TypeVar("T")
@@ -171,7 +172,8 @@ def _start(measurement: Measurement, position: str, errors: IO[str]) -> _Process
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,
-        env=without_mpi(),
+        # As ranks have them; settings of the user take precedence.
+        env=MEMORY_SETTINGS | without_mpi(),
         text=True,
     )
     return _Process(name=measurement.module, process=process, errors=errors)

@@ -17,7 +17,8 @@ from statistics import median
 from experiments.runtime_benchmark.bench import Bench, Claim, Measurement
 from experiments.runtime_benchmark.picture import bars
 from experiments.table import Row, grouped, numbers
-from jaxpipe.runtime.process.mpirun import MEMORY_SETTINGS, find_mpirun, launch_command
+from jaxpipe.runtime.process.memory_settings import MEMORY_SETTINGS
+from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
 
 _PING_PONG = "experiments.runtime_benchmark.programs.ping_pong"
 _NUM_RANKS = 2

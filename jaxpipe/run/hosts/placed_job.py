@@ -20,8 +20,8 @@ from types import MappingProxyType
 from jaxpipe.run.hosts.mpi_ways import EXPORTED
 from jaxpipe.run.train_request import ENTRY, TrainRequest
 from jaxpipe.runtime.process.job_folder import job_folder
+from jaxpipe.runtime.process.memory_settings import MEMORY_SETTINGS
 from jaxpipe.runtime.process.mpirun import (
-    MEMORY_SETTINGS,
     Wish,
     find_mpirun,
     launch_command,

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.process.job_folder import job_folder
+from jaxpipe.runtime.process.memory_settings import MEMORY_SETTINGS
 from jaxpipe.runtime.process.process_signals import (
     block_signal,
     die_with_parent,
@@ -26,20 +27,6 @@ from jaxpipe.runtime.process.process_signals import (
 )
 from jaxpipe.runtime.process.tee import Output, Tee
 from jaxpipe.runtime.process.ulfm_support import SURVIVAL_OPTIONS, cannot_survive
-
-MEMORY_SETTINGS = {
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296"
-    ":glibc.malloc.trim_threshold=1099511627776"
-}
-"""Makes the GNU C library use large pages, and reuse freed memory instead of returning it.
-
-Large pages (measured): of three pairs of alternating runs on two cores, two had 5 to 8 % more
-tokens/s with them, the third less than that. Reuse (measured): by default, blocks above 32 MiB are
-returned to the system when they are freed, and mapped again page by page. A jitted call that
-returns 160 MiB in four arrays took 22 ms with the default and 11 ms without; the processor seconds
-of a GPipe step went from 10.7 to 9.9 in one pair of runs. The price: the memory of a rank never
-shrinks below its peak.
-"""
 
 
 class Wish(Enum):

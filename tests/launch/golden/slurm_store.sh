@@ -13,7 +13,7 @@ set -uo pipefail
 
 files=$(mktemp -d)
 trap 'rm -rf "$files"' EXIT
-export GLIBC_TUNABLES=${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=1099511627776}
+export GLIBC_TUNABLES=${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=1099511627776:glibc.malloc.arena_max=1}
 jaxpipe=$(command -v jaxpipe) || { echo 'no `jaxpipe` is on the path' >&2; exit 127; }
 store='s3://bucket/my run'
 last=600

@@ -1,0 +1,40 @@
+"""How the C library of a rank gets and keeps memory; only that of GNU has such settings."""
+
+import ctypes
+from collections.abc import Mapping
+
+TUNABLES = "GLIBC_TUNABLES"
+MEMORY_SETTINGS = {
+    TUNABLES: "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296"
+    ":glibc.malloc.trim_threshold=1099511627776:glibc.malloc.arena_max=1"
+}
+"""Makes the C library of a process that is started use large pages, and reuse freed memory.
+
+Large pages (measured): of three pairs of alternating runs on two cores, two had 5 to 8 % more
+tokens/s with them, the third less than that. Reuse (measured): by default, blocks above 32 MiB are
+returned to the system when they are freed, and mapped again page by page. A jitted call that
+returns 160 MiB in four arrays took 22 ms with the default and 11 ms without; the processor seconds
+of a GPipe step went from 10.7 to 9.9 in one pair of runs. One arena (measured): a further arena, as
+each thread of XLA has, cannot hold a block above 64 MiB, so the 158 MiB in which the backward of
+four layers of 512 computes were mapped at each call. Forward and backward took 0.96 s with an
+arena for each thread and 0.91 s with one for all (medians over four processes each, in turn, of
+the fastest of 14 calls on one core). The price: the memory of a rank never shrinks below its peak,
+which was 5 % higher with one arena.
+"""
+
+_ARENA_MAX, _MMAP_THRESHOLD, _TRIM_THRESHOLD = -8, -3, -1  # as malloc.h numbers them
+_LARGEST = 2**31 - 1
+
+
+def keep_freed_memory(environment: Mapping[str, str]) -> bool:
+    """Apply `MEMORY_SETTINGS`, but for large pages, to this process; return whether it has any.
+
+    It comes before jax, whose threads would have arenas of their own. A process that was started
+    with tunables keeps those.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None or TUNABLES in environment:
+        return False
+    settings = ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, _LARGEST), (_TRIM_THRESHOLD, _LARGEST))
+    results = [mallopt(ctypes.c_int(name), ctypes.c_int(value)) for name, value in settings]
+    return all(results)
