@@ -69,7 +69,7 @@ MESSAGES = (
 )
 CONFIG = '[run]\nfolder = "."\n[model]\npreset = "tiny"\n[data]\nfolder = "data"\n'
 PLAN = (
-    'format = 6\ncluster = "laptop"\nmicrobatch = 1\nnum_microbatches = 2\n'
+    'format = 7\ncluster = "laptop"\nmicrobatch = 1\nnum_microbatches = 2\n'
     'schedule = "1f1b"\n[[replica]]\ncut = [1, 1]\nplacement = [0, 1]\n'
 )
 STRATEGY = '{"format": 1, "name": "a", "mesh": {"dp": 1, "op": 1}, "arguments": {}}'
@@ -240,7 +240,9 @@ READERS = {
     "place of checkpoints": _text("run.toml", CONFIG, place_in),
     "plan": _text("plan.toml", PLAN, lambda folder: read_resolved_plan(folder / "plan.toml")),
     "schedule": _text(
-        "s.csv", "F0,F1,B0,B1\nF0,B0,F1,B1\n", lambda f: read_schedule(f / "s.csv", num_stages=2)
+        "s.csv",
+        "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n",
+        lambda f: read_schedule(f / "s.csv", num_stages=2),
     ),
     "tokenizer": ForeignReader(
         file="tokenizer.json",

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from jaxpipe.cli.exported_plan import needed_settings, write_exports
 from jaxpipe.cli.plan_codecs import codec_settings
 from jaxpipe.cli.plan_fleet import fleet_json, fleet_lines
 from jaxpipe.cli.plan_pareto import check_pareto, draw_pareto
 from jaxpipe.cli.plan_text import plan_json, plan_lines
-from jaxpipe.propose.options import SearchOptions
+from jaxpipe.propose.options import SearchOptions, TrainingSystem
 
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from collections.abc import Callable
@@ -33,6 +34,7 @@ def plan(  # noqa: PLR0913  each is an option of the command line
     cluster: str | None = None,
     batch: int | None = None,
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("plan.toml"),
+    export: TrainingSystem | None = None,
     pareto: Path | None = None,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
@@ -50,6 +52,8 @@ def plan(  # noqa: PLR0913  each is an option of the command line
             plan.cluster=...`.
         batch: samples per step, over all replicas: `--set train.batch=...`.
         out: the file to write.
+        export: another system to write the plan for as well, beside `--out`: `torch-csv`,
+            `torchtitan`, `megatron` or `deepspeed`.
         pareto: a picture to draw of the plans that no other beats in seconds and dollars, or in
             seconds and energy, `.png`, `.svg` or `.pdf`; for an objective or a limit of these.
         json_: print one JSON object and nothing else.
@@ -59,29 +63,28 @@ def plan(  # noqa: PLR0913  each is an option of the command line
     from jaxpipe.run.terminal.console import console, train_command
 
     shorthands = {"model.preset": model, "plan.cluster": cluster, "train.batch": batch}
-    changes = tuple(f"{key}={value}" for key, value in shorthands.items() if value is not None)
+    changes = (f"{key}={value}" for key, value in shorthands.items() if value is not None)
     settings = (*changes, *settings)
     check_output("--out", out)
-    if pareto is not None:
-        check_pareto(options, pareto)
+    check_pareto(options, pareto)
     read = _configuration(config, settings)
-    answer = _answer(read, options, has_file=config is not None)
-    about = (
-        f"Planned for {_name(config, model)}, batch {read.train.batch}, objective "
-        f"{options.objective}: {answer.step_s:.4g} s a step, {answer.truth}"
-        f"{', with ' if answer.settings else ''}{', '.join(answer.settings)}."
-    )
+    if needed := needed_settings(export, read):
+        settings = (*settings, *needed)
+        read = _configuration(config, settings)
+    answer, name = _answer(read, options, has_file=config is not None), _name(config, model)
+    about = f"Planned for {name}, batch {read.train.batch}, {answer.about(options)}"
     write_plan(answer.plan, answer.cluster, out, about=about)
+    exports = write_exports(export, read, answer.plan, answer.cluster, out, codecs=answer.settings)
     if pareto is not None:
         answer.draw(pareto)
     if json_:
-        print(json.dumps({**answer.as_json(out), "model": _name(config, model)}))
+        print(json.dumps({**answer.as_json(out), "model": name}))
         return 0
     console.print("\n".join(answer.lines()), markup=False)
     following = train_command(
         config or Path("CONFIG"), (*settings, f"plan.file={out}", *answer.settings)
     )
-    console.print(f"\nplan -> {out}\nnext: {following}", markup=False)
+    console.print("\n".join(("", f"plan -> {out}", *exports, f"next: {following}")), markup=False)
     return 0
 
 
@@ -97,6 +100,11 @@ class _Answer:
     lines: "Callable[[], list[str]]"
     draw: "Callable[[Path], None]"
     settings: tuple[str, ...] = ()
+
+    def about(self, options: SearchOptions) -> str:
+        """Return the objective, and what a step takes, in words."""
+        codecs = f", with {', '.join(self.settings)}" if self.settings else ""
+        return f"objective {options.objective}: {self.step_s:.4g} s a step, {self.truth}{codecs}."
 
 
 def _configuration(config: Path | None, settings: tuple[str, ...]) -> "Config":

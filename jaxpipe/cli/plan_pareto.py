@@ -11,8 +11,8 @@ if TYPE_CHECKING:  # this imports numpy, which `--help` can do without
     from jaxpipe.propose.worth import Worth
 
 
-def check_pareto(options: SearchOptions, path: Path) -> None:
-    """Check that a search keeps a front, and that it can be drawn into this file.
+def check_pareto(options: SearchOptions, path: Path | None) -> None:
+    """Check that a search keeps a front, and that it can be drawn into this file; None is none.
 
     Raises:
         ConfigError: it keeps none, or the ending of the file names no format.
@@ -21,6 +21,8 @@ def check_pareto(options: SearchOptions, path: Path) -> None:
     from jaxpipe.pictures import check_format
     from jaxpipe.run.folder.output_files import check_output
 
+    if path is None:
+        return
     if not options.has_front:
         raise ConfigError(
             f"`--pareto` ({path}) draws seconds against dollars or energy, and `--objective` is "

@@ -1,6 +1,8 @@
-"""Plan files of formats 1 to 5, rewritten as format 6.
+"""Plan files of formats 1 to 6, rewritten as format 7.
 
-They have one array for all replicas where format 6 has a table for each of them::
+A cell of a custom schedule is `F3.1` up to format 6, with the chunk that a rank has in place of the
+stage: `3F3` on rank 1 of 2. Formats 1 to 5 have one array for all replicas where format 6 has a
+table for each of them::
 
     format = 3                           format = 6
     num_microbatches = [6, 2]
@@ -15,18 +17,21 @@ They have one array for all replicas where format 6 has a table for each of them
 A field of formats 1 to 5 has one value for all replicas, or an array with one for each.
 """
 
+import re
 from typing import Any
 
 from jaxpipe.errors import PlanError
 
-FORMAT = 6
+FORMAT = 7
 """The format that is written."""
+_WITH_REPLICAS = 6
+_OLD_CELL = re.compile(r"([FBIW]\d{1,9})(?:\.(\d{1,9}))?")
 _NUMBERS = ("microbatch", "num_microbatches")
 _ROWS = ("cut", "warmup", "codecs", "data_parts")
 
 
 def upgraded(tree: dict[str, Any], *, source: str) -> dict[str, Any]:
-    """Return the tree of a plan file as one of format 6; errors name the `source`.
+    """Return the tree of a plan file as one of format 7; errors name the `source`.
 
     Raises:
         PlanError: the format is unknown, or an array has not one value for each replica.
@@ -39,6 +44,9 @@ def upgraded(tree: dict[str, Any], *, source: str) -> dict[str, Any]:
         )
     if version == FORMAT:
         return tree
+    tree = {**tree, "format": FORMAT, "schedule": _with_stages(tree.get("schedule"))}
+    if version == _WITH_REPLICAS:
+        return tree
     placement = _array(tree, "placement", source=source)
     replicas: list[dict[str, Any]] = [{"placement": row} for row in placement]
     left = {key: value for key, value in tree.items() if key not in ("format", "placement")}
@@ -49,6 +57,24 @@ def upgraded(tree: dict[str, Any], *, source: str) -> dict[str, Any]:
         if _has_own(key, left.get(key)):
             _give(replicas, key, left.pop(key), source=source)
     return {**left, "format": FORMAT, "replica": replicas}
+
+
+def _with_stages(schedule: Any) -> Any:
+    """Return the rows of a custom schedule with the stage in each cell; other values stay."""
+    if not isinstance(schedule, list):
+        return schedule
+
+    def with_stage(rank: int, cell: str) -> str:
+        match = _OLD_CELL.fullmatch(cell.strip())
+        if match is None:
+            return cell  # the reader of schedules refuses it
+        compute, chunk = match.groups()
+        return f"{int(chunk or 0) * len(schedule) + rank}{compute}"
+
+    return [
+        ",".join(with_stage(rank, cell) for cell in row.split(",")) if isinstance(row, str) else row
+        for rank, row in enumerate(schedule)
+    ]
 
 
 def _has_own(key: str, value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 ::
 
-    format = 6
+    format = 7
     cluster = "two-region"
     schedule = "1f1b"
     all_reduce = "tree"
@@ -43,7 +43,7 @@ The segments of `sync` are the stages, or the parts of them that the same ranks 
 (`jaxpipe.plan.segments`). Optional keys: `num_chunks`, `sharing`, `warmup`, `codecs`, `data_parts`,
 `remat` (the rematerialisation of all stages), and `devices`, which files of older versions lack. A
 custom schedule is an array of the rows of a schedule file (`jaxpipe.schedule.csv_file`). Sync trees
-are ranks, or arrays of trees. Files of formats 1 to 5 are read as well
+are ranks, or arrays of trees. Files of formats 1 to 6 are read as well
 (`jaxpipe.plan.older_plan_files`).
 
 `jaxpipe plan` writes this file for `plan.file`. `jaxpipe train` writes it as `plan.toml` into the

@@ -32,6 +32,19 @@ class OuterQuestion(StrEnum):
     """Islands of all numbers that divide the replicas, with and without a codec and a delay."""
 
 
+class TrainingSystem(StrEnum):
+    """Another system that trains by pipeline parallelism, for which a plan is written as well."""
+
+    TORCH_CSV = "torch-csv"
+    """`torch.distributed.pipelining`: the schedule alone."""
+    TORCHTITAN = "torchtitan"
+    """The sections of a job file, and the schedule."""
+    MEGATRON = "megatron"
+    """Options of Megatron-LM."""
+    DEEPSPEED = "deepspeed"
+    """The configuration, and the partition of the layers."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
     """The objective of a search, its limits and its effort."""

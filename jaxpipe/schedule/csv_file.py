@@ -1,17 +1,17 @@
 """Schedules as CSV files: one row per rank, one cell per compute instruction, in order.
 
-::
+They are those that `torch.distributed.pipelining` loads in its format "compute_only"::
 
-    # one forward of microbatch 0, a whole backward of it, and the halves of a backward of 1
-    F0,F1,B0,I1,W1
+    0F0,0F1,0B0,0I1,0W1     rank 0, which holds stage 0
+    1F0,1B0,1F1,1I1,1W1     rank 1, which holds stage 1
 
-    F3        forward of microbatch 3
-    B3        its whole backward
-    I3, W3    or its backward-input and its backward-weight
-    F3.1      the same of chunk 1, if ranks hold several
+    1F3          stage 1, forward of microbatch 3
+    1B3          its whole backward
+    1I3, 1W3     or its backward-input and its backward-weight
 
-Rows are ranks in order; empty cells, empty lines and lines that start with # are ignored. Lowering
-the schedule adds messages, reductions and updates.
+Of R ranks, rank r holds the stages r, r + R and so on. Empty cells, empty lines and lines that
+start with # are ignored; none is written, since torch refuses comments. Lowering the schedule adds
+messages, reductions and updates.
 """
 
 import re
@@ -25,7 +25,7 @@ from jaxpipe.schedule.check.check_schedule import check
 from jaxpipe.schedule.deadlock import reach
 from jaxpipe.schedule.instruction import Instruction, Op, Schedule, backward, forward
 from jaxpipe.schedule.lower import lower
-from jaxpipe.schedule.virtual_stages import count_stages, stages_held
+from jaxpipe.schedule.virtual_stages import stages_held
 
 _LETTERS = {
     "F": Op.FORWARD,
@@ -35,14 +35,10 @@ _LETTERS = {
 }
 _LETTER_OF = {op: letter for letter, op in _LETTERS.items()}
 # Bounded: no schedule has a billion microbatches, and Python refuses to convert 4,300 digits.
-_CELL = re.compile(r"([FBIW])(\d{1,9})(?:\.(\d{1,9}))?")
+_CELL = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})")
 _MOST_TEXT = 40
-_MOST_BYTES = 2**28
 """Characters of a cell that an error shows."""
-_HEAD = (
-    "# A pipeline schedule: a row to a rank, its computes in order. F forward, B backward, or its",
-    "# halves I backward-input and W backward-weight; then the microbatch, and .chunk if several.",
-)
+_MOST_BYTES = 2**28
 
 
 def write_schedule(compute: Schedule, path: Path) -> None:
@@ -54,24 +50,16 @@ def schedule_text(compute: Schedule) -> str:
     """Return the text of a schedule file.
 
     >>> from jaxpipe.schedule.generators.one_f_one_b import one_f_one_b
-    >>> text = schedule_text(one_f_one_b(num_stages=2, num_microbatches=2))
-    >>> text.splitlines()[-2:]
-    ['F0,F1,B0,B1', 'F0,B0,F1,B1']
+    >>> print(schedule_text(one_f_one_b(num_stages=2, num_microbatches=2)), end="")
+    0F0,0F1,0B0,0B1
+    1F0,1B0,1F1,1B1
     """
-    return "\n".join((*_HEAD, *schedule_rows(compute))) + "\n"
+    return "\n".join(schedule_rows(compute)) + "\n"
 
 
 def schedule_rows(compute: Schedule) -> list[str]:
     """Return the row of each rank."""
-    num_ranks = len(compute)
-    has_chunks = count_stages(compute) > num_ranks
-    return [
-        ",".join(
-            _text(instruction, num_ranks=num_ranks, has_chunks=has_chunks)
-            for instruction in program
-        )
-        for program in compute
-    ]
+    return [",".join(map(_text, program)) for program in compute]
 
 
 def read_schedule(path: Path, *, num_stages: int) -> Schedule:
@@ -146,21 +134,18 @@ def _rows(lines: Iterable[str], source: str) -> Iterator[tuple[_Cell, ...]]:
 
 
 def _instruction(cell: _Cell, rank: int, *, num_ranks: int, num_stages: int) -> Instruction:
-    num_chunks = num_stages // num_ranks
     match = _CELL.fullmatch(cell.text)
     if match is None:
         raise cell.refusal(
-            "a cell is an instruction", "is none; write F, B, I or W and a number, such as F3"
+            "a cell is an instruction",
+            "is none; write the stage, F, B, I or W, and the microbatch, such as 0F3",
         )
-    letter, microbatch, chunk = match.groups()
-    # Refuses F3.0 without chunks too: F3 and F3.0 would be one instruction twice.
-    if (chunk is None) != (num_chunks == 1) or int(chunk or 0) >= num_chunks:
-        wanted = "no chunk" if num_chunks == 1 else f"a chunk below {num_chunks}"
-        raise cell.refusal(
-            f"ranks hold {num_chunks} of {num_stages} stages", f"needs {wanted} after its number"
-        )
-    stage = int(chunk or 0) * num_ranks + rank
-    return Instruction(op=_LETTERS[letter], stage=stage, microbatch=int(microbatch))
+    stage, letter, microbatch = match.groups()
+    stages = stages_held(rank, num_ranks=num_ranks, num_stages=num_stages)
+    if int(stage) not in stages:
+        names = ", ".join(map(str, stages))
+        raise cell.refusal(f"rank {rank} of {num_ranks} holds stage {names}", "is of another one")
+    return Instruction(op=_LETTERS[letter], stage=int(stage), microbatch=int(microbatch))
 
 
 def _check_once(row: tuple[_Cell, ...], program: Mapping[Instruction, _Cell]) -> None:
@@ -182,10 +167,9 @@ def _check_whole(compute: Schedule, rows: list[tuple[_Cell, ...]], *, num_stages
                 raise cell.refusal("a backward is whole or split", "is both; remove one of them")
         for stage in stages_held(rank, num_ranks=num_ranks, num_stages=num_stages):
             for lacking in _lacking(present, stage, num_microbatches=last + 1):
-                cell = _text(lacking, num_ranks=num_ranks, has_chunks=num_stages > num_ranks)
                 raise PlanError(
-                    f"{row[0].source}, row {row[0].row} lacks `{cell}`: every microbatch passes "
-                    "once each way; add it"
+                    f"{row[0].source}, row {row[0].row} lacks `{_text(lacking)}`: every microbatch "
+                    "passes once each way; add it"
                 )
 
 
@@ -218,6 +202,5 @@ def _lacking(
         yield from (cell for cell in needed if cell not in present)
 
 
-def _text(compute: Instruction, *, num_ranks: int, has_chunks: bool) -> str:
-    cell = f"{_LETTER_OF[compute.op]}{compute.microbatch}"
-    return f"{cell}.{compute.stage // num_ranks}" if has_chunks else cell
+def _text(compute: Instruction) -> str:
+    return f"{compute.stage}{_LETTER_OF[compute.op]}{compute.microbatch}"

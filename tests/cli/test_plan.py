@@ -13,6 +13,7 @@ from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.plan import check_plan, read_plan
 from jaxpipe.plan.cost import flop_profile, write_profile
 from jaxpipe.propose.resolve import plan_from
+from jaxpipe.schedule import ScheduleKind, read_schedule
 from tests.cli.conftest import WriteConfig
 from tests.runtime.training import run_tree, tiny_tree
 
@@ -390,3 +391,26 @@ def test_a_plan_file_is_for_one_model_and_batch(
         plan_from(load_config(config, [*by_file, "model.num_layers=3"]))
     with pytest.raises(PlanError, match=r"`cluster` 'two-region', the configuration 'laptop'"):
         plan_from(load_config(config, [by_file[0], "plan.cluster=laptop"]))
+
+
+def test_a_plan_is_exported_beside_its_file(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    out = tmp_path / "mine.toml"
+    told = planned(out, "--export", "megatron", *changed("plan.stages=2"), capsys=capsys)
+    arguments, ranks = tmp_path / "mine.megatron.args", tmp_path / "mine.ranks.txt"
+    assert f"megatron -> {arguments}, {ranks}" in told
+    # Megatron has few schedules, so the plan was searched with one of them.
+    assert read_plan(out, topo.load("two-region")).schedule is ScheduleKind.ONE_F_ONE_B
+    assert "--set plan.schedule=1f1b" in told
+    assert "--pipeline-model-parallel-size 2\n" in arguments.read_text()
+    assert set(ranks.read_text().split()) <= {d.name for d in topo.load("two-region").devices}
+
+
+def test_codecs_that_stay_out_of_an_export_are_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    out = tmp_path / "plan.toml"
+    settings = changed("plan.stages=2", "comm.boundary=int8", "plan.schedule=zb-h1")
+    told = planned(out, "--export", "torchtitan", *settings, capsys=capsys)
+    assert "not in them: comm.boundary=int8; a step takes longer without" in told
+    schedule = read_schedule(tmp_path / "plan.csv", num_stages=2)
+    assert schedule == read_plan(out, topo.load("two-region")).compute_schedule()

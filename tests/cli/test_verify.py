@@ -20,7 +20,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_plan_needs_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file = tmp_path / "plan.toml"
-    file.write_text('format = 6\nschedule = "1f1b"\n')
+    file.write_text('format = 7\nschedule = "1f1b"\n')
     assert main(["verify", str(file)]) == 2
     assert "`model` is missing: " in capsys.readouterr().err
     file.write_text("format = \n")

@@ -9,11 +9,13 @@ from jaxpipe import topo
 from jaxpipe.collective import CodecKind
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan, parse_resolved_plan, read_plan
+from jaxpipe.plan.default import default_plan
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.topo import Cluster
 from tests.plan.test_groups import grouped, in_parts
 from tests.plan.test_plan_file import text_of_identity, with_codecs
 from tests.plan.test_unlike_replicas import CLUSTER, one_of_each
+from tests.plan_section import decided
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -25,6 +27,13 @@ def with_own_warmup() -> Plan:
     return replace(one_of_each(), schedule=ScheduleKind.EAGER_ONE_F_ONE_B, pipelines=pipelines)
 
 
+def with_chunks_by_hand() -> Plan:
+    """Return a plan whose custom schedule has two chunks on each rank."""
+    config = decided(stages=4, chunks=2, schedule=ScheduleKind.INTERLEAVED)
+    plan = default_plan(config, TWO_REGION, num_layers=5, batch=4, tied=True)
+    return replace(plan, schedule=plan.compute_schedule())
+
+
 TWO_REGION = topo.load("two-region")
 IDENTITY = parse_resolved_plan(text_of_identity(), source="text").plan
 WRITTEN = {
@@ -33,6 +42,7 @@ WRITTEN = {
     3: (grouped(), CLUSTER),
     4: (with_codecs((CodecKind.INT8,), ()), TWO_REGION),
     5: (in_parts(), CLUSTER),
+    6: (with_chunks_by_hand(), TWO_REGION),
 }
 
 
@@ -60,6 +70,9 @@ def test_a_file_without_names_is_read(tmp_path: Path) -> None:
         (2, "    [5],", "    5,", r"`cut` is \[\[3, 2\], 5\]; give one for all 2 replicas"),
         (2, "    [5],", "    [4],", r"`cut` .* same layers in every replica, \[5, 4\] of them"),
         (3, "[[0, 1], 2]", "[[], 2]", "`placement` has a rank without a device"),
+        (6, "F0.0,F1.0", "F0.2,F1.0", "rank 0 of 2 holds stage 0, 2: .*, `4F0` is of another one"),
+        (6, "F0.0,F1.0", "F0.x,F1.0", "`F0.x` is none; write the stage"),
+        (6, '"F0.0,F1.0,F0.1,F1.1,B0.1,B1.1,B0.0,B1.0"', "1", "Expected `str`, got `int`"),
     ],
 )
 def test_wrong_files_are_refused(

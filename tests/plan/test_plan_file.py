@@ -116,7 +116,7 @@ def test_a_file_gives_back_the_codecs_of_boundaries(
     plan = with_codecs(*codecs)
     write_plan(plan, cluster, path)
     text = path.read_text()
-    assert text.startswith("format = 6")
+    assert text.startswith("format = 7")
     assert written in text
     assert read_plan(path, cluster) == plan
     assert "between the stages of replica" in draw_plan(plan, cluster)
@@ -165,11 +165,11 @@ def test_a_file_reads_well():
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("format = 6", "format = ", "is not a plan"),
-        ("format = 6", "format = true", "has `format` True, .* reads 1 to 6; plan again"),
+        ("format = 7", "format = ", "is not a plan"),
+        ("format = 7", "format = true", "has `format` True, .* reads 1 to 7; plan again"),
         ("tied = true", "", "missing required field `tied`"),
         ('schedule = "1f1b"', 'schedule = "2f2b"', r"Invalid enum value '2f2b'"),
-        ("format = 6", "format = 7", "has `format` 7, .* reads 1 to 6; plan again"),
+        ("format = 7", "format = 8", "has `format` 8, .* reads 1 to 7; plan again"),
         ("cut = [3, 2]\n", "", "`cut` is missing; state it at the top for all replicas, or in"),
         ("= [2, 3]\n", "= [2, []]\n", "`placement` has a rank without a device: name one"),
         ('"two-region"', '"laptop"', "`cluster` 'laptop', the configuration 'two-region'"),
