@@ -126,14 +126,24 @@ def run_ranks(
     return run_commands([command], task, settings)
 
 
-def run_torch(python: Path, task: Mapping[str, Any], *, num_ranks: int) -> Any:
-    """Run the PyTorch program with another Python: a process per rank, each on its own core."""
+def run_torch(
+    python: Path,
+    task: Mapping[str, Any],
+    *,
+    num_ranks: int,
+    hosts: Sequence[Sequence[str]] = (),
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Any:
+    """Run the PyTorch program with another Python: a process per rank, each on its own core.
+
+    `hosts[rank]` is the prefix of a command that runs it on a host, for emulated networks.
+    """
     program = str(Path(__file__).parent / "programs" / "torch_pipeline.py")
     commands = [
-        [str(python), program, "--rank", str(rank), "--num-ranks", str(num_ranks)]
-        for rank in range(num_ranks)
+        [*host, str(python), program, "--rank", str(rank), "--num-ranks", str(num_ranks)]
+        for rank, host in enumerate(hosts or [()] * num_ranks)
     ]
-    return run_commands(commands, task)
+    return run_commands(commands, task, settings)
 
 
 def check_cores(*, needed: int) -> None:

@@ -43,7 +43,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        prepare(Source(path=Path("docs")), folder / "data")
+        prepare(Source(), folder / "data")
         inside = (sys.executable, "-m", "experiments.slow_link.run", str(folder))
         said = emulate(str(_CLUSTER), inside)
         before = read_metrics(folder / "run" / "metrics.jsonl")

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from torch.nn import functional
 
 _SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
@@ -105,6 +106,15 @@ def train_alone(task: dict[str, Any]) -> dict[str, Any]:
     return measured(task, step)
 
 
+def schedule_of(name: str, stage: PipelineStage, num_microbatches: int) -> Any:
+    """Return a schedule of torch by its name, or that of a file of compute instructions."""
+    if name in _SCHEDULES:
+        return _SCHEDULES[name](stage, n_microbatches=num_microbatches, loss_fn=loss_of)
+    schedule = _PipelineScheduleRuntime([stage], num_microbatches, loss_fn=loss_of)
+    schedule._load_csv(name)
+    return schedule
+
+
 def train_in_pipeline(task: dict[str, Any], *, rank: int, num_ranks: int) -> dict[str, Any]:
     """Train as one stage of a pipeline."""
     cut = task["plan"]["cut"]
@@ -112,8 +122,7 @@ def train_in_pipeline(task: dict[str, Any], *, rank: int, num_ranks: int) -> dic
     stage = Stage(task["model"], range(start, start + cut[rank]))
     pipeline_stage = PipelineStage(stage, rank, num_ranks, torch.device("cpu"))
     num_microbatches = task["batch"] // task["plan"]["microbatch"]
-    kind = _SCHEDULES[task["plan"]["schedule"]]
-    schedule = kind(pipeline_stage, n_microbatches=num_microbatches, loss_fn=loss_of)
+    schedule = schedule_of(task["plan"]["schedule"], pipeline_stage, num_microbatches)
     optimizer = adamw(stage)
 
     def step(tokens: Tensor) -> float:

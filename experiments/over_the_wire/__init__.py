@@ -1,0 +1,1 @@
+"""Other systems and jaxpipe on the same emulated networks."""
