@@ -152,10 +152,14 @@ def _search_with(
 
 
 def _default(query: Query, task: Task, conditions: Conditions) -> tuple[str, float | None]:
-    """Return what a plan without a search is called, and its seconds if it fits."""
-    num_devices, batch = len(query.cluster), task.batch
-    stages = min(2, num_devices, task.num_layers)
-    replicas = max(n for n in range(1, num_devices // stages + 1) if batch % n == 0)
+    """Return what a plan without a search is called, and its seconds if it fits.
+
+    It has the stages and replicas that are set.
+    """
+    num_devices, batch, given = len(query.cluster), task.batch, query.config.plan
+    stages = given.stages or min(2, num_devices // (given.replicas or 1), task.num_layers)
+    fitting = (n for n in range(1, num_devices // stages + 1) if batch % n == 0)
+    replicas = given.replicas or max(fitting)
     section = replace(
         query.config.plan,
         stages=stages,

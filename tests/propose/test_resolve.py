@@ -99,6 +99,20 @@ def test_a_searched_plan_is_no_slower_than_the_one_without_a_search():
     )
 
 
+@pytest.mark.parametrize(
+    ("section", "shape"),
+    [
+        ({"replicas": 1}, "2 stages x 1 replica"),
+        ({"replicas": 4}, "1 stage x 4 replicas"),
+        ({"stages": 4}, "4 stages x 1 replica"),
+    ],
+)
+def test_the_plan_without_a_search_has_what_is_set(section: dict[str, Any], shape: str):
+    config = config_of(section)
+    searched = searched_plan(config, cluster_from(config))
+    assert searched.default_name.startswith(f"without a search ({shape}, ")
+
+
 def test_the_cut_is_the_one_by_cost():
     # The head of a vocabulary of 65,536 is more work than the four layers together.
     config = config_of({**PLAN, "cut": [2, 2]}, model={"vocabulary": 65536})
