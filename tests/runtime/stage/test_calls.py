@@ -70,7 +70,7 @@ def step(calls: StageCalls) -> dict[str, Any]:
 
 
 def jitted(functions: StageFunctions) -> Any:
-    """Return the functions as they are, each under `jit`: without it, each of 285 operations compiles."""
+    """Return the functions under `jit`, as they are: without it, 285 operations compile."""
     called = {name for name in vars(StageCalls) if not name.startswith("_")} - {"spec"}
     each = {name: jax.jit(getattr(functions, name)) for name in called}
     return SimpleNamespace(spec=functions.spec, **each)
