@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
@@ -145,6 +146,16 @@ def few_mappings() -> Iterator[None]:
     forget()
     jax.clear_caches()
     gc.collect()
+
+
+@pytest.fixture(scope="module")
+def compiled_once() -> Iterator[None]:
+    """Let ranks that are threads take what any test of this process has compiled."""
+    from jaxpipe.runtime.step import worker
+    from tests.runtime.compiled_once import compile_stage_once
+
+    with patch.object(worker, "compile_stage", compile_stage_once):
+        yield
 
 
 @pytest.fixture(scope="session")
