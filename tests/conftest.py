@@ -8,10 +8,12 @@ import compileall
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
@@ -65,6 +67,9 @@ def pytest_configure(config: pytest.Config) -> None:
     process has a view of the cache: what a killed rank wrote half, no other one reads.
     """
     collect_rarely()
+    # Where Python does not write bytecode (PYTHONDONTWRITEBYTECODE), pytest rewrites the asserts of
+    # all tests again in each process: a third of the collection (measured).
+    sys.dont_write_bytecode = False
     # A shell ignores SIGINT in background jobs, nohup SIGHUP, and children inherit that: tests of
     # signals would wait for a job that never receives one.
     for number, handler in (
@@ -76,8 +81,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         use_compile_cache(os.environ)
         return
-    # Where Python does not write bytecode (PYTHONDONTWRITEBYTECODE), each of hundreds of processes
-    # would compile the sources again: 0.4 of the 1.8 s that the imports of a rank take (measured).
+    # Where Python does not write bytecode, each of hundreds of processes that tests start would
+    # compile the sources again: 0.4 of the 1.8 s that the imports of a rank take (measured).
     for folder in _SOURCES:
         compileall.compile_dir(_PROJECT / folder, quiet=2)
     # In front: of two values of a flag, XLA takes the later one.
@@ -141,6 +146,16 @@ def few_mappings() -> Iterator[None]:
     forget()
     jax.clear_caches()
     gc.collect()
+
+
+@pytest.fixture(scope="module")
+def compiled_once() -> Iterator[None]:
+    """Let ranks that are threads take what any test of this process has compiled."""
+    from jaxpipe.runtime.step import worker
+    from tests.runtime.compiled_once import compile_stage_once
+
+    with patch.object(worker, "compile_stage", compile_stage_once):
+        yield
 
 
 @pytest.fixture(scope="session")

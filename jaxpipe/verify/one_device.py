@@ -95,6 +95,7 @@ class OneDevice:
         self._loss = jax.jit(jax.value_and_grad(self._summed, argnums=(0, 1), has_aux=True))
         self._held_out = jax.jit(self._evaluated)
         self._update = jax.jit(self._updated)
+        self._embed = jax.jit(self._embedded)
 
     def start(self) -> DeviceState:
         """Return fresh parameters and moments."""
@@ -185,11 +186,12 @@ class OneDevice:
         return state.scale
 
     def _hidden_shape(self, part: Microbatch) -> tuple[int, ...]:
-        model = self._job.model
-        width = jax.eval_shape(
-            lambda inputs: model.embed(self._fresh(), inputs, None), part.inputs
-        ).shape
-        return (model.num_layers + 1, *width)
+        # Asked for each microbatch: JAX traces it once for each size.
+        width = self._embed.eval_shape(part.inputs).shape
+        return (self._job.model.num_layers + 1, *width)
+
+    def _embedded(self, inputs: Any) -> Any:
+        return self._job.model.embed(self._fresh(), inputs, None)
 
     def _fresh(self) -> Parameters:
         key = jax.random.key(0)

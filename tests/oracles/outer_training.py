@@ -44,7 +44,7 @@ class InnerTraining:
         model = build_model(self.config.model)
         layers = range(model.num_layers)
         self.whole = Stage(model=model, index=0, num_stages=1, layers=layers)
-        self.params = jax.jit(lambda: self.whole.init(seed=self.config.run.seed))()
+        self.params = _initial(self.whole, self.config.run.seed)
         self.dataset = open_dataset(Path(self.config.data.folders[0]))
 
     @property
@@ -87,6 +87,11 @@ class InnerTraining:
 
 
 # Compiled once for all islands and runs of a model, whichever rows they have.
+@partial(jax.jit, static_argnums=(0, 1))
+def _initial(whole: Stage, seed: int) -> Any:
+    return whole.init(seed=seed)
+
+
 def _loss(whole: Stage, params: Any, tokens: Any) -> jax.Array:
     total = whole.apply(params, tokens[:, :-1], tokens[:, 1:], None)
     assert isinstance(total, jax.Array)

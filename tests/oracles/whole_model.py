@@ -16,6 +16,7 @@ SMALL = GptConfig(num_layers=3, dim=24, num_heads=3, sequence=10, vocabulary=17)
 UNTIED = replace(SMALL, tied=False)
 
 
+@partial(jax.jit, static_argnums=(0, 1))
 def init(gpt: Model, seed: int = 0) -> dict[str, Any]:
     """Return the fresh parameters of the whole model."""
     layers = range(gpt.num_layers)

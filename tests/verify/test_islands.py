@@ -28,12 +28,18 @@ def _loop(name: str) -> Any:
     return checked(Example({"outer": {"islands": 2, **_LOOPS[name]}, "train": {"steps": 6}}))
 
 
+@pytest.fixture(scope="module")
+def compiler() -> CompileOnce:
+    return CompileOnce()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _LOOPS)
-def test_islands_are_equal_to_one_device_and_an_error_of_their_steps_is_found(name: str):
+def test_islands_are_equal_to_one_device_and_an_error_of_their_steps_is_found(
+    name: str, compiler: CompileOnce
+):
     config, plan = _loop(name)
     expected = reference(config, plan, form_of(config))
-    compiler = CompileOnce()
     certificate = compared(expected, compiler=compiler)
     assert certificate.is_proved, "\n".join(certificate.lines())
     # Nesterov momentum that is forgotten from one outer step to the next.
@@ -52,10 +58,10 @@ def test_islands_are_equal_to_one_device_and_an_error_of_their_steps_is_found(na
 @pytest.mark.parametrize(
     "part", [{"lora": {"rank": 2}}, {"train": {"frozen": ["blocks.0.*", "embed.*"], "steps": 6}}]
 )
-def test_islands_that_train_a_part_are_equal_to_one_device(part: Any):
+def test_islands_that_train_a_part_are_equal_to_one_device(part: Any, compiler: CompileOnce):
     outer = {"islands": 2, **_LOOPS["delayed"]}
     config, plan = checked(Example({"outer": outer, "train": {"steps": 6}, **part}))
-    certificate = compared(reference(config, plan, form_of(config)), compiler=CompileOnce())
+    certificate = compared(reference(config, plan, form_of(config)), compiler=compiler)
     assert certificate.is_proved, "\n".join(certificate.lines())
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from jaxpipe.runtime.stage.master_weights import (
     updated,
     with_master_weights,
 )
-from jaxpipe.runtime.stage.model import Parameters, Tuned
+from jaxpipe.runtime.stage.model import Model, Parameters, Tuned
 from jaxpipe.runtime.stage.optimizer import clip_factor, decay_mask, stage_optimizer
 from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.runtime.stage.split_backward import Carried, Crossing, SplitBackward, split_backward
@@ -156,13 +157,7 @@ class StageFunctions:
 
     def activation(self) -> jax.ShapeDtypeStruct:
         """Return the shape of what one microbatch sends to the next stage."""
-
-        def embed(inputs: Array) -> Array:
-            key = jax.random.key(self.work.seed)
-            params = self.stage.model.init(key, layers=range(1), embed=True, head=False)
-            return self.stage.model.embed(params, inputs, None)
-
-        return jax.eval_shape(embed, self.work.inputs)
+        return _embedded.eval_shape(self.stage.model, self.work.inputs)
 
     def init(self) -> tuple[Parameters, optax.OptState]:
         """Return fresh parameters and moments."""
@@ -180,8 +175,7 @@ class StageFunctions:
 
     def zeros(self) -> Parameters:
         """Return gradients of zero."""
-        params = jax.eval_shape(lambda: self.stage.spread(self.stage.init(seed=self.work.seed)))
-        shapes = self._trained(params)
+        shapes = self._trained(jax.eval_shape(self.stage.spread, self._initial()))
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
     def forward(
@@ -364,7 +358,25 @@ class StageFunctions:
 
     def _shapes(self) -> Parameters:
         """Return the shapes of the trained parameters."""
-        return self._trained(jax.eval_shape(lambda: self.stage.init(seed=self.work.seed)))
+        return self._trained(self._initial())
+
+    def _initial(self) -> Parameters:
+        """Return the shapes of all parameters."""
+        stage = self.stage
+        return _fresh.eval_shape(stage.model, stage.layers, stage.is_first, stage.is_last)
+
+
+# JAX keeps what it has traced by function and static arguments: shapes that many functions of all
+# stages ask for are found once in a process.
+@partial(jax.jit, static_argnums=0)
+def _embedded(model: Model, inputs: Array) -> Array:
+    params = model.init(jax.random.key(0), layers=range(1), embed=True, head=False)
+    return model.embed(params, inputs, None)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _fresh(model: Model, layers: range, embed: bool, head: bool) -> Parameters:
+    return model.init(jax.random.key(0), layers=layers, embed=embed, head=head)
 
 
 def add_gradients(gradients: Parameters, more: Parameters) -> Parameters:

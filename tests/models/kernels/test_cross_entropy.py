@@ -1,6 +1,7 @@
 """Cross-entropy in chunks against the same in one piece and in plain terms; what it holds."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,14 @@ def plain(x: Array, rows: Array, targets: Array) -> Array:
     return -jnp.sum(jax.nn.log_softmax(logits)[jnp.arange(len(x)), targets])
 
 
+def with_gradients(loss: Callable[..., Array]) -> Callable[..., tuple[Array, tuple[Array, Array]]]:
+    """Return the loss with its gradients of `x` and `rows`, as one function to compile."""
+    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
+
+
+plain_with_gradients = with_gradients(plain)
+
+
 def in_chunks(logits_bytes: int) -> Callable[[Array, Array, Array], Array]:
     return lambda x, rows, targets: cross_entropy(x, rows, targets, logits_bytes=logits_bytes)
 
@@ -39,8 +48,7 @@ def draw(tokens: int, *, vocabulary: int = VOCABULARY, dtype: str = "float32") -
 def test_value_and_gradients_are_the_plain_ones(tokens: int, tokens_at_a_time: int) -> None:
     arguments = draw(tokens)
     ours = in_chunks(tokens_at_a_time * 4 * VOCABULARY)
-    found = jax.jit(jax.value_and_grad(ours, argnums=(0, 1)))(*arguments)
-    expected = jax.value_and_grad(plain, argnums=(0, 1))(*arguments)
+    found, expected = with_gradients(ours)(*arguments), plain_with_gradients(*arguments)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), found, expected
     )
@@ -49,8 +57,8 @@ def test_value_and_gradients_are_the_plain_ones(tokens: int, tokens_at_a_time: i
 def test_a_scaled_cotangent_scales_the_gradients() -> None:
     arguments = draw(7)
     loss = in_chunks(2 * 4 * VOCABULARY)
-    once = jax.grad(loss, argnums=(0, 1))(*arguments)
-    scaled = jax.grad(lambda *a: 1024 * loss(*a), argnums=(0, 1))(*arguments)
+    _, once = with_gradients(loss)(*arguments)
+    _, scaled = with_gradients(lambda *a: 1024 * loss(*a))(*arguments)
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(1024 * a, b), once, scaled)
 
 
@@ -67,9 +75,8 @@ def test_with_frozen_rows_the_gradient_is_the_same_from_two_products(
         return 3 * cross_entropy(x, rows, targets, logits_bytes=limit, softcap=softcap)
 
     of_x = jax.jit(jax.grad(loss))
-    np.testing.assert_allclose(
-        of_x(x, rows), jax.grad(loss, argnums=(0, 1))(x, rows)[0], rtol=1e-5, atol=1e-6
-    )
+    _, (expected, _) = with_gradients(loss)(x, rows)
+    np.testing.assert_allclose(of_x(x, rows), expected, rtol=1e-5, atol=1e-6)
     assert str(jax.make_jaxpr(of_x)(x, rows)).count("dot_general") == 2
 
 
@@ -79,12 +86,10 @@ def test_statistics_are_float32_whatever_the_operands_are(
     dtype: str, tokens_at_a_time: int
 ) -> None:
     x, rows, targets = draw(7, dtype=dtype)
-    loss, gradients = jax.value_and_grad(in_chunks(tokens_at_a_time * 4 * VOCABULARY), (0, 1))(
-        x, rows, targets
-    )
+    loss, gradients = with_gradients(in_chunks(tokens_at_a_time * 4 * VOCABULARY))(x, rows, targets)
     assert loss.dtype == jnp.float32
     assert {g.dtype.name for g in gradients} == {dtype}
-    exact = plain(x.astype(jnp.float32), rows.astype(jnp.float32), targets)
+    exact = jax.jit(plain)(x.astype(jnp.float32), rows.astype(jnp.float32), targets)
     np.testing.assert_allclose(loss, exact, rtol=1e-5)
 
 
@@ -92,8 +97,8 @@ def test_statistics_are_float32_whatever_the_operands_are(
 @pytest.mark.parametrize("target", [-VOCABULARY - 1, -1, VOCABULARY, VOCABULARY + 9])
 def test_a_target_outside_the_vocabulary_is_noticed(target: int, tokens_at_a_time: int) -> None:
     x, rows, targets = draw(5)
-    loss = in_chunks(tokens_at_a_time * 4 * VOCABULARY)(x, rows, targets.at[3].set(target))
-    assert np.isnan(loss)
+    loss = jax.jit(in_chunks(tokens_at_a_time * 4 * VOCABULARY))
+    assert np.isnan(loss(x, rows, targets.at[3].set(target)))
 
 
 @settings(max_examples=100, deadline=None)
@@ -111,7 +116,7 @@ def test_the_peak_of_memory_is_that_of_one_chunk() -> None:
     all_logits = tokens * vocabulary * 4
 
     def peak(logits_bytes: int) -> int:
-        step = jax.jit(jax.value_and_grad(in_chunks(logits_bytes), argnums=(0, 1)))
+        step: Any = with_gradients(in_chunks(logits_bytes))
         memory = step.lower(*arguments).compile().memory_analysis()
         assert memory is not None
         return memory.temp_size_in_bytes
@@ -133,9 +138,7 @@ def test_bounded_logits_are_the_plain_ones(tokens_at_a_time: int) -> None:
         logits = bound * jnp.tanh(x @ rows.T / bound)
         return -jnp.sum(jax.nn.log_softmax(logits)[jnp.arange(len(x)), targets])
 
-    found, expected = (
-        jax.value_and_grad(each, argnums=(0, 1))(*arguments) for each in (ours, bounded)
-    )
+    found, expected = (with_gradients(each)(*arguments) for each in (ours, bounded))
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), found, expected
     )
@@ -147,10 +150,8 @@ def test_ignored_targets_add_nothing(tokens_at_a_time: int) -> None:
     kept = np.array([0, 2, 5])
     masked = jnp.full_like(targets, IGNORED).at[kept].set(targets[kept])
     ours = in_chunks(tokens_at_a_time * 4 * VOCABULARY)
-    loss, (of_x, of_rows) = jax.value_and_grad(ours, argnums=(0, 1))(x, rows, masked)
-    expected, (of_kept, of_rows_kept) = jax.value_and_grad(plain, argnums=(0, 1))(
-        x[kept], rows, targets[kept]
-    )
+    loss, (of_x, of_rows) = with_gradients(ours)(x, rows, masked)
+    expected, (of_kept, of_rows_kept) = plain_with_gradients(x[kept], rows, targets[kept])
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     np.testing.assert_allclose(of_rows, of_rows_kept, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(of_x[kept], of_kept, rtol=1e-5, atol=1e-5)

@@ -51,7 +51,7 @@ def test_no_key_no_dropout() -> None:
 
 
 def test_the_embedding_drops() -> None:
-    x = DROPPING.embed(uncut.init(PLAIN), TOKENS, jax.random.key(0))
+    x = jax.jit(DROPPING.embed)(uncut.init(PLAIN), TOKENS, jax.random.key(0))
     assert 0.3 < np.mean(x == 0) < 0.7
 
 
@@ -59,5 +59,5 @@ def test_the_two_places_of_a_layer_draw_apart() -> None:
     layer = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), uncut.init(PLAIN)["blocks"])
     for last in (layer["attention"]["project"], layer["mlp"]["down"]):
         last["bias"] = jnp.ones_like(last["bias"])
-    x = DROPPING.block(layer, jnp.zeros((2, 8, 24)), jax.random.key(0))
+    x = jax.jit(DROPPING.block)(layer, jnp.zeros((2, 8, 24)), jax.random.key(0))
     assert set(np.unique(x)) == {0, 2, 4}

@@ -17,7 +17,7 @@ from jaxpipe.runtime.checkpoint import latest, open_checkpoint
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
 from tests.runtime.training import run_tree, tiny_tree
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled_once")]
 
 
 def losses(metrics: Sequence[StepMetrics]) -> list[float]:

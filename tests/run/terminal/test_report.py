@@ -13,8 +13,9 @@ from jaxpipe.run.rank.threads import train
 from jaxpipe.run.terminal.report import report_end
 from tests.runtime.training import tiny_tree
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled_once")]
 
-@pytest.mark.slow
+
 @pytest.mark.parametrize(("learning_rate", "warns"), [(1e30, True), (1e-3, False)])
 def test_a_model_of_no_use_is_not_praised(
     tmp_path: Path,
@@ -35,7 +36,6 @@ def test_a_model_of_no_use_is_not_praised(
     assert ("the last loss is nan, so the model is of no use" in caplog.text) == warns
 
 
-@pytest.mark.slow
 def test_what_is_beside_the_result_does_not_fail_it(
     tmp_path: Path, dataset: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
