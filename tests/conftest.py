@@ -8,7 +8,6 @@ import compileall
 import gc
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -67,9 +66,6 @@ def pytest_configure(config: pytest.Config) -> None:
     process has a view of the cache: what a killed rank wrote half, no other one reads.
     """
     collect_rarely()
-    # Where Python does not write bytecode (PYTHONDONTWRITEBYTECODE), pytest rewrites the asserts of
-    # all tests again in each process: a third of the collection (measured).
-    sys.dont_write_bytecode = False
     # A shell ignores SIGINT in background jobs, nohup SIGHUP, and children inherit that: tests of
     # signals would wait for a job that never receives one.
     for number, handler in (
@@ -81,8 +77,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         use_compile_cache(os.environ)
         return
-    # Where Python does not write bytecode, each of hundreds of processes that tests start would
-    # compile the sources again: 0.4 of the 1.8 s that the imports of a rank take (measured).
+    # Where Python does not write bytecode (PYTHONDONTWRITEBYTECODE), each of hundreds of processes
+    # would compile the sources again: 0.4 of the 1.8 s that the imports of a rank take (measured).
     for folder in _SOURCES:
         compileall.compile_dir(_PROJECT / folder, quiet=2)
     # In front: of two values of a flag, XLA takes the later one.
