@@ -63,13 +63,13 @@ def train_pair(folder: Path, *settings: str, compiler: CompileOnce) -> str:
     is_paced = config.run.compute is ComputeKind.PACED
     if getattr(config.model, "attention", None) is Attention.FLASH and not is_paced:
         return _needs_gpu(config, plan)
-    losses = _losses(folder, settings, compiler)
+    losses = _losses_of(folder, settings, compiler)
     if is_paced:
         return WAITED
     others = tuple(name for name in settings if name not in _KEEP_NUMBERS)
     if len(others) == len(settings):
         return TRAINED
-    expected = _losses(folder, others, compiler)
+    expected = _losses_of(folder, others, compiler)
     if losses != expected:
         raise RunError(f"losses {losses} with {', '.join(settings)}, and {expected} without")
     return SAME
@@ -85,14 +85,18 @@ def _needs_gpu(config: Config, plan: Plan) -> str:
     raise RunError("accepted without a GPU")
 
 
-@cache
-def _losses(folder: Path, settings: tuple[str, ...], compiler: CompileOnce) -> tuple[float, ...]:
+def _losses_of(folder: Path, settings: tuple[str, ...], compiler: CompileOnce) -> tuple[float, ...]:
     """Return the losses of a run with some settings, one a step; none of a paced run.
 
     Raises:
         RunError: it fails, or has not all steps.
     """
     config, plan = config_and_plan(folder, settings)
+    return _losses(folder, config, plan, compiler)
+
+
+@cache  # of a setting that is the default, the run is that of the other one
+def _losses(folder: Path, config: Config, plan: Plan, compiler: CompileOnce) -> tuple[float, ...]:
     run = Path(config.run.folder)
     shutil.rmtree(run, ignore_errors=True)
     try:
