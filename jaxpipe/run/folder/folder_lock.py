@@ -34,6 +34,7 @@ import msgspec
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.foreign_file import read_json
+from jaxpipe.run.folder.output_files import unwritable
 
 LOCK_FILE = "lock"
 _BEAT_S = 5.0
@@ -106,10 +107,7 @@ def locked(folder: Path, *, beats: bool = True, token: str | None = None) -> Ite
         folder.mkdir(parents=True, exist_ok=True)
         _acquire(path, mine)
     except OSError as error:
-        raise ConfigError(
-            f"`run.folder` must be a folder that can be written, is {str(folder)!r:.80}: "
-            f"{error.strerror}"
-        ) from error
+        raise unwritable(folder, error) from error
     lock = FolderLock(path, mine)
     try:
         with beating(lock) if beats else nullcontext():

@@ -12,6 +12,7 @@ from pathlib import Path
 from jaxpipe.config import (
     Config,
     check_here,
+    check_outlives,
     check_paced,
     check_run,
     cluster_from,
@@ -25,7 +26,7 @@ from jaxpipe.plan import Plan, ResolvedPlan, draw_plan, resolved_plan_text
 from jaxpipe.propose.conditions import counted_profile
 from jaxpipe.propose.resolve import resolve
 from jaxpipe.run.drift.new_plan import clear_adopted
-from jaxpipe.run.folder.output_files import announce_replaced
+from jaxpipe.run.folder.output_files import announce_replaced, check_run_folder, unwritable
 from jaxpipe.run.terminal.console import console, next_line
 from jaxpipe.run.verdict import check_can_run
 from jaxpipe.runtime.checkpoint import Checkpoint
@@ -81,12 +82,14 @@ def prepare(
     cluster = cluster_from(config)
     resolution = resolve(config, cluster, num_ranks=num_ranks)
     plan = resolution.plan
+    check_run_folder(Path(config.run.folder))
     checkpoint, is_paced = None, config.run.compute is ComputeKind.PACED
     if is_paced:
         check_paced(config, resume=resume)
     check_can_run(config, plan, cluster, environment=os.environ)
     if not is_paced:
         check_here(config, plan, os.environ)  # ranks of any cluster, which may be emulated
+        check_outlives(config)
         checkpoint = check_run(config, resume=resume, found=found, allowed=allowed)
     return Prepared(
         config=config,
@@ -168,10 +171,7 @@ def write_resolved_plan(config: Config, resolved: ResolvedPlan) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / PLAN_FILE).write_text(text)
     except OSError as error:
-        raise ConfigError(
-            f"`run.folder` must be a folder that can be written, is {str(folder)!r:.80}: "
-            f"{error.strerror}"
-        ) from error
+        raise unwritable(folder, error) from error
     return folder / PLAN_FILE
 
 
