@@ -24,7 +24,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from jaxpipe.comm import Transport, all_reduce, run_ranks
+from jaxpipe.comm import OUTER_TAG, Transport, all_reduce, run_ranks
 from jaxpipe.comm.local import LocalTransport
 from jaxpipe.comm.nccl import NcclTransport
 from jaxpipe.config import Config, check_here, cluster_from, to_tree
@@ -49,8 +49,8 @@ TRAINED, SAME, WAITED, NOT_HERE = "trained", "trained, same losses", "paced", "n
 FAKE_NCCL, STAND_IN = "fake NCCL", "in-process library"
 MOST_S = 300.0
 """Of a run."""
-_LIBRARY_TAG = 2**29
-"""Of all sums of the library, which has no tags."""
+_LIBRARY_TAG = OUTER_TAG - 1
+"""Of all sums of the library, which has no tags: the last of all-reduces."""
 
 _KEEP_NUMBERS = (
     "`run.transport` = shaped",

@@ -164,9 +164,15 @@ def _acquire(path: Path, mine: Holder) -> None:
     """Create the file, or take it over from a holder that has died.
 
     Raises:
-        ConfigError: its holder lives.
+        ConfigError: its holder lives, or a folder is in its place.
         OSError: the folder cannot be written.
     """
+    for file in (path, _guard(path)):
+        if file.is_dir() and not file.is_symlink():  # anything else is replaced
+            raise ConfigError(
+                f"`run.folder` {path.parent} has a folder {file.name!r} in the place of a file "
+                "that a run writes; remove it"
+            )
     draft = path.with_name(f"{path.name}.{mine.token}")
     try:
         draft.write_bytes(msgspec.json.encode(mine))
@@ -203,7 +209,7 @@ def _take_over(path: Path, draft: Path, stale: Holder | None) -> bool:
 
     Several may have found it stale: a second file lets one of them replace it, once.
     """
-    guard = path.with_name(f"{path.name}.takeover")
+    guard = _guard(path)
     with suppress(OSError):
         if _age_s(guard, now_s=draft.stat().st_mtime) > _STALE_S:
             guard.unlink()  # of a process that was killed meanwhile
@@ -218,6 +224,10 @@ def _take_over(path: Path, draft: Path, stale: Holder | None) -> bool:
         return True
     finally:
         guard.unlink(missing_ok=True)
+
+
+def _guard(path: Path) -> Path:
+    return path.with_name(f"{path.name}.takeover")
 
 
 def _read(path: Path) -> Holder | None:
