@@ -20,6 +20,7 @@ from jaxpipe.config import (
     keep_inputs,
     notices_of,
 )
+from jaxpipe.config.kept_inputs import CONFIG_FILE
 from jaxpipe.errors import ConfigError
 from jaxpipe.foreign_file import check_link, reason_of
 from jaxpipe.plan import Plan, ResolvedPlan, draw_plan, resolved_plan_text
@@ -33,10 +34,13 @@ from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.metrics.records import METRICS_FILE, TRACE_FILE
 from jaxpipe.runtime.run_config import AllowedChange, ComputeKind, RunConfig, TransportKind
 from jaxpipe.runtime.watchdog import clear_cause, clear_ended, clear_heartbeats
+from jaxpipe.runtime.watchdog.cause import CAUSE_FILE, ENDED_FILE
 from jaxpipe.topo import Cluster
 
 PLAN_FILE = "plan.toml"
 """The plan of a run, in its folder."""
+_FILES = (PLAN_FILE, METRICS_FILE, CONFIG_FILE, CAUSE_FILE, ENDED_FILE)
+"""What a run writes into its folder; pictures and traces may fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +87,7 @@ def prepare(
     resolution = resolve(config, cluster, num_ranks=num_ranks)
     plan = resolution.plan
     check_run_folder(Path(config.run.folder))
+    check_entries(Path(config.run.folder))
     checkpoint, is_paced = None, config.run.compute is ComputeKind.PACED
     if is_paced:
         check_paced(config, resume=resume)
@@ -109,7 +114,6 @@ def begin_folder(prepared: Prepared) -> Path:
         ConfigError: the folder cannot be made or written, or has something else than files.
     """
     folder = Path(prepared.config.run.folder)
-    check_entries(folder)
     if prepared.checkpoint is None:
         announce_replaced(folder / name for name in (PLAN_FILE, METRICS_FILE, TRACE_FILE))
     # First: it makes the folder, or refuses one that cannot be written.
@@ -123,10 +127,16 @@ def check_entries(folder: Path) -> None:
     """Check that what a run writes into its folder stays there, and that no write waits.
 
     Raises:
-        ConfigError: an entry is a link to a file elsewhere, a pipe, a device or a socket.
+        ConfigError: an entry is a link to a file elsewhere, a pipe, a device or a socket, or a
+            folder with the name of a file that a run cannot do without.
     """
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         try:
+            if path.name in _FILES and path.is_dir():
+                raise ConfigError(
+                    f"`run.folder` must hold a file {path.name!r}, and {path} is a folder; remove "
+                    "it, or name another folder"
+                )
             if not path.is_dir() and not path.is_file() and not path.is_symlink():
                 raise ConfigError(
                     f"`run.folder` must hold files and folders, {path} is neither; remove it"

@@ -122,3 +122,15 @@ def test_what_cannot_be_kept_is_refused_before_anything_starts(
     with pytest.raises(ConfigError, match=words):
         prepare(config_from(tiny_tree(tmp_path / "run", dataset, **sections)), resume=False)
     assert [path.name for path in tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("name", ["plan.toml", "metrics.jsonl", "run.toml", "cause.json", "ended"])
+def test_a_folder_in_the_place_of_a_file_is_refused(
+    name: str, tmp_path: Path, dataset: Path
+) -> None:
+    (tmp_path / "run" / name).mkdir(parents=True)
+    config = config_from(tiny_tree(tmp_path / "run", dataset))
+    with pytest.raises(
+        ConfigError, match=rf"^`run\.folder` must hold a file '{name}', and .* is a"
+    ):
+        prepare(config, resume=False)
