@@ -1,7 +1,11 @@
 """Runs of four ranks and four steps, for settings with which a certificate does not compute.
 
-Ranks are threads where threads can be ranks, else the processes that `jaxpipe train` starts. A
-setting that moves or watches the same numbers must not change the losses: they are compared, bit
+Ranks are threads where threads can be ranks, else the processes that `jaxpipe train` starts. Two
+things that need a library have a stand-in among threads, which the outcome names: NCCL is the fake
+of the tests, as strict about order, sizes and threads; the all-reduce of MPI is a sum of messages,
+with the order of calls that a library wants. Neither shows that the library works.
+
+A setting that moves or watches the same numbers must not change the losses: they are compared, bit
 for bit, with those of a run without it.
 """
 
@@ -10,7 +14,8 @@ import os
 import shutil
 import subprocess
 import sys
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import replace
 from functools import cache
 from io import StringIO
@@ -19,7 +24,9 @@ from unittest.mock import patch
 
 import numpy as np
 
-from jaxpipe.comm import run_ranks
+from jaxpipe.comm import OUTER_TAG, Transport, all_reduce, run_ranks
+from jaxpipe.comm.local import LocalTransport
+from jaxpipe.comm.nccl import NcclTransport
 from jaxpipe.config import Config, check_here, cluster_from, to_tree
 from jaxpipe.errors import ConfigError, JaxpipeError
 from jaxpipe.models.gpt_config import Attention
@@ -34,16 +41,20 @@ from jaxpipe.runtime.run_config import ComputeKind, Survival, TransportKind
 from jaxpipe.runtime.stage.compile_once import CompileOnce
 from jaxpipe.runtime.step import worker
 from jaxpipe.topo.toml_text import toml_text
+from tests.comm.nccl.fake import FakeBinding, World
 from tests.config.chosen_settings import EXAMPLES, SETTINGS, checked
 from tests.runtime.training import write_dataset
 
 TRAINED, SAME, WAITED, NOT_HERE = "trained", "trained, same losses", "paced", "needs a GPU"
+FAKE_NCCL, STAND_IN = "fake NCCL", "in-process library"
 MOST_S = 300.0
 """Of a run."""
+_LIBRARY_TAG = OUTER_TAG - 1
+"""Of all sums of the library, which has no tags: the last of all-reduces."""
 
 _KEEP_NUMBERS = (
     "`run.transport` = shaped",
-    "`run.transport` = nccl",  # without a GPU it is MPI
+    "`run.transport` = nccl",  # of processes without a GPU it is MPI
     "`run.trackers` given",
     "`run.survive` = shrink",
 )
@@ -63,16 +74,17 @@ def train_pair(folder: Path, *settings: str, compiler: CompileOnce) -> str:
     is_paced = config.run.compute is ComputeKind.PACED
     if getattr(config.model, "attention", None) is Attention.FLASH and not is_paced:
         return _needs_gpu(config, plan)
-    losses = _losses(folder, settings, compiler)
+    losses = _losses_of(folder, settings, compiler)
     if is_paced:
         return WAITED
     others = tuple(name for name in settings if name not in _KEEP_NUMBERS)
+    words = ", ".join(_stand_ins(config, plan))
     if len(others) == len(settings):
-        return TRAINED
-    expected = _losses(folder, others, compiler)
+        return ", ".join(filter(None, (TRAINED, words)))
+    expected = _losses_of(folder, others, compiler)
     if losses != expected:
         raise RunError(f"losses {losses} with {', '.join(settings)}, and {expected} without")
-    return SAME
+    return ", ".join(filter(None, (SAME, words)))
 
 
 def _needs_gpu(config: Config, plan: Plan) -> str:
@@ -85,14 +97,18 @@ def _needs_gpu(config: Config, plan: Plan) -> str:
     raise RunError("accepted without a GPU")
 
 
-@cache
-def _losses(folder: Path, settings: tuple[str, ...], compiler: CompileOnce) -> tuple[float, ...]:
+def _losses_of(folder: Path, settings: tuple[str, ...], compiler: CompileOnce) -> tuple[float, ...]:
     """Return the losses of a run with some settings, one a step; none of a paced run.
 
     Raises:
         RunError: it fails, or has not all steps.
     """
     config, plan = config_and_plan(folder, settings)
+    return _losses(folder, config, plan, compiler)
+
+
+@cache  # of a setting that is the default, the run is that of the other one
+def _losses(folder: Path, config: Config, plan: Plan, compiler: CompileOnce) -> tuple[float, ...]:
     run = Path(config.run.folder)
     shutil.rmtree(run, ignore_errors=True)
     try:
@@ -101,8 +117,7 @@ def _losses(folder: Path, settings: tuple[str, ...], compiler: CompileOnce) -> t
         elif _needs_processes(config, plan):
             _train_processes(config, folder)
         else:
-            with patch.object(worker, "compile_stage", compiler):
-                threads.train(config)
+            _train_threads(config, plan, compiler)
         metrics = run / "metrics.jsonl"
         if config.run.compute is ComputeKind.PACED:
             losses, num_steps = (), last_step(metrics)
@@ -151,12 +166,54 @@ def _dataset(folder: Path, *, is_labelled: bool) -> Path:
 
 def _needs_processes(config: Config, plan: Plan) -> bool:
     """Return whether threads of one process cannot be the ranks of a run."""
-    run = config.run
-    return (
-        run.transport is TransportKind.NCCL
-        or run.survive is Survival.SHRINK
-        or plan.all_reduce.facts.is_native
+    is_nccl = config.run.transport is TransportKind.NCCL
+    is_native = is_nccl or plan.all_reduce.facts.is_native
+    return config.run.survive is Survival.SHRINK or (
+        is_native and not tuple(_stand_ins(config, plan))
     )
+
+
+def _stand_ins(config: Config, plan: Plan) -> Iterator[str]:
+    """Yield what threads have in place of a library; nothing where processes are the ranks.
+
+    The fake copies the memory of one device.
+    """
+    has_mesh = plan.has_groups or config.mesh.num_devices > 1
+    is_nccl = config.run.transport is TransportKind.NCCL
+    if config.run.survive is Survival.SHRINK or (is_nccl and has_mesh):
+        return
+    if is_nccl:
+        yield FAKE_NCCL
+    if plan.all_reduce.facts.is_native:
+        yield STAND_IN
+
+
+def _train_threads(config: Config, plan: Plan, compiler: CompileOnce) -> None:
+    stand_ins = tuple(_stand_ins(config, plan))
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(worker, "compile_stage", compiler))
+        if FAKE_NCCL in stand_ins:
+            binding = FakeBinding(World())
+            config = replace(config, run=replace(config.run, transport=TransportKind.MPI))
+
+            def over_nccl(*_: object, base: Transport) -> Transport:
+                return NcclTransport(base, binding)
+
+            stack.enter_context(patch.object(threads, "choose_transport", over_nccl))
+        if STAND_IN in stand_ins:
+            stack.enter_context(
+                patch.object(LocalTransport, "native_all_reduce", _summed, create=True)
+            )
+            stack.enter_context(patch.object(threads, "_check_all_reduce", lambda _: None))
+        threads.train(config)
+
+
+def _summed(
+    transport: Transport, array: np.ndarray, *, members: tuple[int, ...], timeout_s: float
+) -> np.ndarray:
+    """All-reduce in place, as a library does: calls match by their order alone."""
+    array[...] = all_reduce(transport, array, members, tag=_LIBRARY_TAG, timeout_s=timeout_s)
+    return array
 
 
 def pace(config: Config, plan: Plan) -> None:

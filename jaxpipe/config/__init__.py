@@ -5,7 +5,7 @@ from jaxpipe.config.check_data import check_data, check_prepared_data
 from jaxpipe.config.check_here import check_here
 from jaxpipe.config.check_order import order_from
 from jaxpipe.config.check_run import check_model, check_paced, check_run
-from jaxpipe.config.checkpoint_place import check_place, place_in, place_of
+from jaxpipe.config.checkpoint_place import check_outlives, check_place, place_in, place_of
 from jaxpipe.config.epochs import epochs_line
 from jaxpipe.config.kept_inputs import config_in, keep_inputs, keep_tokenizer, tokenizer_of
 from jaxpipe.config.notices import notices_of
@@ -35,6 +35,7 @@ __all__ = [
     "check_data",
     "check_here",
     "check_model",
+    "check_outlives",
     "check_paced",
     "check_place",
     "check_plan_fits",

@@ -51,6 +51,7 @@ def check_run(
         check_model(config, checkpoint)
         check_same_outer(config, checkpoint)
         check_same_tuning(config, checkpoint)
+        check_same_optimizer(config, checkpoint)
         _check_master_weights(config, checkpoint)
         check_same_order(config, checkpoint, allowed=allowed)
         return checkpoint
@@ -61,6 +62,22 @@ def check_run(
             "--resume, or name another folder"
         )
     return None
+
+
+def check_same_optimizer(config: Config, checkpoint: Checkpoint) -> None:
+    """Check that a run continues with the optimizer whose moments it has saved.
+
+    Some optimizers have moments of the same names with other meanings, others none of them. An
+    import, of step 0, has no moments, and any run may start from it.
+    """
+    saved = checkpoint.metadata.get("config", {}).get("optimizer", {})
+    old, new = saved.get("name", OptimizerConfig().name), config.optimizer.name
+    if checkpoint.step and old != new:
+        raise CheckpointError(
+            f"`optimizer.name` ({new}) must be as in the checkpoint {checkpoint.folder}, {old}: a "
+            "run continues with the moments that it has saved; set it to that, or begin another "
+            "run (`jaxpipe train --from`, with another `run.folder`)"
+        )
 
 
 def _check_master_weights(config: Config, checkpoint: Checkpoint) -> None:

@@ -40,6 +40,22 @@ def place_in(run: Path) -> Folder:
     return checkpoint_place(run, url if isinstance(url, str) else None)
 
 
+def check_outlives(config: Config) -> None:
+    """Check that checkpoints are where other processes find them; those of `memory://` are not.
+
+    Ranks that are threads of one process may have them there.
+
+    Raises:
+        ConfigError: each process would have checkpoints of its own, which end with it.
+    """
+    store = place_of(config)
+    if isinstance(store, ObjectFolder) and store.is_of_process:
+        raise ConfigError(
+            f"`checkpoint.folder` must be storage that all ranks share, is {store.url!r:.80}: each "
+            "process has a memory of its own; leave it out for checkpoints in the folder of the run"
+        )
+
+
 def check_place(config: Config) -> None:
     """Check that this machine can write to the object storage of a run, if it has some.
 

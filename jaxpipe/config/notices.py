@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from math import log2
 
 from jaxpipe.config.read import Config
+from jaxpipe.config.unused_settings import unused_settings
 from jaxpipe.runtime.run_config import ComputeKind
 from jaxpipe.runtime.stage.optimizer_config import OptimizerName
 
@@ -23,6 +24,7 @@ def notices_of(config: Config) -> Iterator[str]:
     """
     if config.run.compute is ComputeKind.PACED:
         return
+    yield from unused_settings(config)
     yield from _of_warmup(config)
     yield from _of_rounding(config)
 

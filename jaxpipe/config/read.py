@@ -322,6 +322,10 @@ def _apply(tree: dict[str, Any], setting: str) -> None:
     *sections, key = path.strip().split(".")
     if not equals or not key or not sections:
         raise ConfigError(f"`--set` takes section.key=value, not {setting!r}")
+    try:
+        setting.encode()
+    except UnicodeEncodeError:  # bytes of a command that are no text: no file can keep them
+        raise ConfigError(f"`--set` takes text in UTF-8, and {setting!r:.80} is none") from None
     for section in sections:
         tree = tree.setdefault(section, {})
         if not isinstance(tree, dict):

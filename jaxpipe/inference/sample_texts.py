@@ -115,6 +115,17 @@ def sample_texts(  # noqa: PLR0913 - the options of `jaxpipe generate`
     return [begin + text.shown for begin, text in zip(begins, texts, strict=True)]
 
 
+def _check_text(flag: str, text: str) -> None:
+    """Check that a text can be written: bytes of a command that are no UTF-8 are no characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"`{flag}` must be text in UTF-8, and character {error.start + 1} of it is not; give "
+            "it in UTF-8"
+        ) from None
+
+
 def prompt_tokens(
     tokenizer: Tokenizer, prompt: str | Conversation, *, chat: Chat | None = None
 ) -> Int64[np.ndarray, " tokens"]:
@@ -124,10 +135,14 @@ def prompt_tokens(
     is followed by the prompt for an answer.
 
     Raises:
-        ConfigError: the prompt is empty, or the tokenizer has no chat template.
+        ConfigError: the prompt is empty or no text, or the tokenizer has no chat template.
     """
     if not prompt:
         raise ConfigError("`--prompt` must hold at least one character; it is empty")
+    if isinstance(prompt, str):
+        _check_text("--prompt", prompt)
+    if chat is not None and chat.system:
+        _check_text("--system", chat.system)
     if chat is None and isinstance(prompt, str):
         frame = tokenizer.frame
         return np.array([*frame.begin, *tokenizer.encode(prompt), *frame.closing], np.int64)

@@ -11,7 +11,11 @@ from jaxpipe.runtime.path_checks import check_path
 _AT_LEAST_1 = Range(least=1)
 _FACTOR = Range(above=0, most=1e9, why="longer waits overflow the clocks of the system")
 _SEED = Range(least=0, most=2**32 - 1, why="a key of JAX has 32 bits of the seed")
-_WAIT = Range(above=0, most=1e9, why="longer waits overflow the clocks of the system")
+_WAIT = Range(
+    least=0.1,
+    most=1e9,
+    why="shorter ones end while all is well, longer ones overflow the clocks of the system",
+)
 _INTERFACES = re.compile(r"[\w.:/-]{1,64}(,[\w.:/-]{1,64})*", re.ASCII)
 
 

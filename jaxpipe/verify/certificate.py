@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 import jax
 import numpy as np
 
+from jaxpipe.collective import CodecKind
 from jaxpipe.config import Config, check_plan_fits, job_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import ModelConfig, build_model
@@ -16,9 +17,10 @@ from jaxpipe.runtime.checkpoint import flatten, restore
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.compile_once import CompileOnce
 from jaxpipe.runtime.stage.trained import is_trained
+from jaxpipe.verify.coded_outer_sums import CodedOuterSums
 from jaxpipe.verify.differences import DeviceResult, Difference, Subject, differences
 from jaxpipe.verify.one_device import DeviceState, DeviceStep, OneDevice, Tensors
-from jaxpipe.verify.one_device_islands import OneDeviceIslands
+from jaxpipe.verify.one_device_islands import OneDeviceIslands, exact_sum
 from jaxpipe.verify.ranks import Compiler, train_ranks
 from jaxpipe.verify.smaller_plan import Shrunk, shrunk
 from jaxpipe.verify.stand_in import DataForm, form_of, stand_in
@@ -201,7 +203,7 @@ def _one_device(job: Job) -> tuple[Job, tuple[DeviceResult, ...]]:
     parts = islands_of(job.plan, num_islands=max(1, job.outer.islands))
     first = device.start()
     states = [first for _ in parts]
-    results = [device.step(first, step=0, replicas=part.replicas) for part in parts]
+    results = [device.step(first, step=0, island=part) for part in parts]
     least = min(result.norm for result in results)
     clip_norm = least / 2 if least > 0 else job.optimizer.clip_norm
     outer = _outer_steps(job, first, weights=[part.share for part in parts])
@@ -210,7 +212,7 @@ def _one_device(job: Job) -> tuple[Job, tuple[DeviceResult, ...]]:
     for step in range(job.train.steps):
         if step:
             results = [
-                device.step(state, step=step, replicas=part.replicas)
+                device.step(state, step=step, island=part)
                 for state, part in zip(states, parts, strict=True)
             ]
         states = [
@@ -246,7 +248,13 @@ def _outer_steps(
         return None
     parameters = flatten(first.params, first_layer=0)
     trained = {name: parameters[name] for name in parameters if is_trained(job.model, name)}
-    return OneDeviceIslands(job.outer, trained, weights=weights, num_steps=job.train.steps)
+    return OneDeviceIslands(
+        job.outer,
+        trained,
+        weights=weights,
+        num_steps=job.train.steps,
+        summed=exact_sum if job.outer.codec is CodecKind.NONE else CodedOuterSums(job).total,
+    )
 
 
 def _after_outer_step(

@@ -1,13 +1,13 @@
 """One device: the loss, its gradient and the update, without pipeline, replicas and messages.
 
 It knows a plan by its microbatches, since dropout and the balance of experts are those of a
-microbatch, and by the codecs at the boundaries of its stages. Everything else is written from the
-definitions: the loss is the mean over the targets of a step that count, the norm is over all
-trained parameters, a frozen parameter never changes. Layers, optimizer and learning rate are those
-of the run.
+microbatch, and by its codecs: between stages, and in sums over replicas. Everything else is written
+from the definitions: the loss is the mean over the targets of a step that count, the norm is over
+all trained parameters, a frozen parameter never changes. Layers, optimizer and learning rate are
+those of the run.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from jaxpipe.collective import CodecKind
+from jaxpipe.plan import Island
 from jaxpipe.runtime.checkpoint import flatten
 from jaxpipe.runtime.data import Samples
 from jaxpipe.runtime.data.order.samples import IGNORED
@@ -27,9 +29,12 @@ from jaxpipe.runtime.stage.moments import moments_of
 from jaxpipe.runtime.stage.optimizer import stage_optimizer
 from jaxpipe.runtime.stage.placed import Places, model_at, segment_positions
 from jaxpipe.verify.coded_boundaries import CodedBoundaries
+from jaxpipe.verify.coded_gradients import CodedGradients, ReplicaGradients
 
 Tensors = dict[str, np.ndarray]
 """By the names of a checkpoint."""
+_OfReplica = tuple[Parameters, Mapping[str, Any]]
+"""Gradients of a replica, and those of its head alone of a tied embedding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +97,8 @@ class OneDevice:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._boundaries = CodedBoundaries(job)
-        self._loss = jax.jit(jax.value_and_grad(self._summed, argnums=(0, 1), has_aux=True))
+        self._coded_gradients: dict[int, CodedGradients] = {}
+        self._loss = jax.jit(jax.value_and_grad(self._summed, argnums=(0, 1, 2), has_aux=True))
         self._held_out = jax.jit(self._evaluated)
         self._update = jax.jit(self._updated)
         self._embed = jax.jit(self._embedded)
@@ -105,30 +111,32 @@ class OneDevice:
         params = jax.jit(init)(jax.random.key(job.run.seed))
         return DeviceState(params=params, moments=jax.jit(self._optimizer().init)(params))
 
-    def step(self, state: DeviceState, *, step: int, replicas: range) -> DeviceStep:
-        """Return loss and gradients of some replicas in a step; steps count from 0."""
+    def step(self, state: DeviceState, *, step: int, island: Island) -> DeviceStep:
+        """Return loss and gradients of the replicas of an island; steps count from 0, in order."""
         job = self._job
         samples = job.data.train_samples(
             seed=job.run.seed, step=step, batch=job.train.batch, position=job.position
         )
-        parts = list(self._microbatches(samples, replicas))
+        parts = list(self._microbatches(samples, island.replicas))
         num_targets = sum(part.num_targets for part in parts)
         factor = self._scale(step) / sum(part.targets.size for part in parts)
         key = jax.random.fold_in(jax.random.key(job.run.seed), step)
-        loss, total, hidden, of_hidden = 0.0, None, {}, {}
+        table = self._table(state.params)
+        loss, hidden, of_hidden = 0.0, {}, {}
+        of_replicas: dict[int, _OfReplica] = {}
         for part in parts:
             offsets = np.zeros(self._hidden_shape(part))
             key_of_part = jax.random.fold_in(key, part.number)
-            (lost, inside), (of_params, of_offsets) = self._loss(
-                state.params, offsets, part.arrays, key_of_part, factor
+            (lost, inside), (of_params, of_table, of_offsets) = self._loss(
+                state.params, table, offsets, part.arrays, key_of_part, factor
             )
             loss += float(lost)
-            gradients = jax.tree.map(np.asarray, of_params)
-            total = gradients if total is None else jax.tree.map(np.add, total, gradients)
+            before = of_replicas.get(part.replica)
+            of_replicas[part.replica] = _added(before, (of_params, of_table))
             hidden[part.number] = np.asarray(inside)
             of_hidden[part.number] = np.asarray(of_offsets) / max(num_targets, 1)
-        mean = jax.tree.map(lambda leaf: leaf / max(num_targets, 1), total)
-        tree = jax.tree.map(lambda leaf, mask: np.where(mask, leaf, 0), mean, self._mask(mean))
+        total = self._total(list(of_replicas.values()), island, factor=factor, step=step)
+        tree = jax.tree.map(lambda leaf: leaf / max(num_targets, 1), total)
         squares = sum(float(np.sum(leaf**2)) for leaf in jax.tree.leaves(tree))
         return DeviceStep(
             loss=loss / max(num_targets, 1),
@@ -157,6 +165,39 @@ class OneDevice:
                 loss += float(self._held_out(state.params, part.arrays))
                 num_targets += part.num_targets
         return loss / max(num_targets, 1)
+
+    def _table(self, params: Parameters) -> Mapping[str, Any]:
+        """Return a tied embedding for the head alone, where its two gradients are coded apart."""
+        is_apart = self._has_coded_sums and self._job.model.tied and self._job.plan.shares_embedding
+        return {"tokens": params["embed"]["tokens"]} if is_apart else {}
+
+    @property
+    def _has_coded_sums(self) -> bool:
+        return self._job.comm.gradients is not CodecKind.NONE
+
+    def _total(
+        self,
+        of_replicas: list[_OfReplica],
+        island: Island,
+        *,
+        factor: float,
+        step: int,
+    ) -> Parameters:
+        """Return the gradient of the loss of all replicas; that of what is frozen is 0."""
+        masks = self._mask(of_replicas[0][0])
+        masked = [
+            ReplicaGradients(
+                tree=jax.tree.map(lambda mask, leaf: np.where(mask, leaf, 0), masks, tree),
+                of_table=table,
+            )
+            for tree, table in of_replicas
+        ]
+        if not self._has_coded_sums:
+            return jax.tree.map(lambda *leaves: sum(leaves), *(part.tree for part in masked))
+        if island.number not in self._coded_gradients:
+            self._coded_gradients[island.number] = CodedGradients(self._job, island)
+        coded = self._coded_gradients[island.number]
+        return coded.total(masked, factor=factor, loss_scale=self._scale(step))
 
     def _microbatches(self, samples: Samples, replicas: range) -> Iterator[Microbatch]:
         """Yield the consecutive rows that are a microbatch of one of some replicas."""
@@ -198,11 +239,18 @@ class OneDevice:
         return self._job.model.init(key, layers=range(1), embed=True, head=False)
 
     def _summed(
-        self, params: Parameters, offsets: Any, part: tuple[Any, ...], key: Any, factor: Any
+        self,
+        params: Parameters,
+        table: Mapping[str, Any],
+        offsets: Any,
+        part: tuple[Any, ...],
+        key: Any,
+        factor: Any,
     ) -> tuple[Any, Any]:
         """Return the loss of a microbatch, summed over its targets, and the inputs of layers.
 
-        Inputs are those before a codec, and offsets are added after it.
+        Inputs are those before a codec, and offsets are added after it. The head reads `table`, if
+        it is not empty, in place of that of `params`.
         """
         inputs, targets, segments, replica = part
         model, params = self._ready(params, segments)
@@ -219,7 +267,8 @@ class OneDevice:
 
         numbers = jnp.arange(model.num_layers)
         x, (before, added) = jax.lax.scan(layer, x, (params["blocks"], numbers, offsets[:-1]))
-        loss = model.loss(params, x + offsets[-1], targets) + jnp.sum(added)
+        of_head = {**params, "embed": {**params["embed"], **table}}
+        loss = model.loss(of_head, x + offsets[-1], targets) + jnp.sum(added)
         return loss, jnp.concatenate([before, x[None]])
 
     def _evaluated(self, params: Parameters, part: tuple[Any, ...]) -> Any:
@@ -277,3 +326,8 @@ class OneDevice:
             return np.reshape(rows, (-1, *(1,) * (leaf.ndim - 1)))
 
         return jax.tree.map_with_path(of_leaf, params)
+
+
+def _added(before: _OfReplica | None, gradients: _OfReplica) -> _OfReplica:
+    on_host = jax.tree.map(np.asarray, gradients)
+    return on_host if before is None else jax.tree.map(np.add, before, on_host)

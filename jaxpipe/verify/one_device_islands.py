@@ -4,7 +4,7 @@
 the fragments are those of the run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +12,16 @@ import numpy as np
 from jaxpipe.outer import OuterAction, OuterConfig, fragment_of
 from jaxpipe.runtime.outer.outer_loop import timetable_of
 from jaxpipe.verify.one_device import Tensors
+
+OuterSum = Callable[[int, Sequence[Tensors]], Tensors]
+"""Returns the sum over islands of the tensors of a fragment, by its number."""
+
+
+def exact_sum(fragment: int, of_islands: Sequence[Tensors]) -> Tensors:  # noqa: ARG001
+    """Return the sum over islands of each tensor."""
+    return {
+        name: np.sum([tensors[name] for tensors in of_islands], axis=0) for name in of_islands[0]
+    }
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,11 +34,18 @@ class IslandLead:
 
 
 class OneDeviceIslands:
-    """The anchor of all islands; `weights` are their parts of the batch."""
+    """The anchor of all islands; `weights` are their parts of the batch, `summed` their sums."""
 
     def __init__(
-        self, outer: OuterConfig, anchor: Tensors, *, weights: Sequence[float], num_steps: int
+        self,
+        outer: OuterConfig,
+        anchor: Tensors,
+        *,
+        weights: Sequence[float],
+        num_steps: int,
+        summed: OuterSum = exact_sum,
     ) -> None:
+        self._summed = summed
         self._outer = outer
         self._timetable = timetable_of(outer, num_steps=num_steps)
         self._weights = [_rounded(weight) for weight in weights]
@@ -45,11 +62,12 @@ class OneDeviceIslands:
         is_last = done == self._timetable.num_steps
         for position, (action, fragment) in enumerate(events):
             is_sent_next = (OuterAction.SEND, fragment) in events[position:]
+            if action is OuterAction.SEND:
+                is_due = self._timetable.is_due(fragment, done)
+                self._send(fragment, new, is_last=is_last, from_anchor=is_last and not is_due)
+                continue
             for name in self._names(fragment):
-                if action is OuterAction.SEND:
-                    is_due = self._timetable.is_due(fragment, done)
-                    self._send(name, new, is_last=is_last, from_anchor=is_last and not is_due)
-                elif name in self._sums:
+                if name in self._sums:
                     self._apply(name, averages=action is OuterAction.AVERAGE)
                     if not (self._outer.eager and is_sent_next):
                         self._mix(name, new, is_last=is_last)
@@ -63,15 +81,19 @@ class OneDeviceIslands:
             if fragment_of(name, num_fragments=num_fragments) == fragment
         ]
 
-    def _send(self, name: str, new: list[Tensors], *, is_last: bool, from_anchor: bool) -> None:
+    def _send(self, fragment: int, new: list[Tensors], *, is_last: bool, from_anchor: bool) -> None:
         starts = [self._anchor if from_anchor else tensors for tensors in self._starts]
         sent = [
-            weight * (start[name] - tensors[name])
+            {name: weight * (start[name] - tensors[name]) for name in self._names(fragment)}
             for weight, start, tensors in zip(self._weights, starts, new, strict=True)
         ]
-        self._sums[name] = np.sum(sent, axis=0)
+        self._sums |= self._summed(fragment, sent)
         if not self._outer.eager or is_last:
             return
+        for name in self._names(fragment):
+            self._go_ahead(name, new, [gradients[name] for gradients in sent])
+
+    def _go_ahead(self, name: str, new: list[Tensors], sent: Sequence[np.ndarray]) -> None:
         rate, mu = _rounded(self._outer.learning_rate), _rounded(self._outer.momentum)
         for number, (lead, gradient) in enumerate(zip(self._leads, sent, strict=True)):
             change = gradient - lead.sent.get(name, 0.0)

@@ -25,7 +25,7 @@ from jaxpipe.runtime.stage.gradient_buckets import Buckets, unpack
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.stage.trained import trained
 from jaxpipe.runtime.step.batch import train_step_batch
-from jaxpipe.runtime.step.worker import Worker, start
+from jaxpipe.runtime.step.worker import Worker, copied_errors, settle_errors, start
 from jaxpipe.runtime.train_snapshot import restore_state, whole_moments
 from jaxpipe.runtime.watchdog.of_job import no_watchdog
 from jaxpipe.verify.one_device import Tensors
@@ -92,9 +92,8 @@ def train_ranks(job: Job, *, compiler: Compiler) -> list[RankResult]:
 
 
 def _train(job: Job, transport: Transport, compiler: Compiler) -> RankResult:
-    rank = transport.rank
     samples = _ReadSamples()
-    worker = start(job, transport, no_watchdog(rank), hooks=samples, compiler=compiler)
+    worker = _started(job, transport, samples, compiler)
     outer, state = _outer_and_state(worker)
     first = _tensors(worker, state)
     steps = []
@@ -125,7 +124,7 @@ def _train(job: Job, transport: Transport, compiler: Compiler) -> RankResult:
         outer.close(timeout_s=job.run.timeout_s)
     worker.close()
     return RankResult(
-        rank=rank,
+        rank=transport.rank,
         first=first,
         steps=tuple(steps),
         held_out_loss=held_out_loss,
@@ -133,12 +132,23 @@ def _train(job: Job, transport: Transport, compiler: Compiler) -> RankResult:
     )
 
 
+def _started(job: Job, transport: Transport, hooks: Hooks, compiler: Compiler) -> Worker:
+    """Return the rank, with codecs that encode float64, in which all of this computes."""
+    watch = no_watchdog(transport.rank)
+    worker = start(job, transport, watch, hooks=hooks, compiler=compiler)
+    interpreter = worker.interpreter
+    interpreter.messages.encodes = is_floating
+    wire = replace(interpreter.wire, encodes=is_floating)
+    return replace(worker, interpreter=replace(interpreter, wire=wire))
+
+
 def _outer_and_state(worker: Worker) -> tuple[OuterLoop | None, TrainState]:
     """Return the outer loop, if there is one, and the state before the first step."""
-    worker.interpreter.messages.encodes = is_floating  # float64, in which all of this computes
     if not worker.whole.outer.is_on:
         return None, restore_state(worker, None)[0]
     outer, state, _ = start_outer(worker, None)
+    wire = replace(outer.exchange.wire, encodes=is_floating)
+    outer.exchange = replace(outer.exchange, wire=wire)
     return outer, state
 
 
@@ -173,9 +183,12 @@ def _gradients(
         for stage, calls in worker.calls.items()
     }
     batch = train_step_batch(worker.whole, rank=rank, step=step)
+    residuals = copied_errors(interpreter.reducer)
     buckets, totals = replace(interpreter, calls=recorded).gradients(
         worker.train_program, state, batch
     )
+    # The step itself, which follows, reads those that this has consumed.
+    settle_errors(interpreter.reducer, residuals, is_taken=False, ratio=1.0)
     loss_scale = 1.0 if state.loss_scale is None else state.loss_scale.scale
     spec = next(iter(worker.calls.values())).spec
     # Gradients are those of the sum over targets, times this; `update` divides by the rest of it.

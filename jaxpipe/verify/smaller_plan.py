@@ -35,7 +35,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-from jaxpipe.collective import AllReduceKind, CodecKind, SyncTree
+from jaxpipe.collective import AllReduceKind, SyncTree
 from jaxpipe.collective.sync_tree import leader, ranks, relabelled, restricted
 from jaxpipe.config import Config
 from jaxpipe.models.gpt_config import Attention
@@ -94,11 +94,7 @@ def shrunk(config: Config, plan: Plan) -> Shrunk:
             sequence=sequence,
             is_shorter=(config.train.sequence or config.model.sequence) < config.model.sequence,
         ),
-        comm=replace(
-            config.comm,
-            gradients=CodecKind.NONE,
-            chunk_bytes=_CHUNK_BYTES,
-        ),
+        comm=replace(config.comm, chunk_bytes=_CHUNK_BYTES),
         train=replace(
             config.train,
             steps=_num_steps(outer),
@@ -154,7 +150,6 @@ def _smaller_outer(outer: OuterConfig) -> OuterConfig:
         every=fragments * apart,
         fragments=fragments,
         delay=min(outer.delay, apart - 1),
-        codec=CodecKind.NONE,
     )
 
 
@@ -342,10 +337,6 @@ def _meshes(config: Config, plan: Plan) -> list[MeshConfig]:
 
 def _left_out(config: Config, plan: Plan) -> Iterator[str]:
     """Yield what the configuration uses and is not run, each with the reason."""
-    of_sums = {"gradients": config.comm.gradients, "outer gradients": config.outer.codec}
-    for name, kind in of_sums.items():
-        if kind is not CodecKind.NONE:
-            yield f"the codec of {name} ({kind}): off, the order of sums decides what it rounds"
     if plan.all_reduce.facts.is_native:
         yield f"the all-reduce of a library ({plan.all_reduce}): {AllReduceKind.HIERARCHICAL} here"
     if getattr(config.model, "attention", None) is Attention.FLASH:

@@ -146,7 +146,11 @@ def test_what_an_outer_loop_excludes_is_refused(
             "`run.link_scale` (2.0) must be 1 where `transport` is mpi: only shaped",
         ),
         ("train.steps=x", "`train.steps`: it must be a whole number, not text; it is 'x'"),
-        ("run.timeout_s=1e10", "`run.timeout_s` must be above 0 and at most 1000000000, not 1"),
+        ("run.timeout_s=1e10", "`run.timeout_s` must be from 0.1 to 1000000000, not 1"),
+        (
+            "run.startup_timeout_s=1e-9",
+            "`run.startup_timeout_s` must be from 0.1 to 1000000000, not 1",
+        ),
         ("run.seed=9223372036854775808", "`run.seed` must be from 0 to 4294967295, not 9223"),
         (
             "optimizer.weight_decay=1e9",

@@ -26,8 +26,9 @@ def _with_groups(plan: Plan) -> Plan:
 
 
 def _splits_backward(plan: Plan) -> bool:
-    ops = {instruction.op for program in plan.train_schedule() for instruction in program}
-    return Op.BACKWARD_INPUT in ops
+    replicas = range(plan.num_replicas)
+    programs = (program for n in replicas for program in plan.train_schedule(replica=n))
+    return any(instruction.op is Op.BACKWARD_INPUT for one in programs for instruction in one)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import pytest
 
 from jaxpipe.config import config_from, load_config, to_tree
 from jaxpipe.config.build_job import scales_loss
-from jaxpipe.config.read import FREE_FIELDS
+from jaxpipe.config.read import FREE_FIELDS, config_of_settings
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import presets
 from jaxpipe.plan import PlanConfig
@@ -101,6 +101,13 @@ def test_what_has_no_default_in_the_plan_may_be_free() -> None:
 def test_only_the_planner_s_fields_may_be_free() -> None:
     with pytest.raises(ConfigError, match=r"`train\.steps`: .* whole number.*; it is 'free'"):
         load_config(QUICKSTART, ["train.steps=free"])
+
+
+def test_a_setting_is_text() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^`--set` takes text in UTF-8, and 'run\.folder=a.udcff'"
+    ):
+        config_of_settings(["model.preset=tiny", "run.folder=a\udcff"])
 
 
 def test_a_setting_cannot_open_a_value():

@@ -25,6 +25,10 @@ def test_a_prompt_begins_with_the_begin_of_text(llama: BytePairs) -> None:
     assert prompt_tokens(Bytes(), "ab").tolist() == [97, 98]
     with pytest.raises(ConfigError, match="`--prompt` must hold at least one character"):
         prompt_tokens(llama, "")
+    with pytest.raises(ConfigError, match="`--prompt` must be text in UTF-8, and character 3 of"):
+        prompt_tokens(llama, "ab\udcff")  # a byte of a command line that is no UTF-8
+    with pytest.raises(ConfigError, match="`--system` must be text in UTF-8, and character 1 of"):
+        prompt_tokens(llama, "ab", chat=Chat(system="\udcff"))
 
 
 def test_a_chat_is_a_message_that_forges_no_role(tmp_path: Path, llama: BytePairs) -> None:

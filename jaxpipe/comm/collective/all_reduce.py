@@ -21,7 +21,6 @@ from jaxpipe.comm.collective.wire_format import (
     CodecFormat,
     ValueFormat,
     WireFormat,
-    is_codable,
     sum_dtype,
 )
 from jaxpipe.comm.transport import HostOrDeviceArray, Transport
@@ -44,7 +43,7 @@ def all_reduce(
 
     Every rank of the tree calls this with an array of the same shape and dtype, and no other rank
     does. A jax array is returned on the devices of the argument. Each message may take `timeout_s`.
-    `wire` does not apply to integers, nor its codec to float64.
+    `wire` does not apply to integers, nor, unless it says so, its codec to float64.
 
     >>> from jaxpipe.comm.local import run_ranks
     >>> def work(transport):
@@ -132,8 +131,7 @@ def _execution(
 ) -> Execution:
     vector = np.ascontiguousarray(np.asarray(array)).reshape(-1)
     near = ValueFormat(wire.dtype_of(vector.dtype))
-    # float64 carries losses and counters, which have to stay exact.
-    codec = wire.far if is_codable(vector.dtype) else None
+    codec = wire.far if wire.encodes(vector.dtype) else None
     far = near if codec is None else CodecFormat(codec, errors)
     return Execution(transport, vector, Formats(near=near, far=far), tag=tag, timeout_s=timeout_s)
 

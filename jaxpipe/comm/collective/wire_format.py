@@ -4,6 +4,7 @@ Totals are float32 at least, whatever the wire format: with bfloat16 messages a 
 per message, not once per addition.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -14,31 +15,6 @@ import numpy as np
 from jaxpipe.collective.codec.codec import Codec, encode_with_feedback
 
 _LARGEST_CODED_BYTES = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WireFormat:
-    """How the values of an all-reduce are sent.
-
-    `dtype`: of the messages of floating-point arrays, by default that of the array. `far`: a codec
-    for messages between the members of the whole tree, in a hierarchical all-reduce.
-    `chunk_bytes`: the largest size of a message; larger arrays are sent in chunks.
-    """
-
-    dtype: np.dtype | None = None
-    far: Codec | None = None
-    chunk_bytes: int = 2**20
-
-    def __post_init__(self):
-        assert self.chunk_bytes > 0, self.chunk_bytes
-
-    def dtype_of(self, dtype: np.dtype) -> np.dtype:
-        """Return the dtype of the messages of an array of this dtype.
-
-        >>> WireFormat(dtype=np.dtype(np.float16)).dtype_of(np.dtype(np.float32))
-        dtype('float16')
-        """
-        return self.dtype if self.dtype is not None and is_floating(dtype) else dtype
 
 
 def is_floating(dtype: np.dtype) -> bool:
@@ -57,6 +33,33 @@ def is_codable(dtype: np.dtype) -> bool:
     (True, False)
     """
     return is_floating(dtype) and dtype.itemsize <= _LARGEST_CODED_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireFormat:
+    """How the values of an all-reduce are sent.
+
+    `dtype`: of the messages of floating-point arrays, by default that of the array. `far`: a codec
+    for messages between the members of the whole tree, in a hierarchical all-reduce.
+    `chunk_bytes`: the largest size of a message; larger arrays are sent in chunks. `encodes`: the
+    dtypes of arrays that the codec encodes; a certificate, which computes in float64, adds that.
+    """
+
+    dtype: np.dtype | None = None
+    far: Codec | None = None
+    chunk_bytes: int = 2**20
+    encodes: Callable[[np.dtype], bool] = is_codable
+
+    def __post_init__(self):
+        assert self.chunk_bytes > 0, self.chunk_bytes
+
+    def dtype_of(self, dtype: np.dtype) -> np.dtype:
+        """Return the dtype of the messages of an array of this dtype.
+
+        >>> WireFormat(dtype=np.dtype(np.float16)).dtype_of(np.dtype(np.float32))
+        dtype('float16')
+        """
+        return self.dtype if self.dtype is not None and is_floating(dtype) else dtype
 
 
 def sum_dtype(dtype: np.dtype) -> np.dtype:

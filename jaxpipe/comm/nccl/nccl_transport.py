@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpipe.comm.buffer import as_bytes, num_bytes_of
+from jaxpipe.comm.collective.native import NativeAllReduce, native_of
 from jaxpipe.comm.envelope import Envelope
 from jaxpipe.comm.nccl.binding import NcclBinding, NcclChannel
 from jaxpipe.comm.nccl.launcher import Launcher, Peer, translated, wait_for
@@ -68,6 +69,11 @@ class NcclTransport:
     def num_ranks(self) -> int:
         """The number of ranks."""
         return self._transport.num_ranks
+
+    @property
+    def library(self) -> NativeAllReduce | None:
+        """The native all-reduce of the other transport: all-reduces are sums of host arrays."""
+        return native_of(self._transport)
 
     def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
         """Start to send `array` to the rank `to`, as soon as it is computed."""

@@ -34,6 +34,7 @@ import msgspec
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.foreign_file import read_json
+from jaxpipe.run.folder.output_files import unwritable
 
 LOCK_FILE = "lock"
 _BEAT_S = 5.0
@@ -106,10 +107,7 @@ def locked(folder: Path, *, beats: bool = True, token: str | None = None) -> Ite
         folder.mkdir(parents=True, exist_ok=True)
         _acquire(path, mine)
     except OSError as error:
-        raise ConfigError(
-            f"`run.folder` must be a folder that can be written, is {str(folder)!r:.80}: "
-            f"{error.strerror}"
-        ) from error
+        raise unwritable(folder, error) from error
     lock = FolderLock(path, mine)
     try:
         with beating(lock) if beats else nullcontext():
@@ -166,9 +164,15 @@ def _acquire(path: Path, mine: Holder) -> None:
     """Create the file, or take it over from a holder that has died.
 
     Raises:
-        ConfigError: its holder lives.
+        ConfigError: its holder lives, or a folder is in its place.
         OSError: the folder cannot be written.
     """
+    for file in (path, _guard(path)):
+        if file.is_dir() and not file.is_symlink():  # anything else is replaced
+            raise ConfigError(
+                f"`run.folder` {path.parent} has a folder {file.name!r} in the place of a file "
+                "that a run writes; remove it"
+            )
     draft = path.with_name(f"{path.name}.{mine.token}")
     try:
         draft.write_bytes(msgspec.json.encode(mine))
@@ -205,7 +209,7 @@ def _take_over(path: Path, draft: Path, stale: Holder | None) -> bool:
 
     Several may have found it stale: a second file lets one of them replace it, once.
     """
-    guard = path.with_name(f"{path.name}.takeover")
+    guard = _guard(path)
     with suppress(OSError):
         if _age_s(guard, now_s=draft.stat().st_mtime) > _STALE_S:
             guard.unlink()  # of a process that was killed meanwhile
@@ -220,6 +224,10 @@ def _take_over(path: Path, draft: Path, stale: Holder | None) -> bool:
         return True
     finally:
         guard.unlink(missing_ok=True)
+
+
+def _guard(path: Path) -> Path:
+    return path.with_name(f"{path.name}.takeover")
 
 
 def _read(path: Path) -> Holder | None:

@@ -5,6 +5,7 @@ a line that says so.
 """
 
 import os
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -58,6 +59,29 @@ def check_output_folder(flag: str, folder: Path, names: Iterable[str] = ()) -> N
     if not os.access(existing, os.W_OK | os.X_OK):
         raise ConfigError(f"`{flag}` {folder} cannot be written; name another folder")
     announce_replaced(folder / name for name in names)
+
+
+def check_run_folder(folder: Path) -> None:
+    """Check that the folder of a run can be made and written, by making one beside it for a moment.
+
+    Permissions do not say it all: root may write everywhere, but in no `/proc`.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    try:
+        existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+        os.rmdir(tempfile.mkdtemp(prefix=".try-", dir=existing))
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
+def unwritable(folder: Path, error: OSError) -> ConfigError:
+    """Return the error of a run whose folder cannot be made or written."""
+    return ConfigError(
+        f"`run.folder` must be a folder that can be written, is {str(folder)!r:.80}: "
+        f"{error.strerror}"
+    )
 
 
 def announce_replaced(paths: Iterable[Path]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from jaxpipe.config import (
     Config,
     check_here,
+    check_outlives,
     check_paced,
     check_run,
     cluster_from,
@@ -19,23 +20,27 @@ from jaxpipe.config import (
     keep_inputs,
     notices_of,
 )
+from jaxpipe.config.kept_inputs import CONFIG_FILE
 from jaxpipe.errors import ConfigError
 from jaxpipe.foreign_file import check_link, reason_of
 from jaxpipe.plan import Plan, ResolvedPlan, draw_plan, resolved_plan_text
 from jaxpipe.propose.conditions import counted_profile
 from jaxpipe.propose.resolve import resolve
 from jaxpipe.run.drift.new_plan import clear_adopted
-from jaxpipe.run.folder.output_files import announce_replaced
+from jaxpipe.run.folder.output_files import announce_replaced, check_run_folder, unwritable
 from jaxpipe.run.terminal.console import console, next_line
 from jaxpipe.run.verdict import check_can_run
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.metrics.records import METRICS_FILE, TRACE_FILE
 from jaxpipe.runtime.run_config import AllowedChange, ComputeKind, RunConfig, TransportKind
 from jaxpipe.runtime.watchdog import clear_cause, clear_ended, clear_heartbeats
+from jaxpipe.runtime.watchdog.cause import CAUSE_FILE, ENDED_FILE
 from jaxpipe.topo import Cluster
 
 PLAN_FILE = "plan.toml"
 """The plan of a run, in its folder."""
+_FILES = (PLAN_FILE, METRICS_FILE, CONFIG_FILE, CAUSE_FILE, ENDED_FILE)
+"""What a run writes into its folder; pictures and traces may fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +86,15 @@ def prepare(
     cluster = cluster_from(config)
     resolution = resolve(config, cluster, num_ranks=num_ranks)
     plan = resolution.plan
+    check_run_folder(Path(config.run.folder))
+    check_entries(Path(config.run.folder))
     checkpoint, is_paced = None, config.run.compute is ComputeKind.PACED
     if is_paced:
         check_paced(config, resume=resume)
     check_can_run(config, plan, cluster, environment=os.environ)
     if not is_paced:
         check_here(config, plan, os.environ)  # ranks of any cluster, which may be emulated
+        check_outlives(config)
         checkpoint = check_run(config, resume=resume, found=found, allowed=allowed)
     return Prepared(
         config=config,
@@ -106,7 +114,6 @@ def begin_folder(prepared: Prepared) -> Path:
         ConfigError: the folder cannot be made or written, or has something else than files.
     """
     folder = Path(prepared.config.run.folder)
-    check_entries(folder)
     if prepared.checkpoint is None:
         announce_replaced(folder / name for name in (PLAN_FILE, METRICS_FILE, TRACE_FILE))
     # First: it makes the folder, or refuses one that cannot be written.
@@ -120,10 +127,16 @@ def check_entries(folder: Path) -> None:
     """Check that what a run writes into its folder stays there, and that no write waits.
 
     Raises:
-        ConfigError: an entry is a link to a file elsewhere, a pipe, a device or a socket.
+        ConfigError: an entry is a link to a file elsewhere, a pipe, a device or a socket, or a
+            folder with the name of a file that a run cannot do without.
     """
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         try:
+            if path.name in _FILES and path.is_dir():
+                raise ConfigError(
+                    f"`run.folder` must hold a file {path.name!r}, and {path} is a folder; remove "
+                    "it, or name another folder"
+                )
             if not path.is_dir() and not path.is_file() and not path.is_symlink():
                 raise ConfigError(
                     f"`run.folder` must hold files and folders, {path} is neither; remove it"
@@ -168,10 +181,7 @@ def write_resolved_plan(config: Config, resolved: ResolvedPlan) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / PLAN_FILE).write_text(text)
     except OSError as error:
-        raise ConfigError(
-            f"`run.folder` must be a folder that can be written, is {str(folder)!r:.80}: "
-            f"{error.strerror}"
-        ) from error
+        raise unwritable(folder, error) from error
     return folder / PLAN_FILE
 
 

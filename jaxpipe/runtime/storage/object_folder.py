@@ -204,12 +204,19 @@ class ObjectFolder:
             raise OSError(errno.EIO, "an object cannot be removed", self.url)
 
     @property
+    def is_of_process(self) -> bool:
+        """Whether other processes have other objects under the same names."""
+        return "memory" in self._protocols
+
+    @property
     def _has_folders(self) -> bool:
         """Whether a file needs its folder first; a bucket knows names alone."""
+        return not _WITH_FOLDERS.isdisjoint(self._protocols)
+
+    @property
+    def _protocols(self) -> tuple[str, ...]:
         protocols = self._files.protocol
-        return not _WITH_FOLDERS.isdisjoint(
-            (protocols,) if isinstance(protocols, str) else protocols
-        )
+        return (protocols,) if isinstance(protocols, str) else tuple(protocols)
 
     def _make_folder(self, path: str) -> None:
         if self._has_folders:

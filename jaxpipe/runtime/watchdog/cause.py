@@ -18,7 +18,7 @@ from jaxpipe.foreign_file import read_json, reason_of
 
 logger = logging.getLogger(__name__)
 
-_CAUSE_FILE = "cause.json"
+CAUSE_FILE = "cause.json"
 _MOST_BYTES = 2**20
 
 
@@ -72,12 +72,12 @@ def write_cause(folder: Path, cause: Cause) -> bool:
     Later errors, such as a message that never arrives, are consequences of the first. A folder that
     cannot be written costs a warning with the cause in it.
     """
-    draft = folder / f"{_CAUSE_FILE}.{os.getpid()}"
+    draft = folder / f"{CAUSE_FILE}.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         draft.write_bytes(msgspec.json.format(msgspec.json.encode(cause)))
         # A link, unlike a rename, fails if the file exists: of several ranks, only one succeeds.
-        os.link(draft, folder / _CAUSE_FILE)
+        os.link(draft, folder / CAUSE_FILE)
     except FileExistsError:
         return False
     except OSError as error:
@@ -94,32 +94,32 @@ def write_cause(folder: Path, cause: Cause) -> bool:
 def read_cause(folder: Path) -> Cause | None:
     """Return why the run in a folder ended; None if it has not, or has ended in order."""
     try:
-        return read_json(folder / _CAUSE_FILE, Cause, most_bytes=_MOST_BYTES, inside=True)
+        return read_json(folder / CAUSE_FILE, Cause, most_bytes=_MOST_BYTES, inside=True)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        logger.warning("%s cannot be read: %s", folder / _CAUSE_FILE, reason_of(error))
+        logger.warning("%s cannot be read: %s", folder / CAUSE_FILE, reason_of(error))
         return None
 
 
 def clear_cause(folder: Path) -> None:
     """Remove the cause of the last run in a folder, before the next begins."""
-    (folder / _CAUSE_FILE).unlink(missing_ok=True)
+    (folder / CAUSE_FILE).unlink(missing_ok=True)
 
 
-_ENDED_FILE = "ended"
+ENDED_FILE = "ended"
 
 
 def mark_ended(folder: Path) -> None:
     """Mark the run in a folder as ended in order: completed, or stopped on request."""
-    (folder / _ENDED_FILE).touch()
+    (folder / ENDED_FILE).touch()
 
 
 def has_ended(folder: Path) -> bool:
     """Return whether the run in a folder has ended in order."""
-    return (folder / _ENDED_FILE).exists()
+    return (folder / ENDED_FILE).exists()
 
 
 def clear_ended(folder: Path) -> None:
     """Remove the mark of the last run in a folder, before the next begins."""
-    (folder / _ENDED_FILE).unlink(missing_ok=True)
+    (folder / ENDED_FILE).unlink(missing_ok=True)

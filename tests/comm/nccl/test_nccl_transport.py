@@ -2,13 +2,16 @@
 
 import logging
 import threading
+from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpipe.comm import Transport, run_ranks
+from jaxpipe.collective import AllReduceKind
+from jaxpipe.comm import Transport, all_reduce, run_ranks
+from jaxpipe.comm.local import LocalTransport
 from jaxpipe.comm.nccl import NcclTransport
 from jaxpipe.comm.tags import ALL_REDUCE_TAG
 from jaxpipe.errors import DeadlineError, TransportError
@@ -159,3 +162,21 @@ def test_a_receive_too_many_is_warned_about(caplog: pytest.LogCaptureFixture):
         run_with_fake_nccl(2, work)
     assert "rank 1 never received 12 bytes from rank 0 to rank 1 with tag 9" in caplog.text
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("nccl ")]
+
+
+def test_the_all_reduce_of_a_library_is_that_of_the_other_transport():
+    def library_sum(
+        transport: Transport, array: np.ndarray, *, members: tuple[int, ...], timeout_s: float
+    ) -> np.ndarray:
+        array[...] = all_reduce(transport, array, members, tag=ALL_REDUCE_TAG, timeout_s=timeout_s)
+        return array
+
+    def work(transport: Transport) -> np.ndarray:
+        mine = np.full(3, 1.0 + transport.rank)
+        return all_reduce(
+            transport, mine, (0, 1), tag=0, timeout_s=20.0, algorithm=AllReduceKind.LIBRARY
+        )
+
+    with patch.object(LocalTransport, "native_all_reduce", library_sum, create=True):
+        totals = run_with_fake_nccl(2, work)
+    assert [np.asarray(total).tolist() for total in totals] == [[3.0] * 3] * 2

@@ -14,7 +14,7 @@ import pytest
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.run.folder import folder_lock
-from jaxpipe.run.folder.folder_lock import Holder, holder_of, locked
+from jaxpipe.run.folder.folder_lock import LOCK_FILE, Holder, holder_of, locked
 
 HOLDS = """
 import sys, time
@@ -202,4 +202,11 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         pytest.raises(ConfigError, match=r"`run\.folder` must be a folder that can be written"),
         locked(tmp_path / "file" / "run"),
     ):
+        pass
+
+
+@pytest.mark.parametrize("name", [LOCK_FILE, f"{LOCK_FILE}.takeover"])
+def test_a_folder_in_the_place_of_a_lock_is_named(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(ConfigError, match=rf"has a folder '{name}' in the place"), locked(tmp_path):
         pass

@@ -103,3 +103,34 @@ def test_files_of_a_run_without_checkpoint_are_replaced_with_a_notice(
     assert capsys.readouterr().err == ""
     begin_folder(prepared)
     assert capsys.readouterr().err == f"replacing {tmp_path / PLAN_FILE}\n"
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"run": {"folder": "/dev/null/run"}}, r"^`run\.folder` must be a folder .*: Not a dir"),
+        ({"run": {"folder": "/proc/run"}}, r"^`run\.folder` must be a folder that can be written"),
+        (
+            {"checkpoint": {"folder": "memory://run"}},
+            r"^`checkpoint\.folder` must be storage that all ranks share, is 'memory://run'",
+        ),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_before_anything_starts(
+    tmp_path: Path, dataset: Path, sections: dict[str, dict[str, str]], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        prepare(config_from(tiny_tree(tmp_path / "run", dataset, **sections)), resume=False)
+    assert [path.name for path in tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("name", ["plan.toml", "metrics.jsonl", "run.toml", "cause.json", "ended"])
+def test_a_folder_in_the_place_of_a_file_is_refused(
+    name: str, tmp_path: Path, dataset: Path
+) -> None:
+    (tmp_path / "run" / name).mkdir(parents=True)
+    config = config_from(tiny_tree(tmp_path / "run", dataset))
+    with pytest.raises(
+        ConfigError, match=rf"^`run\.folder` must hold a file '{name}', and .* is a"
+    ):
+        prepare(config, resume=False)
