@@ -97,7 +97,7 @@ class Nic:
         self.bytes_per_s = bytes_per_s
         self.traffic = traffic
         self.transfers: dict[SharedTransfer, None] = {}
-        self.bucket = Bucket(bytes_per_s, burst_bytes) if burst_bytes else None
+        self.bucket = BucketLevel(bytes_per_s, burst_bytes) if burst_bytes else None
         self.share = inf if self.bucket else bytes_per_s  # bytes/s of each transfer
 
     def divide(self, now_s: float) -> bool:
@@ -124,7 +124,7 @@ class Nic:
             self.traffic.empty(self)
 
 
-class Bucket:
+class BucketLevel:
     """The tokens of a NIC, in bytes: they fill at its rate, and `bytes_per_s` leaves since then."""
 
     __slots__ = ("_burst", "_filling", "_tokens", "bytes_per_s", "since_s")

@@ -1,5 +1,6 @@
 """From what was measured between ranks to a cluster, its islands as regions."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -58,6 +59,13 @@ class TrunkSample:
         """Whether the pairs together reach less than each of them alone would."""
         return self.bytes_per_s < _SHARED_BELOW * self.num_pairs * self.alone_bytes_per_s
 
+    @property
+    def trunk(self) -> Trunk:
+        """What the pairs share, to four significant digits."""
+        source, destination = self.regions
+        bytes_per_s = float(f"{self.bytes_per_s:.4g}")
+        return Trunk(source=source, destination=destination, bytes_per_s=bytes_per_s)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Measurements:
@@ -95,10 +103,7 @@ def cluster_of(measurements: Measurements, *, name: str) -> Cluster:
     latency = _with_diagonal(_rounded(measurements.latency_s[ranks]), 0.0)
     regions = regions_of(measurements)
     trunks = [sample for sample in measurements.trunks if sample.is_shared]
-    region_of = np.array([regions[host] for host in host_of_rank])
-    for sample in trunks:
-        across = np.ix_(region_of == sample.regions[0], region_of == sample.regions[1])
-        alone[across] = np.maximum(alone[across], float(f"{sample.alone_bytes_per_s:.4g}"))
+    _raise_lone_pairs(alone, [regions[host] for host in host_of_rank], trunks)
     hosts = tuple(
         Host(
             name=host,
@@ -117,20 +122,24 @@ def cluster_of(measurements: Measurements, *, name: str) -> Cluster:
             for host, slot in zip(host_of_rank, slots, strict=True)
         ),
         hosts=hosts,
-        trunks=tuple(
-            Trunk(
-                source=sample.regions[0],
-                destination=sample.regions[1],
-                bytes_per_s=float(f"{sample.bytes_per_s:.4g}"),
-            )
-            for sample in trunks
-        ),
+        trunks=tuple(sample.trunk for sample in trunks),
         latency_s=latency,
         # A pair has its own link and its part of both NICs: the smaller one.
         bandwidth_bytes_per_s=np.minimum(alone, _parts(host_of_rank, egress, ingress)),
         alone_bytes_per_s=alone,
         restart_bytes=FIRST_WINDOW_BYTES if _restarts(measurements) else None,
     )
+
+
+def _raise_lone_pairs(
+    alone: np.ndarray, regions: Sequence[str], trunks: Iterable[TrunkSample]
+) -> None:
+    """Give each pair across a trunk what one has alone: others talked while it was measured."""
+    region_of = np.array(regions)
+    for sample in trunks:
+        source, destination = sample.regions
+        across = np.ix_(region_of == source, region_of == destination)
+        alone[across] = np.maximum(alone[across], float(f"{sample.alone_bytes_per_s:.4g}"))
 
 
 def _restarts(measurements: Measurements) -> bool:
