@@ -143,7 +143,7 @@ def test_a_parameter_may_be_a_flag(default: bool, text: str, value: bool):
     [
         (
             "homogenous",
-            "no cluster 'homogenous': did you mean 'homogeneous'. .* or one of this-machine, aws, ",
+            "no cluster 'homogenous': did you mean 'homogeneous'. .* or one of this-machine, alpa-",
         ),
         ("homogeneous:n=3", "no parameter `n`: choose from hosts, devices, gpu, delay_ms"),
         ("homogeneous:hosts=few", "`hosts` must be a number like 64, not 'few'"),
