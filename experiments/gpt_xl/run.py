@@ -52,7 +52,7 @@ def main(
     steps: int | None = None,
     profile: bool = True,
 ) -> None:
-    """Run one size of `cases.toml`: xl, xl-8-float32, xl-4-regions or tiny.
+    """Run one size of `cases.toml`: xl, xl-6-float32, xl-2-regions or tiny.
 
     Args:
         size: its name.
