@@ -97,12 +97,17 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """One machine; its devices share the bandwidth of its NIC (infinity: no limit)."""
+    """One machine; its devices share the bandwidth of its NIC (infinity: no limit).
+
+    After a silence it sends up to `burst_bytes` faster, as fast as its links: what leaves is
+    limited by a token bucket (`jaxpipe.topo.token_bucket`).
+    """
 
     name: str
     region: str
     egress_bytes_per_s: float = inf
     ingress_bytes_per_s: float = inf
+    burst_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         check_name(self.name, "hosts")
@@ -110,6 +115,13 @@ class Host:
         for name in ("egress_bytes_per_s", "ingress_bytes_per_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"`{name}` must be above 0, is {getattr(self, name)}")
+        if not 0 <= self.burst_bytes < inf:
+            raise ValueError(f"`burst_bytes` must be from 0, and finite, is {self.burst_bytes}")
+        if self.burst_bytes and self.egress_bytes_per_s == inf:
+            raise ValueError(
+                f"`burst_mib` of host {self.name!r} is above a limit that it does not have: give "
+                "`nic_gbps` or `egress_gbps`, or leave it out"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

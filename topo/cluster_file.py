@@ -28,6 +28,7 @@ RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "egress_dollars_per_gb": _PRICE,
         "nic_gbps": _RATE,
         "egress_gbps": _RATE,
+        "burst_mib": (0.0, 4095.0),
         "ingress_gbps": _RATE,
         "bandwidth_gbps": _RATE,
         "alone_gbps": _RATE,
@@ -103,6 +104,9 @@ class HostGroup:
     """Bandwidth of the NIC for outgoing messages only [Gbit/s]. Default: `nic_gbps`."""
     ingress_gbps: float | None = None
     """Bandwidth of the NIC for incoming messages only [Gbit/s]. Default: `nic_gbps`."""
+    burst_mib: float = 0.0
+    """Size of the token bucket before the NIC: what a host sends after a silence as fast as its
+    links, above `egress_gbps` [MiB]; tc's `burst`. Default: nothing."""
 
     def __post_init__(self) -> None:
         for name in ("count", "devices"):

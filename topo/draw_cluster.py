@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxpipe.topo.cluster import Cluster, Host
 from jaxpipe.topo.islands import Island, find_islands, flatten, message_seconds
-from jaxpipe.topo.units import gbps_from_bytes_per_s, ms_from_seconds
+from jaxpipe.topo.units import gbps_from_bytes_per_s, mib_from_bytes, ms_from_seconds
 
 
 def draw_cluster(cluster: Cluster) -> str:
@@ -74,6 +74,8 @@ def _nic(host: Host) -> str:
         for direction, limit in limits
         if limit < inf
     ]
+    if host.burst_bytes:
+        stated.append(f"{mib_from_bytes(host.burst_bytes):.4g} MiB at once")
     return f", shared NIC {', '.join(stated)}" if stated else ""
 
 

@@ -9,7 +9,7 @@ from jaxpipe.topo.cluster import Host
 from jaxpipe.topo.cluster_file import HostGroup
 from jaxpipe.topo.hostfile import parse_hostfile
 from jaxpipe.topo.slurm import parse_topology
-from jaxpipe.topo.units import bytes_per_s_from_gbps
+from jaxpipe.topo.units import bytes_from_mib, bytes_per_s_from_gbps
 
 ReadBeside = Callable[[str], bytes]
 _T = TypeVar("_T")
@@ -42,6 +42,7 @@ def hosts_of(groups: tuple[HostGroup, ...], read_beside: ReadBeside) -> Iterator
                 region=region,
                 egress_bytes_per_s=bytes_per_s_from_gbps(egress),
                 ingress_bytes_per_s=bytes_per_s_from_gbps(ingress),
+                burst_bytes=bytes_from_mib(group.burst_mib),
             )
             yield HostOfGroup(host=host, num_devices=num_devices, group=group)
 

@@ -104,8 +104,7 @@ def tc_commands(
             replace(peer, jitter_s=jitter_s, loss=loss) for peer in shaped_peers(cluster, host.name)
         ]
         parts = _trunk_parts(cluster, host)
-        nic = host.egress_bytes_per_s
-        commands[host.name] = tuple(_shape(peers, addresses, device, nic=nic, trunks=parts))
+        commands[host.name] = tuple(_shape(peers, addresses, device, host=host, trunks=parts))
     return commands
 
 
@@ -130,8 +129,9 @@ def bucket_commands(
     """Return for each host the command that limits the `device` to the speed of its NIC.
 
     Where the cluster states none, it is that of the fastest link to another host; `bytes_per_s`
-    stands for both. Of `burst_bytes` and `latency_s` see `TokenBucket`. This is how HiDup's authors
-    limit their network (Zhang et al., SoCC 2022, section 6.4).
+    stands for both, and `burst_bytes` for those of the host. Of `burst_bytes` and `latency_s` see
+    `TokenBucket`. This is how HiDup's authors limit their network (Zhang et al., SoCC 2022,
+    section 6.4).
 
     Raises:
         ValueError: the name of the device is not one, a number is out of its range, or there is
@@ -145,7 +145,7 @@ def bucket_commands(
             *("qdisc", "replace", "dev", device, "root"),
             *TokenBucket(
                 bytes_per_s=bytes_per_s or _nic_bytes_per_s(cluster, host),
-                burst_bytes=burst_bytes,
+                burst_bytes=burst_bytes or host.burst_bytes or None,
                 latency_s=latency_s,
             ).words,
         )
@@ -245,15 +245,16 @@ def _shape(
     addresses: Mapping[str, Address],
     device: str,
     *,
-    nic: float,
+    host: Host,
     trunks: Mapping[int, float],
 ) -> Iterator[Command]:
-    on = ("add", "dev", device)
+    on, nic = ("add", "dev", device), host.egress_bytes_per_s
     yield ("qdisc", *on, "root", "handle", "1:", "htb")
     parent = "1:"
     if nic < inf:
         parent = "1:1"
-        yield ("class", *on, "parent", "1:", "classid", parent, "htb", *_pace(nic, nic))
+        pace = _pace(nic, nic, burst_bytes=host.burst_bytes)
+        yield ("class", *on, "parent", "1:", "classid", parent, "htb", *pace)
     sharing = Counter(peer.trunk for peer in peers)
     for number, part in trunks.items():
         class_id = f"1:{_FIRST_TRUNK + number:x}"
@@ -278,10 +279,10 @@ def _shape(
         yield ("filter", *on, "parent", "1:", *which, "dst", there, "flowid", class_id)
 
 
-def _pace(rate: float, ceiling: float) -> Command:
-    """Return htb's words: a rate, and what may go at once, which is a millisecond of it."""
+def _pace(rate: float, ceiling: float, *, burst_bytes: float = 0.0) -> Command:
+    """Return htb's words: a rate, and what may go at once, by default a millisecond of it."""
     # At least ten packets: htb wakes up once per tick, and a smaller burst would lower the rate.
-    burst = max(10 * _PACKET_BYTES, round(ceiling / 1e3))
+    burst = max(10 * _PACKET_BYTES, round(ceiling / 1e3), round(burst_bytes))
     rates = ("rate", f"{round(rate * 8)}bit", "ceil", f"{round(ceiling * 8)}bit")
     return (*rates, "burst", f"{burst}b", "cburst", f"{burst}b", "quantum", f"{40 * _PACKET_BYTES}")
 

@@ -55,18 +55,22 @@ class TokenBucket:
             raise ValueError(f"`latency` must be from 1 us to an hour, is {self.latency_s:g} s")
 
     @property
+    def bytes_at_once(self) -> float:
+        """What goes at once after a silence."""
+        return self.burst_bytes or max(2**16, self.bytes_per_s / 1e3)
+
+    @property
     def words(self) -> tuple[str, ...]:
         """The words of tc's tbf.
 
         >>> " ".join(TokenBucket(bytes_per_s=2.5e9).words)
         'tbf rate 20000000000bit burst 2500000 latency 200ms'
         """
-        burst = self.burst_bytes or max(2**16, self.bytes_per_s / 1e3)
         # Without an exponent, which tc does not read.
         latency = f"{ms_from_seconds(self.latency_s):.3f}".rstrip("0").rstrip(".") + "ms"
         # tc's rates are in bits, its bursts in bytes.
         rate = f"{round(8 * self.bytes_per_s)}bit"
-        return ("tbf", "rate", rate, "burst", str(round(burst)), "latency", latency)
+        return ("tbf", "rate", rate, "burst", str(round(self.bytes_at_once)), "latency", latency)
 
 
 def parse_rate(text: str) -> float:

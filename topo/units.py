@@ -37,6 +37,16 @@ def bytes_from_gib(gibibytes: float) -> int:
     return round(gibibytes * 2**30)
 
 
+def bytes_from_mib(mebibytes: float) -> float:
+    """Convert MiB to bytes."""
+    return mebibytes * 2**20
+
+
+def mib_from_bytes(num_bytes: float) -> float:
+    """Convert bytes to MiB."""
+    return num_bytes / 2**20
+
+
 def gib_from_bytes(num_bytes: float) -> float:
     """Return gibibytes."""
     return num_bytes / 2**30

@@ -10,7 +10,12 @@ from jaxpipe.topo.cluster import Cluster, Device, Host, Trunk
 from jaxpipe.topo.cluster_file import Measured
 from jaxpipe.topo.gpu import gpu_names
 from jaxpipe.topo.toml_text import toml_pair, toml_rows
-from jaxpipe.topo.units import gbps_from_bytes_per_s, gib_from_bytes, tflops_from_flops_per_s
+from jaxpipe.topo.units import (
+    gbps_from_bytes_per_s,
+    gib_from_bytes,
+    mib_from_bytes,
+    tflops_from_flops_per_s,
+)
 
 
 def cluster_toml(cluster: Cluster, *, measured: Measured | None = None, about: str = "") -> str:
@@ -72,6 +77,8 @@ def _host(host: Host, devices: list[Device]) -> Iterator[str]:
         yield toml_pair("egress_gbps", gbps_from_bytes_per_s(host.egress_bytes_per_s))
     if np.isfinite(host.ingress_bytes_per_s):
         yield toml_pair("ingress_gbps", gbps_from_bytes_per_s(host.ingress_bytes_per_s))
+    if host.burst_bytes:
+        yield toml_pair("burst_mib", mib_from_bytes(host.burst_bytes))
 
 
 def _costs(device: Device) -> Iterator[str]:

@@ -2,9 +2,9 @@
 
 `plans` searches our plans (minutes of processor time). `simulate` simulates every setting,
 `choices` our plans with one choice of DT-FM's at a time, `sizes` all nine published sizes,
-`symmetry` slightly uneven computes, and `sharing` trunks between regions. `paced` executes the
-settings with paced compute, `real` trains a small model, and `tables` writes tables and pictures of
-the results.
+`symmetry` slightly uneven computes, and `sharing` trunks between regions, for which it searches
+plans as well. `paced` executes the settings with paced compute, `real` trains a small model, and
+`tables` writes tables and pictures of the results.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from experiments.compare_group.simulated import measure_symmetry, simulate_all
 from experiments.compare_group.sizes import simulate_sizes
 from experiments.compare_group.small import read_small
 from experiments.compare_group.tables import write_tables
+from experiments.compare_group.trunk_plans import search_with_trunks
 from experiments.progress import counted
 from jaxpipe.simulate import dtfm_constants
 
@@ -43,6 +44,7 @@ def main() -> None:
             measure_symmetry(read_cases(), RESULTS)
         case "sharing":
             measure_sharing(read_cases(), RESULTS)
+            search_with_trunks(read_cases(), RESULTS, cpu_s=options.cpu_s)
         case "paced":
             keep_rows(RESULTS, resume=options.resume, late_ms=options.late_ms)
             run_paced(
@@ -73,7 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     sizes = commands.add_parser("sizes")
     sizes.add_argument("--case", action="append", help="a case, only printed; default: all")
     commands.add_parser("symmetry")
-    commands.add_parser("sharing")
+    sharing = commands.add_parser("sharing")
+    sharing.add_argument("--cpu-s", type=float, default=30.0, help="processor seconds of each")
     paced = commands.add_parser("paced")
     paced.add_argument("--ranks", type=int, default=64)
     paced.add_argument("--seconds", type=float, default=14.0, help="the duration of each step")

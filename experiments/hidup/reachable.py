@@ -4,6 +4,7 @@
   in float32, over links of the published speed.
 - `repeated_rows`: bars that the paper has measured twice, in a figure and in table 4.
 - `variant_rows`: other assumptions under the same constants, and what they change.
+- `bucket_rows`: figure 8 with the rate and the bucket that its authors gave to `tc`.
 - `order_rows`: pairs of systems in a wrong order, and how far apart their published bars are.
 """
 
@@ -24,10 +25,11 @@ from experiments.hidup.accuracy import (
 )
 from experiments.hidup.workloads import Bar, fitted, workload
 from experiments.table import Row
-from jaxpipe.baselines.autoshard.duplex import DeviceSpeed, search, step_s
-from jaxpipe.baselines.autoshard.duplex.duplex_systems import predicted_step_s
+from jaxpipe.baselines.autoshard.duplex import DeviceSpeed, published_profiles, search, step_s
+from jaxpipe.baselines.autoshard.duplex.duplex_systems import DuplexWorkload, predicted_step_s
 from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup
 from jaxpipe.baselines.systems import System
+from jaxpipe.topo.token_bucket import TokenBucket, parse_rate, parse_size
 
 _TABLE_4 = Path(__file__).parent / "published" / "table-4.csv"
 _FREE = DeviceSpeed(flops_per_s=1e30)
@@ -137,6 +139,53 @@ def group_rows() -> Iterator[Row]:
             "worst": f"{max(off.values(), key=abs):+.1%}",
             "worse than without": ", ".join(f"{b.condition} {b.model}" for b in worse),
         }
+
+
+_BURST = "60m"
+"""The seed's `tc` line: `tbf rate 30gibit latency 60ms burst 60m`."""
+
+
+def bucket_rows() -> Iterator[Row]:
+    """Yield errors and orders of figure 8 with the limit as `tc` sets it, in place of a law.
+
+    Collectives are then as fast as those published without a limit, and what leaves a host has the
+    rate of the limit; with a bucket, apart from a burst at the start of each collective.
+    """
+    theirs = {bar: seconds for bar, seconds in published().items() if bar.figure == 8}
+    variants = (
+        ("law through 10 and 20 Gb/s", None),
+        ("rate", "64k"),
+        ("rate, bucket of 20 MiB", "20m"),
+        (f"rate, bucket of {_BURST[:-1]} MiB", _BURST),
+    )
+    for (name, burst), group_s in product(variants, _GROUPS_S[:2]):
+        ours = {
+            bar: predicted_step_s(bar.system, _with_bucket(bar, burst, group_s=group_s))
+            for bar in theirs
+        }
+        off, found = errors(ours, theirs), in_order(ours, theirs, tie=TIE)
+        row: Row = {
+            "limit": name,
+            "ms of a group": f"{1e3 * group_s:g}",
+            "median error": f"{median(map(abs, off.values())):.1%}",
+        }
+        for system in (System.HIDUP, System.DEEPSPEED_MOE, System.FASTMOE):
+            own = [off[bar] for bar in theirs if bar.system is system]
+            row[system.value] = f"{min(own):+.0%} to {max(own):+.0%}"
+        wrong = [
+            f"{condition} {model}" for (_, condition, model), right in found.items() if not right
+        ]
+        yield {**row, "not in order, but for ties": ", ".join(wrong)}
+
+
+def _with_bucket(bar: Bar, burst: str | None, *, group_s: float) -> DuplexWorkload:
+    work = replace(workload(bar, fitted()), group_s=group_s)
+    if burst is None:
+        return work
+    rate = f"{bar.condition.split(maxsplit=1)[0]}gibit"
+    bucket = TokenBucket(bytes_per_s=parse_rate(rate), burst_bytes=parse_size(burst))
+    free = published_profiles()["v100-2x4"].scaled(fitted().efficiency)
+    return replace(work, profile=replace(free, hosts=work.hosts, bucket=bucket))
 
 
 def repeated_rows() -> Iterator[Row]:

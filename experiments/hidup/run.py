@@ -5,7 +5,8 @@ predict    print all simulated bars as CSV: figure, condition, model, system, se
 compare    write them next to the published ones: errors, orders, pictures
 fit        fit the three constants, and again without each condition, model or cluster
 reachable  what the published bars contradict: the network alone, each other, orders
-groups     FastMoE's bars with each time of a group of messages between hosts
+groups     FastMoE's bars with each time of a group of messages between hosts, and figure 8
+           with a token bucket
 noise      misled searches (VI.E)
 search     search seconds over layers and devices (VI.F), measured
 emulated   run the systems of figures 6 and 8 on 8 and 16 paced ranks; `python -m
@@ -30,6 +31,7 @@ from experiments.hidup.accuracy import (
     published,
 )
 from experiments.hidup.reachable import (
+    bucket_rows,
     group_rows,
     network_rows,
     order_rows,
@@ -167,9 +169,10 @@ def _reachable() -> None:
 
 
 def _groups() -> None:
-    table = markdown([*group_rows()])
-    (_RESULTS / "groups.md").write_text(f"{table}\n")
-    print(table)
+    tables = [markdown([*rows]) for rows in (group_rows(), bucket_rows())]
+    text = "\n\n".join(tables)
+    (_RESULTS / "groups.md").write_text(f"{text}\n")
+    print(text)
 
 
 def _noise() -> None:

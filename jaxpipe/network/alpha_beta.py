@@ -17,7 +17,14 @@ from functools import lru_cache
 import numpy as np
 
 from jaxpipe.network.message_costs import MessageCosts
-from jaxpipe.network.open_links import Pair, SharedLimits, capacity, crosses_hosts, link_rate
+from jaxpipe.network.open_links import (
+    Pair,
+    SharedLimits,
+    burst_bytes,
+    capacity,
+    crosses_hosts,
+    link_rate,
+)
 from jaxpipe.topo import Cluster
 
 
@@ -36,12 +43,23 @@ def lone_message_s(
     1.011
     """
     costs = costs or MessageCosts()
-    rate, overhead_s = link_rate(cluster, costs, pair), 0.0
+    rate = link_rate(cluster, costs, pair)
     if crosses_hosts(cluster, pair):
         limits = SharedLimits(cluster).of(costs, pair)
-        shared = (capacity(cluster, limit, nic_efficiency=nic_efficiency) for limit in limits)
-        rate, overhead_s = min(rate, *shared), costs.overhead_s
-    return float(cluster.latency_s[pair]) + (overhead_s + num_bytes / rate)
+        shared = [
+            (capacity(cluster, limit, nic_efficiency=nic_efficiency), burst_bytes(cluster, limit))
+            for limit in limits
+        ]
+        return float(cluster.latency_s[pair]) + costs.overhead_s + _sent_s(num_bytes, rate, shared)
+    return float(cluster.latency_s[pair]) + num_bytes / rate
+
+
+def _sent_s(num_bytes: float, rate: float, shared: Sequence[tuple[float, float]]) -> float:
+    """Return the seconds in which a message leaves: of a token bucket, those without its burst."""
+    # A full bucket of `burst` bytes has let through `burst` + rate x time after a time.
+    rate = min(rate, *(limit for limit, burst in shared if not burst))
+    buckets = ((num_bytes - burst) / limit for limit, burst in shared if burst)
+    return max(num_bytes / rate, *buckets, 0.0)
 
 
 def _as_links() -> np.ndarray:
@@ -98,7 +116,8 @@ def links_between(cluster: Cluster, devices: tuple[int, ...]) -> Links:
     Of the NIC of its host, a device has the same part as each other of the host: all of them
     communicate at once. Where the cluster file states no NIC, it is taken to be as fast as the
     fastest link of the host: plans should not count on what nobody has stated. (Simulations take
-    such links as they are, all side by side.) Inside a host messages go side by side. Of a trunk
+    such links as they are, all side by side.) What a token bucket lets through after a silence does
+    not count: all communicate. Inside a host messages go side by side. Of a trunk
     between two regions, a link has the part of one device of the smaller region, all of which send.
 
     >>> from jaxpipe import topo

@@ -95,6 +95,13 @@ def capacity(cluster: Cluster, limit: Limit, *, nic_efficiency: float) -> float:
     return limits[direction] * nic_efficiency
 
 
+def burst_bytes(cluster: Cluster, limit: Limit) -> float:
+    """Return what may pass a shared limit at once, after a silence."""
+    direction, number, costs = limit
+    is_egress = direction == "egress" and costs is None
+    return cluster.hosts[number].burst_bytes if is_egress else 0.0
+
+
 def _nics(
     clock: Clock,
     cluster: Cluster,
@@ -113,7 +120,7 @@ def _nics(
     # A limit that its links cannot reach together is left out: sharing costs time to simulate.
     traffic = NicTraffic(clock)
     nics = {
-        limit: Nic(rate, traffic)
+        limit: Nic(rate, traffic, burst_bytes=burst_bytes(cluster, limit))
         for limit, load in loads.items()
         if (rate := capacity(cluster, limit, nic_efficiency=nic_efficiency)) < load
     }

@@ -59,7 +59,7 @@ def bytes_each(
     Adafactor none are: the means of rows and columns are few. Where a model has matrices narrower
     than 128, which keep their whole second moment, that is too little.
     """
-    num_bytes, num_moments = DTYPE_BYTES[config.param_dtype], optimizer.name.facts.num_moments
+    num_bytes, num_moments = DTYPE_BYTES[config.param_dtype], optimizer.num_moments
     of_state, compute = num_moments * num_bytes, config.compute_dtype
     if optimizer.has_master_weights(config.param_dtype):
         of_state = (1 + num_moments) * DTYPE_BYTES["float32"]

@@ -49,11 +49,18 @@ def arrival_s(
     pair=st.sampled_from([(0, 1), (0, 2), (3, 1)]),
     nic=st.floats(0.1, 10),
     nic_efficiency=st.floats(0.1, 1),
+    burst=st.sampled_from([0.0, 0.5, 20.0]),
 )
 def test_the_closed_form_is_the_event_models_lone_message(
-    costs: MessageCosts, num_bytes: float, pair: Pair, nic: float, nic_efficiency: float
+    costs: MessageCosts,
+    num_bytes: float,
+    pair: Pair,
+    nic: float,
+    nic_efficiency: float,
+    burst: float,
 ):
     on = cluster(4, latency_s=0.5, devices_per_host=2, nic_bytes_per_s=nic)
+    on = replace(on, hosts=tuple(replace(host, burst_bytes=burst) for host in on.hosts))
     events_s = arrival_s(on, pair, num_bytes, costs, nic_efficiency=nic_efficiency)
     closed_s = lone_message_s(
         on, pair, num_bytes=num_bytes, costs=costs, nic_efficiency=nic_efficiency

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -190,3 +191,52 @@ def test_sharing_keeps_order_and_never_beats_an_idle_network(sends: list[tuple[f
 def test_a_wire_that_moves_nothing_is_refused(field: str, value: float, words: str):
     with pytest.raises(PlanError, match=words):
         MessageCosts(**{field: value})  # pyright: ignore[reportArgumentType]
+
+
+def bucket(burst: float, *, nic: float = 1.0) -> Cluster:
+    """Return two hosts of two devices: links of 4 bytes/s, buckets of `burst` before NICs."""
+    on = cluster(4, devices_per_host=2, nic_bytes_per_s=nic, bytes_per_s=4.0)
+    limits = {"burst_bytes": burst, "ingress_bytes_per_s": inf}
+    return replace(on, hosts=tuple(replace(host, **limits) for host in on.hosts))
+
+
+def test_a_bucket_lets_a_burst_through_as_fast_as_its_links():
+    on = bucket(6.0)
+    # 6 bytes of tokens, and 1 more a second: empty after 2 s, when 8 bytes have left.
+    assert arrivals(on, [(0.0, (0, 2), 8.0)]) == pytest.approx([2.0])
+    assert arrivals(on, [(0.0, (0, 2), 10.0)]) == pytest.approx([4.0])
+    # Two links empty it in 6 / 7 s, with 24 / 7 bytes each; the rest at half of the rate.
+    rest_s = (8 - 24 / 7) / 0.5
+    both = [(0.0, (0, 2), 8.0), (0.0, (1, 3), 8.0)]
+    assert arrivals(on, both) == pytest.approx([6 / 7 + rest_s] * 2)
+
+
+def test_a_silence_fills_the_bucket():
+    on = bucket(6.0)
+    # Empty at 2 s; 3 s later it has 3 tokens, which last for 1 s and 4 bytes.
+    sends = [(0.0, (0, 2), 8.0), (5.0, (0, 2), 5.0)]
+    assert arrivals(on, sends) == pytest.approx([2.0, 7.0])
+    # Never more than it holds, however long the silence.
+    sends = [(0.0, (0, 2), 8.0), (100.0, (0, 2), 10.0)]
+    assert arrivals(on, sends) == pytest.approx([2.0, 104.0])
+
+
+@settings(deadline=None)
+@given(
+    st.floats(0.5, 20.0),
+    st.lists(
+        st.tuples(st.floats(0, 5), st.integers(0, 1), st.floats(0.1, 20)), min_size=1, max_size=8
+    ),
+)
+def test_in_any_time_no_more_than_the_rate_and_a_burst_leaves(
+    burst: float, sends: list[tuple[float, int, float]]
+):
+    on = bucket(burst)
+    times = arrivals(on, [(at_s, (a, 2 + a), num_bytes) for at_s, a, num_bytes in sends])
+    first_s = min(at_s for at_s, _, _ in sends)
+    total = sum(num_bytes for _, _, num_bytes in sends)
+    assert total <= (max(times) - first_s + 1e-6) * 1.0 + burst + 1e-6
+    assert all(
+        time_s >= at_s + size / 4.0 - 1e-9
+        for time_s, (at_s, _, size) in zip(times, sends, strict=True)
+    )

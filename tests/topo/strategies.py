@@ -26,6 +26,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
             name=f"host{i}",
             region=region,
             egress_bytes_per_s=np.inf if nic is None else nic * 1.25e8,
+            burst_bytes=0 if nic is None else draw(st.integers(0, 60)) * 2**20,
         )
         for i, (region, nic) in enumerate(zip(regions, nics, strict=True))
     )

@@ -143,7 +143,7 @@ def test_a_parameter_may_be_a_flag(default: bool, text: str, value: bool):
     [
         (
             "homogenous",
-            "no cluster 'homogenous': did you mean 'homogeneous'. .* or one of this-machine, aws, ",
+            "no cluster 'homogenous': did you mean 'homogeneous'. .* or one of this-machine, alpa-",
         ),
         ("homogeneous:n=3", "no parameter `n`: choose from hosts, devices, gpu, delay_ms"),
         ("homogeneous:hosts=few", "`hosts` must be a number like 64, not 'few'"),
@@ -379,6 +379,8 @@ def test_devices_without_a_type_may_have_memory_and_speed(tmp_path: Path):
         (("memory_gib = 1e-9",), "`memory_gib` must be from 0.000976562 to .*, is 1e-09"),
         (("nic_gbps = 0",), "`nic_gbps` must be from 1e-09 to .*, is 0"),
         (("egress_gbps = 0",), "`egress_gbps` must be from 1e-09 to .*, is 0"),
+        (("burst_mib = 4096", "nic_gbps = 1"), "`burst_mib` must be from 0 to 4095, is 4096"),
+        (("burst_mib = 60",), "`burst_mib` of host .* give `nic_gbps` or `egress_gbps`"),
         (("ingress_gbps = -1",), "`ingress_gbps` must be from 1e-09 to .*, is -1"),
         (
             ('gpu = "a\\nb"', "memory_gib = 1", "tflops = 1"),

@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 from ipaddress import ip_address
 
 import pytest
@@ -51,6 +52,17 @@ def test_a_shared_nic_promises_no_more_than_it_has():
     promised = re.findall(r"parent 1:1 .* rate (\d+)bit ceil 10000000000bit", setup)
     assert len(promised) == 39
     assert sum(map(int, promised)) <= 10_000_000_000
+
+
+def test_a_host_has_the_bucket_of_its_cluster_file():
+    case = load("case2-spot")
+    hosts = tuple(replace(host, burst_bytes=60 * 2**20) for host in case.hosts)
+    on, size = replace(case, hosts=hosts), 60 * 2**20
+    setup = tc_scripts(on, addresses(on), device="eth0")["datacenter-0"].setup
+    # The NIC has it; links to peers go a millisecond above their own rate, as without.
+    assert re.findall(r"classid (\S+) .* burst 62914560b cburst 62914560b", setup) == ["1:1"]
+    words = bucket_commands(on, device="eth0")["datacenter-0"]
+    assert words[words.index("burst") + 1] == str(size)
 
 
 @given(cluster=clusters())

@@ -38,11 +38,12 @@ class Tcp(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSpec:
-    """A host, and the limits of its NIC in each direction (infinity: none)."""
+    """A host, the limits of its NIC in each direction (infinity: none), and what may go at once."""
 
     name: str
     egress_bytes_per_s: float = inf
     ingress_bytes_per_s: float = inf
+    burst_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +96,7 @@ def network_spec(
                 name=host.name,
                 egress_bytes_per_s=host.egress_bytes_per_s,
                 ingress_bytes_per_s=host.ingress_bytes_per_s,
+                burst_bytes=host.burst_bytes,
             )
             for host in cluster.hosts
         ),

@@ -36,6 +36,8 @@ QUEUE_BYTES = 16 * 2**20
 class Server:
     """A server that sends packets one after the other at a rate, free again at `free_s`.
 
+    After a silence `burst_bytes` leave at once: it is a token bucket.
+
     >>> server = Server(bytes_per_s=800.0, limit_bytes=500)
     >>> server.send(num_bytes=100, now_s=1.0), server.send(num_bytes=100, now_s=1.0)
     (1.125, 1.25)
@@ -46,6 +48,7 @@ class Server:
     bytes_per_s: float
     limit_bytes: float
     free_s: float = 0.0
+    burst_bytes: float = 0.0
 
     def waiting_bytes(self, *, now_s: float) -> float:
         """Return the bytes that wait, including the rest of the packet that is being sent."""
@@ -55,9 +58,10 @@ class Server:
         """Occupy the server, and return when the packet has left, not before `after_s`."""
         if self.bytes_per_s == inf:
             return max(now_s, after_s)
-        start_s = max(now_s, self.free_s)
+        # A server that is free earlier than now has tokens: of a bucket's bytes at most.
+        start_s = max(now_s - self.burst_bytes / self.bytes_per_s, self.free_s)
         self.free_s = max(after_s, start_s + num_bytes / self.bytes_per_s)
-        return self.free_s
+        return max(now_s, self.free_s) if self.burst_bytes else self.free_s
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,7 +138,7 @@ def network_of(spec: NetworkSpec) -> PacketNetwork:
     }
     return PacketNetwork(
         wires=wires,
-        egress=[_nic(host.egress_bytes_per_s) for host in spec.hosts],
+        egress=[_nic(host.egress_bytes_per_s, host.burst_bytes) for host in spec.hosts],
         ingress=[_nic(host.ingress_bytes_per_s) for host in spec.hosts],
         jitter_s=spec.jitter_s,
         loss=spec.loss,
@@ -151,5 +155,5 @@ def _trunk(spec: NetworkSpec, number: int) -> Server:
     return _server(spec.trunks[number], max(latencies_s, default=0.0))
 
 
-def _nic(bytes_per_s: float) -> Server:
-    return Server(bytes_per_s=bytes_per_s, limit_bytes=2 * QUEUE_BYTES)
+def _nic(bytes_per_s: float, burst_bytes: float = 0.0) -> Server:
+    return Server(bytes_per_s=bytes_per_s, limit_bytes=2 * QUEUE_BYTES, burst_bytes=burst_bytes)

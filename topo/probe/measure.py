@@ -8,14 +8,21 @@ agreed, one more round trip, and that is in both.
 
 import json
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 
 import mpi4py
 import numpy as np
 
 from jaxpipe.topo.host_tcp import TcpSettings, read_tcp_settings
-from jaxpipe.topo.probe.measurements import Measurements, NicSample, ProbeSettings
-from jaxpipe.topo.probe.rounds import Round, nic_rounds, rounds
+from jaxpipe.topo.probe.measurements import (
+    Measurements,
+    NicSample,
+    ProbeSettings,
+    TrunkSample,
+    regions_of,
+)
+from jaxpipe.topo.probe.rounds import Round, nic_rounds, rounds, trunk_rounds
 
 # Before `MPI` is imported, which initialises MPI otherwise.
 mpi4py.rc(initialize=False, finalize=False)
@@ -76,17 +83,41 @@ class _Probe:
         settings = self._texts(_text(read_tcp_settings()))
         every = np.zeros((len(hosts), *measured.shape)) if self._rank == 0 else None
         self._comm.Gather(measured, every)
-        if every is None:
-            return None
-        return Measurements(
-            hosts=hosts,
-            latency_s=every[:, :, 0],
-            latency_spread_s=every[:, :, 1],
-            bytes_per_s=every[:, :, 2],
-            spread_bytes_per_s=every[:, :, 3],
-            egress=tuple(egress),
-            ingress=tuple(ingress),
-            tcp=tuple(map(_parse, settings)),
+        measurements = None
+        if every is not None:
+            measurements = Measurements(
+                hosts=hosts,
+                latency_s=every[:, :, 0],
+                latency_spread_s=every[:, :, 1],
+                bytes_per_s=every[:, :, 2],
+                spread_bytes_per_s=every[:, :, 3],
+                egress=tuple(egress),
+                ingress=tuple(ingress),
+                tcp=tuple(map(_parse, settings)),
+            )
+        trunks = self._trunks(numbers, self._regions(measurements, hosts))
+        return None if measurements is None else replace(measurements, trunks=trunks)
+
+    def _regions(self, measurements: Measurements | None, hosts: Sequence[str]) -> tuple[str, ...]:
+        """Return the region of each rank, which rank 0 knows."""
+        regions = {} if measurements is None else regions_of(measurements)
+        mine = np.zeros((len(hosts), _TEXT_BYTES), np.uint8)
+        for row, host in zip(mine, hosts, strict=True):
+            letters = regions.get(host, "").encode()
+            row[: len(letters)] = np.frombuffer(letters, np.uint8)
+        self._comm.Bcast(mine)
+        return _decoded(mine)
+
+    def _trunks(self, hosts: Sequence[int], regions: Sequence[str]) -> tuple[TrunkSample, ...]:
+        """Return what two regions move by one pair of hosts, and by as many as there are."""
+        return tuple(
+            TrunkSample(
+                regions=ways,
+                num_pairs=len(pairs),
+                alone_bytes_per_s=self._together("", pairs[:1]).bytes_per_s,
+                bytes_per_s=self._together("", pairs).bytes_per_s,
+            )
+            for ways, pairs in trunk_rounds(hosts, regions)
         )
 
     def _meet(self) -> None:
@@ -106,7 +137,7 @@ class _Probe:
         text[: len(letters)] = np.frombuffer(letters, np.uint8)
         texts = np.zeros((self._comm.Get_size(), _TEXT_BYTES), np.uint8)
         self._comm.Allgather(text, texts)
-        return tuple(row.tobytes().rstrip(b"\0").decode() for row in texts)
+        return _decoded(texts)
 
     def _send_to(self, peer: int) -> tuple[float, float, float, float]:
         """Return the latency and its spread, the bytes/s and their spread."""
@@ -173,6 +204,10 @@ class _Probe:
         # A sum: every rank but the sources adds 0.
         self._comm.Allreduce(MPI.IN_PLACE, moved)
         return NicSample(host=host, pairs=pairs, bytes_per_s=float(moved[0]))
+
+
+def _decoded(texts: np.ndarray) -> tuple[str, ...]:
+    return tuple(row.tobytes().rstrip(b"\0").decode() for row in texts)
 
 
 def _text(settings: TcpSettings | None) -> str:

@@ -1,11 +1,12 @@
 """From what was measured between ranks to a cluster, its islands as regions."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
-from jaxpipe.topo.cluster import Cluster, Device, Host
+from jaxpipe.topo.cluster import Cluster, Device, Host, Trunk
 from jaxpipe.topo.cluster_file import Measured
 from jaxpipe.topo.host_tcp import FIRST_WINDOW_BYTES, TcpAdvice, TcpSettings, tcp_advice
 from jaxpipe.topo.islands import find_islands, flatten, message_seconds
@@ -40,6 +41,32 @@ class NicSample:
     bytes_per_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrunkSample:
+    """The bytes/s from one region to another: of the first of the pairs alone, and of all at once.
+
+    When pairs are measured, those of other hosts may talk as well, so that what is in the matrix
+    may be a part of the trunk.
+    """
+
+    regions: tuple[str, str]
+    num_pairs: int
+    alone_bytes_per_s: float
+    bytes_per_s: float
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the pairs together reach less than each of them alone would."""
+        return self.bytes_per_s < _SHARED_BELOW * self.num_pairs * self.alone_bytes_per_s
+
+    @property
+    def trunk(self) -> Trunk:
+        """What the pairs share, to four significant digits."""
+        source, destination = self.regions
+        bytes_per_s = float(f"{self.bytes_per_s:.4g}")
+        return Trunk(source=source, destination=destination, bytes_per_s=bytes_per_s)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Measurements:
     """What was measured between ranks; a matrix's row is the source, its column the destination.
@@ -54,6 +81,7 @@ class Measurements:
     spread_bytes_per_s: np.ndarray
     egress: tuple[NicSample, ...] = ()
     ingress: tuple[NicSample, ...] = ()
+    trunks: tuple[TrunkSample, ...] = ()
     tcp: tuple[TcpSettings | None, ...] = ()
     """Of the host of each rank."""
 
@@ -62,7 +90,8 @@ def cluster_of(measurements: Measurements, *, name: str) -> Cluster:
     """Return the cluster: its devices are the ranks, host by host, its regions the islands.
 
     A NIC counts as shared if devices together reach less than 0.8 of what they reach one by one;
-    then a pair can count on its part of it. Matrices keep four significant digits.
+    then a pair can count on its part of it. So does a trunk, of which a pair can have all alone.
+    Matrices keep four significant digits.
     """
     order = by_host(measurements.hosts)
     ranks = np.ix_(order, order)
@@ -72,7 +101,9 @@ def cluster_of(measurements: Measurements, *, name: str) -> Cluster:
     ingress = _shared(measurements, measurements.ingress)
     alone = _with_diagonal(_rounded(measurements.bytes_per_s[ranks]), inf)
     latency = _with_diagonal(_rounded(measurements.latency_s[ranks]), 0.0)
-    regions = _regions(latency, alone, host_of_rank)
+    regions = regions_of(measurements)
+    trunks = [sample for sample in measurements.trunks if sample.is_shared]
+    _raise_lone_pairs(alone, [regions[host] for host in host_of_rank], trunks)
     hosts = tuple(
         Host(
             name=host,
@@ -91,12 +122,24 @@ def cluster_of(measurements: Measurements, *, name: str) -> Cluster:
             for host, slot in zip(host_of_rank, slots, strict=True)
         ),
         hosts=hosts,
+        trunks=tuple(sample.trunk for sample in trunks),
         latency_s=latency,
         # A pair has its own link and its part of both NICs: the smaller one.
         bandwidth_bytes_per_s=np.minimum(alone, _parts(host_of_rank, egress, ingress)),
         alone_bytes_per_s=alone,
         restart_bytes=FIRST_WINDOW_BYTES if _restarts(measurements) else None,
     )
+
+
+def _raise_lone_pairs(
+    alone: np.ndarray, regions: Sequence[str], trunks: Iterable[TrunkSample]
+) -> None:
+    """Give each pair across a trunk what one has alone: others talked while it was measured."""
+    region_of = np.array(regions)
+    for sample in trunks:
+        source, destination = sample.regions
+        across = np.ix_(region_of == source, region_of == destination)
+        alone[across] = np.maximum(alone[across], float(f"{sample.alone_bytes_per_s:.4g}"))
 
 
 def _restarts(measurements: Measurements) -> bool:
@@ -174,11 +217,13 @@ def _parts(host_of: list[str], egress: dict[str, float], ingress: dict[str, floa
     return np.where(same_host, inf, np.minimum(out[:, None], into[None, :]))
 
 
-def _regions(latency: np.ndarray, alone: np.ndarray, host_of: list[str]) -> dict[str, str]:
+def regions_of(measurements: Measurements) -> dict[str, str]:
     """Return each host's region: an island of hosts."""
-    names = list(dict.fromkeys(host_of))
-    number = np.array([names.index(host) for host in host_of])
+    names = list(dict.fromkeys(measurements.hosts))
+    number = np.array([names.index(host) for host in measurements.hosts])
     distance = np.full((len(names), len(names)), inf)
+    latency = _with_diagonal(measurements.latency_s.copy(), 0.0)
+    alone = _with_diagonal(measurements.bytes_per_s.copy(), inf)
     # `minimum.at`: many pairs of devices belong to one pair of hosts, whose nearest counts.
     np.minimum.at(distance, (number[:, None], number[None, :]), message_seconds(latency, alone))
     np.fill_diagonal(distance, 0.0)

@@ -62,6 +62,30 @@ def nic_rounds(host_of: Sequence[int]) -> tuple[tuple[int, Round], ...]:
     return tuple(rounds)
 
 
+def trunk_rounds(
+    host_of: Sequence[int], region_of: Sequence[str]
+) -> tuple[tuple[tuple[str, str], Round], ...]:
+    """Return, for each two regions of several hosts, their names and who talks across at once.
+
+    One device of each host sends, to a host that no other sends to: what they share then is the
+    way between the regions, and no NIC.
+
+    >>> trunk_rounds((0, 0, 1, 2, 3), ("west", "west", "west", "east", "east"))[0]
+    (('west', 'east'), ((0, 3), (2, 4)))
+    """
+    first: dict[int, int] = {}
+    for rank, host in enumerate(host_of):
+        first.setdefault(host, rank)
+    members: dict[str, list[int]] = {}
+    for rank in first.values():
+        members.setdefault(region_of[rank], []).append(rank)
+    return tuple(
+        ((a, b), tuple(zip(members[a], members[b], strict=False)))
+        for a, b in permutations(members, 2)
+        if min(len(members[a]), len(members[b])) > 1
+    )
+
+
 def _tournament(players: list[int]) -> Iterator[list[Pair]]:
     """Yield rounds in which every two players meet once; with an odd number, one rests."""
     circle: list[int | None] = [*players, *([None] if len(players) % 2 else [])]

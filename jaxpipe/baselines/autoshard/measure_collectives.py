@@ -1,8 +1,8 @@
 """Measure the collectives of a job, as a profile for `jaxpipe.baselines.autoshard.duplex`.
 
 Every rank takes part; the time of a collective is the mean over ranks, which begin it together. Of
-each size the median counts, and of each kind the mean speed over the sizes. Sizes are of the whole
-array: an all-gather and an all-to-all move a part of it for each rank.
+each size the median counts; one latency and the speed of each kind are fitted to them. Sizes are of
+the whole array: an all-gather and an all-to-all move a part of it for each rank.
 
 Cost: a rank holds up to three arrays of the largest size. A kind takes about `budget_s` at most:
 sizes that would take longer than what is left are skipped, but for the smallest one.
@@ -10,7 +10,7 @@ sizes that would take longer than what is left are skipped, but for the smallest
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean, median
+from statistics import median
 
 import numpy as np
 
@@ -63,23 +63,19 @@ def measure_collectives(
         TransportError: a message could not be moved.
     """
     measuring = _Measuring(transport, clock)
-    smallest = {kind: measuring.median_s(kind, 4 * transport.num_ranks, 3) for kind in _CALLS}
-    latency_s = mean(smallest.values())
-    speeds: dict[CollectiveKind, float] = {}
-    for kind in _CALLS:
-        medians: list[float] = []
+    least = 4 * transport.num_ranks
+    times = {kind: [(least, measuring.median_s(kind, least, 3))] for kind in _CALLS}
+    for kind, points in times.items():
         left_s, last_s = settings.budget_s, 0.0
         for size in settings.sizes_bytes:
             # The next size takes in proportion, and is called once more than it counts.
             expected_s = last_s * 4 * (settings.repeats + 1)
-            if medians and expected_s > left_s:
+            if len(points) > 1 and expected_s > left_s:
                 break
             last_s = measuring.median_s(kind, size, settings.repeats)
             left_s -= last_s * (settings.repeats + 1)
-            # Where other work disturbed the calls, a large array may seem faster than a small one.
-            is_slower = last_s > latency_s + _LEAST_S
-            medians.append(size / (last_s - latency_s if is_slower else max(last_s, _LEAST_S)))
-        speeds[kind] = mean(medians)
+            points.append((size, last_s))
+    latency_s, speeds = fitted_speeds(times)
     return CollectiveProfile(
         devices=transport.num_ranks,
         latency_s=latency_s,
@@ -89,6 +85,35 @@ def measure_collectives(
         all_to_all=speeds[CollectiveKind.ALL_TO_ALL],
         source=f"measured by `jaxpipe profile --collectives` over {transport.num_ranks} ranks",
     )
+
+
+def fitted_speeds(
+    times: Mapping[CollectiveKind, Sequence[tuple[int, float]]],
+) -> tuple[float, dict[CollectiveKind, float]]:
+    """Return the latency that all kinds have and the bytes/s of each, fitted to bytes and seconds.
+
+    The least squares of relative errors of `latency + bytes / speed`; none is negative. Where other
+    work disturbed the calls, a large array may not be slower: its own bytes/s count then.
+
+    >>> kind = CollectiveKind.ALL_REDUCE
+    >>> latency_s, speeds = fitted_speeds({kind: [(0, 0.5), (4, 1.5), (8, 2.5)]})
+    >>> round(latency_s, 6), round(speeds[kind], 6)
+    (0.5, 4.0)
+    """
+    from scipy.optimize import nnls  # slow to import, and `--help` has no use for it
+
+    points = [(row, point) for row, kind in enumerate(times) for point in times[kind]]
+    matrix = np.zeros((len(points), 1 + len(times)))
+    for line, (row, (num_bytes, seconds)) in zip(matrix, points, strict=True):
+        # Divided by the seconds, since errors are relative; in MiB, numbers of a size.
+        line[0] = 1 / max(seconds, _LEAST_S)
+        line[1 + row] = num_bytes / MIB * line[0]
+    latency_s, *byte_s = nnls(matrix, np.ones(len(points)))[0]
+    speeds: dict[CollectiveKind, float] = {}
+    for kind, mib_s in zip(times, byte_s, strict=True):
+        num_bytes, seconds = times[kind][-1]
+        speeds[kind] = float(MIB / mib_s) if mib_s else num_bytes / max(seconds, _LEAST_S)
+    return float(latency_s), speeds
 
 
 @dataclass(frozen=True, slots=True)

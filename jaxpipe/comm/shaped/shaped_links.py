@@ -6,9 +6,10 @@ that leave it in its own process, without word of the traffic of other ranks.
 ========================================  =========================================================
 exact                                     queues, bandwidth and latency of each link; messages of
                                           one rank that share its host's NIC
-approximate: the rank assumes that all    a rank has an even share of its host's egress, also while
-others are as busy as can be              the other ranks of the host are silent (too slow); and
-                                          of a trunk between regions, among the ranks of its own
+approximate: the rank assumes that all    a rank has an even share of its host's egress, and of the
+others are as busy as can be              token bucket before it, also while the other ranks of the
+                                          host are silent (too slow); and of a trunk between
+                                          regions, among the ranks of its own
 approximate: a rank cannot see messages   a link is limited by the receiver's even share of its
 that others send to its receiver          host's ingress; several senders that meet at one receiver
                                           do not slow each other down (too fast)
@@ -69,6 +70,7 @@ def _view_of_rank(cluster: Cluster, devices: Sequence[int], *, rank: int) -> Clu
             region=host.region,
             egress_bytes_per_s=host.egress_bytes_per_s / num_sharers[host.name],
             ingress_bytes_per_s=host.ingress_bytes_per_s / num_sharers[host.name],
+            burst_bytes=host.burst_bytes / num_sharers[host.name],
         )
         for number, host in enumerate(hosts)
     ]

@@ -23,6 +23,7 @@ linearly with samples, as it does in `Profile.scaled`.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import inf
 
 import numpy as np
 
@@ -151,7 +152,9 @@ def _capacity(cluster: Cluster, side: np.ndarray) -> float:
     # A host on both sides exchanges without its NIC.
     if set(hosts[side]) & set(hosts[~side]):
         return links
-    out = sum(cluster.hosts[host].egress_bytes_per_s for host in set(hosts[side].tolist()))
+    leaving = [cluster.hosts[host] for host in set(hosts[side].tolist())]
+    # What a token bucket lets through has no rate: such a host limits nothing here.
+    out = sum(inf if host.burst_bytes else host.egress_bytes_per_s for host in leaving)
     into = sum(cluster.hosts[host].ingress_bytes_per_s for host in set(hosts[~side].tolist()))
     return min(links, out, into)
 

@@ -84,8 +84,9 @@ def lion(config: OptimizerConfig, rate: optax.Schedule, mask: Any) -> optax.Grad
 
 
 def sgd(config: OptimizerConfig, rate: optax.Schedule, mask: Any) -> optax.GradientTransformation:
-    """Return gradient descent with momentum."""
-    return _decayed(optax.trace(config.beta1), config, rate, mask)
+    """Return gradient descent with momentum; without one, there is no moment to keep."""
+    directions = optax.trace(config.beta1) if config.beta1 else optax.identity()
+    return _decayed(directions, config, rate, mask)
 
 
 def muon(config: OptimizerConfig, rate: optax.Schedule, mask: Any) -> optax.GradientTransformation:

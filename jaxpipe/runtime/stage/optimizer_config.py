@@ -60,7 +60,7 @@ class OptimizerName(StrEnum):
     """Lion: the sign of a momentum; wants a learning rate 3 to 10 times smaller, and `beta2` 0.99.
     Source: Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms"."""
     SGD = "sgd", OptimizerFacts(build=f"{_BUILDERS}:sgd", num_moments=1)
-    """Gradient descent with the momentum `beta1`."""
+    """Gradient descent with the momentum `beta1`; with 0 no moment is kept."""
     MUON = "muon", OptimizerFacts(build=f"{_BUILDERS}:muon", num_moments=2)
     """Muon: matrices of layers move along an orthogonalised momentum, each in its stage; the
     embedding, the head, norms and biases by AdamW with a Nesterov momentum. Source: Jordan et al.
@@ -139,6 +139,16 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+    @property
+    def num_moments(self) -> int:
+        """The values that the optimizer keeps for each parameter.
+
+        >>> OptimizerConfig(name=OptimizerName.SGD, beta1=0.0).num_moments
+        0
+        """
+        has_no_momentum = self.name is OptimizerName.SGD and self.beta1 == 0
+        return 0 if has_no_momentum else self.name.facts.num_moments
 
     def has_master_weights(self, param_dtype: str) -> bool:
         """Return whether parameters of a format have float32 copies.

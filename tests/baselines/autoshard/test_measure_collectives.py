@@ -9,8 +9,10 @@ from jaxpipe.baselines.autoshard.duplex import CollectiveProfile
 from jaxpipe.baselines.autoshard.measure_collectives import (
     MIB,
     CollectiveSettings,
+    fitted_speeds,
     measure_collectives,
 )
+from jaxpipe.collective.kinds import CollectiveKind
 from jaxpipe.comm.local import run_ranks
 from jaxpipe.comm.transport import Transport
 from jaxpipe.errors import ConfigError
@@ -41,9 +43,26 @@ def test_speed_is_bytes_of_the_whole_array_over_seconds_without_latency() -> Non
         return measure_collectives(transport, settings, clock=lambda: float(next(seconds)))
 
     profile = run_ranks(2, work)[0]
-    assert profile.latency_s == 1.0
+    assert profile.latency_s == pytest.approx(1.0, rel=1e-12)
     # No time is left above latency: then all of the call counts.
     assert profile.all_to_all == MIB / 1.0
+
+
+def test_latency_and_speeds_are_fitted_to_all_sizes() -> None:
+    """A latency of 2 ms, and one size that other work made 10 % slower."""
+    kinds = {CollectiveKind.ALL_GATHER: 1e9, CollectiveKind.ALL_TO_ALL: 4e9}
+    sizes = (8, 4 * MIB, 16 * MIB, 64 * MIB)
+    times = {kind: [(size, 2e-3 + size / speed) for size in sizes] for kind, speed in kinds.items()}
+    latency_s, speeds = fitted_speeds(times)
+    assert latency_s == pytest.approx(2e-3)
+    assert speeds == pytest.approx(kinds)
+    slow = [
+        (size, seconds * (1.1 if size == 4 * MIB else 1))
+        for size, seconds in times[CollectiveKind.ALL_GATHER]
+    ]
+    _, disturbed = fitted_speeds({**times, CollectiveKind.ALL_GATHER: slow})
+    assert disturbed[CollectiveKind.ALL_GATHER] == pytest.approx(1e9, rel=0.06)
+    assert disturbed[CollectiveKind.ALL_TO_ALL] == pytest.approx(4e9, rel=0.06)
 
 
 def test_sizes_that_would_exceed_the_budget_are_skipped() -> None:

@@ -121,6 +121,14 @@ def test_the_ranks_of_a_host_share_its_nic_evenly() -> None:
     assert alone[0][0] == 1.0
 
 
+def test_the_ranks_of_a_host_share_its_token_bucket_evenly() -> None:
+    on = two_hosts(egress=250.0)
+    on = replace(on, hosts=tuple(replace(host, burst_bytes=1_000.0) for host in on.hosts))
+    # 500 bytes of tokens and 125 more a second for each of two ranks, over a link of 1000 bytes/s.
+    times = timed(on, (0, 1, 2, 3), [(2, 1_000, 0.0)], rank=0)
+    assert times[0][0] == pytest.approx((1_000 - 500) / 125)
+
+
 def test_no_link_is_faster_than_the_receivers_share_of_the_ingress() -> None:
     at_once = [(to, 1_000, 0.0) for to in (2, 3, 1)]
     times = timed(two_hosts(ingress=500.0), (0, 1, 2, 3), at_once, rank=0)

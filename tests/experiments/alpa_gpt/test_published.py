@@ -1,22 +1,37 @@
 """Alpa's closed forms give the published figures."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from experiments.alpa_gpt import more
 from experiments.alpa_gpt.compiled import config_of
 from experiments.alpa_gpt.formulas import GIB, state_gib
-from experiments.alpa_gpt.published import Row, pipeline_rows, rows
+from experiments.alpa_gpt.more import speed
+from experiments.alpa_gpt.published import Row, more_rows, pipeline_rows, rows
+from experiments.alpa_gpt.run import FP32_OF_FP16
 from experiments.alpa_gpt.stages import pipeline_model
-from jaxpipe.baselines.autoshard.hlo import run_python
+from jaxpipe.baselines.autoshard.hlo import CompileTarget, run_python, target_speeds
 from jaxpipe.baselines.gpt.alpa_gpt import step_flops
+
+RESULTS = Path(more.__file__).parent / "results"
 
 
 @pytest.mark.parametrize("row", rows(), ids=str)
 def test_tflops(row: Row) -> None:
     flops = step_flops(config_of(row.case), batch=row.case.batch, remat=row.case.remat)
     assert flops / row.seconds / 1e12 == pytest.approx(row.tflops, rel=5e-3)
+
+
+def test_the_command_has_the_speed_of_float32_products_that_the_rows_have() -> None:
+    fitted = json.loads((RESULTS / "fitted.json").read_text())
+    chosen = [row for row in more_rows() if row.case.dtype == "float32"]
+    assert len(chosen) == 6
+    found = speed(chosen, assumed=FP32_OF_FP16 * fitted["speed"])
+    stated = target_speeds(CompileTarget.V100).products["float32"]
+    assert stated == pytest.approx(found, rel=0.01)
 
 
 def test_tflops_of_pipelines() -> None:

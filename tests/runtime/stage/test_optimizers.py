@@ -109,6 +109,16 @@ def test_moments_survive_their_names(name: OptimizerName) -> None:
     jax.tree.map(np.testing.assert_array_equal, again, state)
 
 
+def test_gradient_descent_without_momentum_keeps_nothing() -> None:
+    config, params = config_of(OptimizerName.SGD, beta1=0.0), draw(0)
+    new, state = updated(config, params, draw(1))
+    assert moments_of(state) == {}
+    assert config.num_moments == 0
+    # A momentum that decays at once is none.
+    tiny, _ = updated(config_of(OptimizerName.SGD, beta1=1e-12), params, draw(1))
+    assert_near(new, tiny)
+
+
 @EVERY
 def test_a_partition_of_the_layers_changes_no_update(name: OptimizerName) -> None:
     params, gradients = draw(0), (draw(1), draw(2))

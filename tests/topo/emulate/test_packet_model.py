@@ -28,13 +28,14 @@ def network(
     trunk: float | None = None,
     jitter_s: float = 0.0,
     loss: float = 0.0,
+    burst: float = 0.0,
 ) -> PacketNetwork:
     """Return three hosts; the NICs of host 0 (out) and of host 2 (in) have a limit.
 
     What goes to host 2 shares the trunk.
     """
     hosts = (
-        HostSpec(name="a", egress_bytes_per_s=egress),
+        HostSpec(name="a", egress_bytes_per_s=egress, burst_bytes=burst),
         HostSpec(name="b"),
         HostSpec(name="c", ingress_bytes_per_s=ingress),
     )
@@ -173,3 +174,11 @@ def test_a_cluster_becomes_a_network_and_back_from_json(name: str):
 def test_no_such_jitter_or_loss(jitter_s: float, loss: float, words: str):
     with pytest.raises(ValueError, match=words):
         network_spec(topo.load("laptop"), jitter_s=jitter_s, loss=loss)
+
+
+def test_a_token_bucket_lets_a_burst_pass_as_fast_as_its_link():
+    net = network(egress=RATE / 4, burst=6e5)
+    arrivals = [net.enter((0, 1), num_bytes=50_000, now_s=5.0) for _ in range(20)]
+    # Tokens for 6e5 bytes, and a quarter of the link's rate more: they last for 8e5 bytes.
+    assert arrivals[15] == pytest.approx(5.0 + 0.8 + LATENCY_S)
+    assert arrivals[19] == pytest.approx(5.0 + 0.8 + 4 * 0.2 + LATENCY_S)

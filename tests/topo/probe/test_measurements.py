@@ -5,14 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxpipe.topo import Cluster, load
+from jaxpipe.topo import Cluster, Trunk, load
 from jaxpipe.topo.host_tcp import TcpSettings
 from jaxpipe.topo.probe.measurements import (
     Measurements,
     NicSample,
     ProbeSettings,
+    TrunkSample,
     advice_of,
     cluster_of,
+    regions_of,
     spread_of,
 )
 from jaxpipe.topo.probe.rounds import nic_rounds
@@ -72,6 +74,26 @@ def test_a_network_without_noise_is_found_as_it_is(name: str):
     assert islands(found) == islands(truth)
     limits = [host.egress_bytes_per_s for host in found.hosts]
     assert limits == [host.egress_bytes_per_s for host in truth.hosts]
+
+
+def test_what_two_regions_share_is_a_trunk_and_a_pair_has_all_of_it_alone():
+    measurements = measured(load("two-region"), [0, 1, 2, 3])
+    # Two pairs of hosts at once had half of the trunk each.
+    speeds = measurements.bytes_per_s.copy()
+    speeds[:2, 2:] = 70e6
+    regions = regions_of(replace(measurements, bytes_per_s=speeds))
+    there, back = (
+        (regions[measurements.hosts[a]], regions[measurements.hosts[b]])
+        for a, b in ((0, 2), (2, 0))
+    )
+    samples = (
+        TrunkSample(regions=there, num_pairs=2, alone_bytes_per_s=140e6, bytes_per_s=139e6),
+        TrunkSample(regions=back, num_pairs=2, alone_bytes_per_s=140e6, bytes_per_s=270e6),
+    )
+    found = cluster_of(replace(measurements, bytes_per_s=speeds, trunks=samples), name="two")
+    assert found.trunks == (Trunk(source=there[0], destination=there[1], bytes_per_s=139e6),)
+    assert (found.alone_bytes_per_s[:2, 2:] == 140e6).all()
+    assert np.array_equal(found.alone_bytes_per_s[2:], load("two-region").alone_bytes_per_s[2:])
 
 
 def test_ranks_in_turns_over_hosts_are_put_together_by_host():

@@ -5,7 +5,7 @@ from itertools import chain, permutations
 import pytest
 from hypothesis import given
 
-from jaxpipe.topo.probe.rounds import nic_rounds, rounds
+from jaxpipe.topo.probe.rounds import nic_rounds, rounds, trunk_rounds
 from tests.topo.strategies import hosts_of_ranks
 
 
@@ -37,6 +37,20 @@ def test_a_nic_is_measured_by_all_devices_of_its_host_at_once(host_of: tuple[int
         assert {host_of[rank] for rank in sources} == {host}
         assert host not in {host_of[rank] for rank in destinations}
         assert len(set(sources)) == len(set(destinations)) == len(pairs) >= 2
+
+
+@given(host_of=hosts_of_ranks())
+def test_a_trunk_is_measured_by_one_device_of_each_host(host_of: tuple[int, ...]):
+    region_of = [f"region-{host % 2}" for host in host_of]
+    for (source, destination), pairs in trunk_rounds(host_of, region_of):
+        for place, region in enumerate((source, destination)):
+            ranks = [pair[place] for pair in pairs]
+            assert {region_of[rank] for rank in ranks} == {region}
+            assert len({host_of[rank] for rank in ranks}) == len(ranks) >= 2
+
+
+def test_a_region_of_one_host_has_its_links_alone():
+    assert trunk_rounds((0, 0, 1, 2), ("a", "a", "b", "b")) == ()
 
 
 def test_a_single_device_has_its_nic_alone():

@@ -25,6 +25,7 @@ import msgspec
 from jaxpipe.collective.kinds import CollectiveKind
 from jaxpipe.errors import PlanError
 from jaxpipe.foreign_file import read_text
+from jaxpipe.topo.token_bucket import TokenBucket
 from jaxpipe.topo.toml_text import parse_toml
 
 _MOST_BYTES = 2**24
@@ -48,6 +49,10 @@ class CollectiveProfile:
         reduce_scatter: the same of reduce-scatters.
         all_to_all: the same of all-to-alls.
         source: where the numbers are from.
+        hosts: among which the devices are divided equally.
+        bucket: what limits each host's messages to the others, beside these speeds; full when a
+            collective starts.
+        fullest_host: what the fullest host sends in an all-to-all, over the mean.
 
     Raises:
         PlanError: there is no device, a speed is not above 0, or the latency is negative.
@@ -60,6 +65,9 @@ class CollectiveProfile:
     reduce_scatter: float = inf
     all_to_all: float = inf
     source: str = ""
+    hosts: int = 1
+    bucket: TokenBucket | None = None
+    fullest_host: float = 1.0
 
     def __post_init__(self) -> None:
         if self.devices < 1:
@@ -79,7 +87,25 @@ class CollectiveProfile:
         """
         if kind is None or self.devices == 1:
             return 0.0
-        return self.latency_s + num_bytes / getattr(self, _SPEEDS[kind])
+        if kind is CollectiveKind.ALL_TO_ALL:
+            num_bytes *= self.fullest_host
+        free_s = self.latency_s + num_bytes / getattr(self, _SPEEDS[kind])
+        if self.bucket is None:
+            return free_s
+        leaves = num_bytes * self._leaving_part(kind)
+        return max(free_s, (leaves - self.bucket.bytes_at_once) / self.bucket.bytes_per_s)
+
+    def _leaving_part(self, kind: CollectiveKind) -> float:
+        """Return what leaves a host, over the bytes of the whole tensor.
+
+        Rings enter and leave each host once; of an all-to-all, devices send a part to each other.
+        """
+        if self.hosts == 1:
+            return 0.0
+        if kind is CollectiveKind.ALL_TO_ALL:
+            return (1 - 1 / self.hosts) / self.hosts
+        in_ring = 1 - 1 / self.devices
+        return 2 * in_ring if kind is CollectiveKind.ALL_REDUCE else in_ring
 
     def scaled(self, factor: float) -> "CollectiveProfile":
         """Return the profile with all speeds multiplied by `factor`."""

@@ -95,8 +95,7 @@ class DuplexWorkload:
         graph = transformer_graph(sizes, batch=batch)
         batches, parts = zip(*self.throughput, strict=True)
         reached = float(np.interp(self.load.sequences, batches, parts))
-        slower = self.fullest_host(group)
-        profile = replace(self.profile, all_to_all=self.profile.all_to_all / slower)
+        profile = replace(self.profile, fullest_host=self.fullest_host(group))
         return CostModel(
             graph=graph,
             device=replace(self.device, flops_per_s=reached * self.device.flops_per_s),
