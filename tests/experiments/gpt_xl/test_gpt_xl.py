@@ -12,6 +12,7 @@ from experiments.gpt_xl import run as experiment
 from experiments.gpt_xl.layer_by_layer import LayerByLayer
 from experiments.table import read_csv
 from jaxpipe.config import config_from, job_from
+from jaxpipe.plan import islands_of
 from jaxpipe.propose.resolve import plan_from
 from jaxpipe.runtime.data import Source, prepare
 from jaxpipe.verify.one_device import OneDevice
@@ -28,9 +29,10 @@ def test_layer_by_layer_is_one_device(tmp_path: Path):
     config = config_from(tree)
     job = job_from(config, plan_from(config))
     whole, layered = OneDevice(job), LayerByLayer(job)
+    (island,) = islands_of(job.plan, num_islands=1)
     at_once, apart = whole.start(), layered.start()
     for step in range(3):
-        result = whole.step(at_once, step=step, replicas=range(1))
+        result = whole.step(at_once, step=step, island=island)
         at_once = whole.update(at_once, result, clip_norm=job.optimizer.clip_norm)
         assert layered.step(apart, step=step) == pytest.approx(result.loss, rel=1e-6)
     blocks = jax.tree.map(lambda *leaf: np.concatenate(leaf), *apart.layers)
