@@ -169,8 +169,7 @@ def mixture(config: GptConfig, *, residual_std: float, rngs: nnx.Rngs) -> Expert
         dim=config.dim,
         hidden=config.hidden,
         dtype=config.compute_dtype,
-        std=INIT_STD,
-        residual_std=residual_std,
+        stds=(INIT_STD, residual_std),
         rngs=rngs,
     )
 

@@ -62,6 +62,7 @@ class Architecture:
         groups: in what layers differ, if they do.
         is_partly_turned: whether `partial_rotary_factor` is computed.
         is_fused: whether queries, keys and values are one tensor, and gate and up another.
+        experts: the names in a layer of the router and of the kernels of an expert, by ours.
     """
 
     kind: str
@@ -76,6 +77,7 @@ class Architecture:
     groups: Groups | None = None
     is_partly_turned: bool = False
     is_fused: bool = False
+    experts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def known(self) -> frozenset[str]:
@@ -237,6 +239,61 @@ SMOLLM3: Final = Architecture(
     groups=Groups.POSITIONS,
 )
 
+_SPARSE: Final = {
+    "output_router_logits": (False,),  # with it, the loss of training has that of the router
+}
+MIXTRAL: Final = Architecture(
+    kind="mixtral",
+    model="MixtralForCausalLM",
+    computed={
+        **_SIZES,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-5,
+        "sliding_window": None,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+    null={**_NULL, "sliding_window": 0},
+    only={**_SPARSE, "router_jitter_noise": (0.0, 0)},
+    inert=frozenset(("router_aux_loss_coef",)),
+    always={"normalised_gates": True},
+    rope_base=1_000_000.0,
+    experts={
+        "router": "block_sparse_moe.gate",
+        "gate": "block_sparse_moe.experts.{}.w1",
+        "up": "block_sparse_moe.experts.{}.w3",
+        "down": "block_sparse_moe.experts.{}.w2",
+    },
+)
+QWEN3_MOE: Final = Architecture(
+    kind="qwen3_moe",
+    model="Qwen3MoeForCausalLM",
+    computed={
+        **{name: value for name, value in _SIZES.items() if name != "intermediate_size"},
+        "num_key_value_heads": 4,
+        "attention_bias": False,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": False,
+    },
+    null=_NULL,
+    only={
+        **_SPARSE,
+        **_NO_WINDOW,
+        # Layers without experts, which are no layers of the same kind.
+        "decoder_sparse_step": (1,),
+        "mlp_only_layers": ([], None),
+    },
+    # Of layers without experts, of the loss of the router, and of windows.
+    inert=frozenset(("intermediate_size", "router_aux_loss_coef", *_WINDOW_SIZES)),
+    always={"qk_norm": True},
+    experts={
+        "router": "mlp.gate",
+        **{name: f"mlp.experts.{{}}.{name}_proj" for name in ("gate", "up", "down")},
+    },
+)
+
 ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
     {
         record.kind: record
@@ -252,6 +309,8 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
             GEMMA2,
             GEMMA3,
             SMOLLM3,
+            MIXTRAL,
+            QWEN3_MOE,
         )
     }
 )
@@ -269,13 +328,11 @@ ACTIVATIONS: Final = MappingProxyType(
 LACKING: Final = MappingProxyType(
     {
         "gemma3": "images",
-        "mixtral": "gated experts, and routing that drops no token",
-        "qwen2_moe": "gated and shared experts, and routing that drops no token",
-        "qwen3_moe": "gated experts, and routing that drops no token",
-        "granitemoe": "gated experts",
-        "deepseek_v2": "latent attention and gated experts",
-        "deepseek_v3": "latent attention and gated experts",
-        "gpt_oss": "gated experts and attention sinks",
+        "qwen2_moe": "experts that all tokens share",
+        "granitemoe": "gates that are normalised before they are chosen, and fused experts",
+        "deepseek_v2": "latent attention and experts that all tokens share",
+        "deepseek_v3": "latent attention and experts that all tokens share",
+        "gpt_oss": "attention sinks, and experts with biases",
         "cohere": "one norm for attention and MLP together",
         "phi": "one norm for attention and MLP together",
         "gpt_neox": "attention and MLP side by side",
@@ -290,7 +347,7 @@ LACKING: Final = MappingProxyType(
         "ministral": "windows in some layers",
         "ministral3": "scores that grow with the position",
         "mistral3": "images",
-        "llama4": "images and gated experts",
+        "llama4": "images and experts that all tokens share",
         "t5": "an encoder beside the decoder",
         "bert": "an encoder with token types",
         "mamba": "state-space layers",

@@ -55,12 +55,18 @@ class _Number:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """A whole number."""
+    """A whole number, of which the model checks its own limits."""
 
     ours: str
+    least: int | None = None
 
     def read(self, stated: Mapping[str, Any], name: str) -> dict[str, Any]:
-        return {self.ours: size_of(stated, name)}
+        size = size_of(stated, name)
+        if self.least is not None and size < self.least:
+            raise ConfigError(
+                f"`{name}` in `config.json` must be at least {self.least}, not {size}"
+            )
+        return {self.ours: size}
 
     def write(self, config: LlamaConfig) -> int:
         return int(getattr(config, self.ours))
@@ -102,6 +108,11 @@ _TRANSLATED: Final = {
     "head_dim": _Size("width"),
     "hidden_act": _Activation(),
     "hidden_activation": _Activation(),
+    "moe_intermediate_size": _Size("hidden"),
+    "num_local_experts": _Size("experts", least=1),
+    "num_experts": _Size("experts", least=1),
+    "num_experts_per_tok": _Size("experts_per_token"),
+    "norm_topk_prob": _Switch(("normalised_gates",)),
     "rms_norm_eps": _Number("norm_epsilon"),
     "tie_word_embeddings": _Switch(("tied",)),
     "attention_bias": _Switch(("qkv_bias", "project_bias")),

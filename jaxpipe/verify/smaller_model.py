@@ -94,6 +94,7 @@ def smaller_model(
             "hidden": _alike(model.hidden, 3 * _HEAD_WIDTH, parts.of_parameters),
             "window": min(model.window, _WINDOW),
             "rotary_width": min(model.rotary_width, width // 4 * 2),
+            "experts": _experts(model, parts),
         }
     else:  # of another package: how its widths depend on each other is not known
         return replace(model, num_layers=num_layers)
@@ -129,7 +130,7 @@ def _alike(real: int, least: int, parts: int) -> int:
     return min(real, number)
 
 
-def _experts(model: GptConfig, parts: MeshParts) -> int:
+def _experts(model: GptConfig | LlamaConfig, parts: MeshParts) -> int:
     if not model.experts:
         return 0
     least = max(4, model.experts_per_token)

@@ -57,7 +57,7 @@ def test_what_is_wrong_is_named(change: dict[str, Any], message: str) -> None:
     ("model", "message"),
     [
         ({"family": "lama", **SIZES}, r"`model.family` must be llama, .*, not 'lama'"),
-        ({"family": "llama", **SIZES, "experts": 2}, "unknown key `model.experts`"),
+        ({"family": "llama", **SIZES, "patch": 2}, "unknown key `model.patch`"),
         ({"preset": "llama-tiny", "dropout": 0.1}, "unknown key `model.dropout`"),
         ({"preset": "tiny", "num_kv_heads": 2}, "unknown key `model.num_kv_heads`"),
     ],
