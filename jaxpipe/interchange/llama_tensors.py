@@ -25,7 +25,8 @@ from jaxpipe.interchange.tensor_files import TensorFiles
 from jaxpipe.models import LlamaConfig
 
 HEAD = "lm_head.weight"
-_ROUTER = "moe.router"
+ROUTER = "moe.router"
+"""Our name in a layer of the kernel that chooses experts."""
 _BUFFER = ".rotary_emb.inv_freq"
 """The frequencies, which old files hold next to the parameters."""
 
@@ -81,7 +82,7 @@ class TensorPair:
     @property
     def is_transposed(self) -> bool:
         """Whether it is a kernel, with its dims in another order."""
-        is_kernel = self.ours.endswith((".kernel", f".{_ROUTER}")) and self.ours != "head.kernel"
+        is_kernel = self.ours.endswith((".kernel", f".{ROUTER}")) and self.ours != "head.kernel"
         return is_kernel or self.expert is not None
 
     @property
@@ -151,7 +152,7 @@ def _layer(config: LlamaConfig, record: Architecture) -> Iterator[TensorPair]:
 def _experts(config: LlamaConfig, record: Architecture) -> Iterator[TensorPair]:
     """Yield the router of a layer, and the kernels of its experts."""
     count, dim, hidden = config.experts, config.dim, config.hidden
-    yield TensorPair(f"{record.experts['router']}.weight", _ROUTER, (dim, count))
+    yield TensorPair(f"{record.experts['router']}.weight", ROUTER, (dim, count))
     for name, shape in (("gate", (dim, hidden)), ("up", (dim, hidden)), ("down", (hidden, dim))):
         for expert in range(count):
             theirs = f"{record.experts[name].format(expert)}.weight"

@@ -45,6 +45,13 @@ SIZES: dict[str, Any] = {
         ({"rope_base": 1.0}, "`rope_base` must be above 1, not 1.0"),
         ({"rope_factor": 0.5}, "`rope_factor` must be at least 1, not 0.5"),
         ({"rope_scaling": "llama3", "rope_low": 4.0}, "`rope_low` .* below `rope_high`, 4.0, not"),
+        ({"experts": -1}, "`experts` must be at least 0, not -1"),
+        (
+            {"experts": 2, "experts_per_token": 3},
+            "`experts_per_token` .* at most `experts`, 2, not",
+        ),
+        ({"experts_per_token": 2}, "`experts_per_token` must be 1 where `experts` is 0, not 2"),
+        ({"experts": 2, "mlp_bias": True}, "`mlp_bias` must be false where `experts` is 2"),
         ({"param_dtype": "float8"}, "`param_dtype` must be one of float32, .*, not 'float8'"),
     ],
 )
