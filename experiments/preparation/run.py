@@ -34,7 +34,9 @@ _SHOWN: Final = 200
 """Documents whose ids are compared one by one."""
 
 
-def main(part: Literal["compare", "memory"], python: Path | None = None) -> None:
+def main(
+    part: tyro.conf.Positional[Literal["compare", "memory"]], python: Path | None = None
+) -> None:
     """Print and write the table of a part.
 
     Raises:

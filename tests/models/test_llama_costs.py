@@ -68,6 +68,8 @@ def test_parameters_are_counted(config: LlamaConfig, embed: bool, head: bool, te
         ("gemma-2-2b", 2_614_341_888),
         ("gemma-3-270m", 268_098_176),
         ("smollm3-3b", 3_075_098_624),
+        ("mixtral-8x7b", 46_702_792_704),
+        ("qwen3-30b-a3b", 30_532_122_624),
         ("llama-tiny", 4_492_544),
     ],
 )
