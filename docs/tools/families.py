@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from docs.tools.fields import table
-from jaxpipe.interchange.architectures import ARCHITECTURES, Architecture
+from jaxpipe.interchange.architecture_record import Architecture
+from jaxpipe.interchange.architectures import ARCHITECTURES
 
 RESULTS = "experiments/weights/results"
 VERSIONS = ("4", "5")

@@ -10,7 +10,9 @@ import os
 import resource
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -32,6 +34,15 @@ _TOKENIZERS: Final = Path(real_tokenizers.__file__).with_name("cases.toml")
 _DEADLINE_S: Final = 3600.0
 _SHOWN: Final = 200
 """Documents whose ids are compared one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """The seconds of a program, on the clock and of processors, and its memory."""
+
+    seconds: float
+    cpu_s: float
+    peak_bytes: int
 
 
 def main(
@@ -57,19 +68,15 @@ def main(
 
 
 def _compared(case: Mapping[str, Any], tokenizer: Path, python: Path) -> list[Row]:
-    seconds: dict[str, list[tuple[float, float]]] = {"jaxpipe": [], "datasets.map": []}
-    peaks = dict.fromkeys(seconds, 0)
+    rounds: dict[str, list[_Run]] = {"jaxpipe": [], "datasets.map": []}
     with TemporaryDirectory() as place:
         source = Path(place, "records.jsonl")
         size = write_source(
             source, "records", num_bytes=case["megabytes"] * 10**6, characters=case["characters"]
         )
         for number in range(case["rounds"]):
-            out = Path(place, f"ours-{number}")
-            with run_watched() as watched:
-                seconds["jaxpipe"].append(_timed(lambda out=out: _prepare(source, tokenizer, out)))
-            peaks["jaxpipe"] = max(peaks["jaxpipe"], watched.peak_bytes)
-            answers: list[dict[str, Any]] = []
+            out, answers = Path(place, f"ours-{number}"), list[dict[str, Any]]()
+            rounds["jaxpipe"].append(_timed(partial(_prepare, source, tokenizer, out)))
             request = {
                 "source": str(source),
                 "tokenizer": str(tokenizer),
@@ -78,33 +85,31 @@ def _compared(case: Mapping[str, Any], tokenizer: Path, python: Path) -> list[Ro
                 "cores": len(os.sched_getaffinity(0)),
                 "shown": _SHOWN,
             }
-            with run_watched() as watched:
-                seconds["datasets.map"].append(
-                    _timed(
-                        lambda request=request, answers=answers: answers.append(
-                            answer_of(python, _HERE / "theirs.py", request, timeout_s=_DEADLINE_S)
-                        )
-                    )
-                )
-            peaks["datasets.map"] = max(peaks["datasets.map"], watched.peak_bytes)
+            rounds["datasets.map"].append(_timed(partial(_map, python, request, answers)))
             print(answers[0]["versions"], flush=True)
             _check_equal(out, answers[0])
-    ours, theirs = (median(wall for wall, _ in seconds[name]) for name in seconds)
-    return [
-        {
-            "program": name,
-            "MB": f"{size / 1e6:.0f}",
-            "rounds": len(walls),
-            "cores": len(os.sched_getaffinity(0)),
-            "MB/s": f"{size / 1e6 / median(wall for wall, _ in walls):.2f}",
-            "from": f"{size / 1e6 / max(wall for wall, _ in walls):.2f}",
-            "to": f"{size / 1e6 / min(wall for wall, _ in walls):.2f}",
-            "CPU seconds": f"{median(cpu for _, cpu in walls):.1f}",
-            "peak GiB, all processes": f"{peaks[name] / 2**30:.2f}",
-            "ratio": f"{theirs / ours:.2f}" if name == "jaxpipe" else "1.00",
-        }
-        for name, walls in seconds.items()
-    ]
+    theirs_s = median(run.seconds for run in rounds["datasets.map"])
+    return [_row(name, size / 1e6, runs, theirs_s=theirs_s) for name, runs in rounds.items()]
+
+
+def _map(python: Path, request: Mapping[str, Any], answers: list[dict[str, Any]]) -> None:
+    answers.append(answer_of(python, _HERE / "theirs.py", request, timeout_s=_DEADLINE_S))
+
+
+def _row(name: str, megabytes: float, runs: Sequence[_Run], *, theirs_s: float) -> Row:
+    rates = sorted(megabytes / run.seconds for run in runs)
+    return {
+        "program": name,
+        "MB": f"{megabytes:.0f}",
+        "rounds": len(runs),
+        "cores": len(os.sched_getaffinity(0)),
+        "MB/s": f"{median(rates):.2f}",
+        "from": f"{rates[0]:.2f}",
+        "to": f"{rates[-1]:.2f}",
+        "CPU seconds": f"{median(run.cpu_s for run in runs):.1f}",
+        "peak GiB, all processes": f"{max(run.peak_bytes for run in runs) / 2**30:.2f}",
+        "ratio": f"{theirs_s / median(run.seconds for run in runs):.2f}",
+    }
 
 
 def _check_equal(out: Path, answer: Mapping[str, Any]) -> None:
@@ -146,11 +151,16 @@ def _prepare(source: Path, tokenizer: Path, out: Path) -> None:
     jaxpipe("data", "prepare", *fields, "--special-tokens", "all", "--eval-fraction", "0")
 
 
-def _timed(work: Any) -> tuple[float, float]:
-    """Return the seconds of a work in other processes: on the clock, and of processors."""
+def _timed(work: Callable[[], None]) -> _Run:
+    """Do what other processes do, and return what it took."""
     begun, cpu_s = time.perf_counter(), _cpu_seconds()
-    work()
-    return time.perf_counter() - begun, _cpu_seconds() - cpu_s
+    with run_watched() as watched:
+        work()
+    return _Run(
+        seconds=time.perf_counter() - begun,
+        cpu_s=_cpu_seconds() - cpu_s,
+        peak_bytes=watched.peak_bytes,
+    )
 
 
 def _cpu_seconds() -> float:

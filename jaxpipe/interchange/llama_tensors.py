@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from jaxpipe.errors import CheckpointError
-from jaxpipe.interchange.architectures import LLAMA, QWEN3_MOE, Architecture
+from jaxpipe.interchange.architecture_record import Architecture
+from jaxpipe.interchange.architectures import LLAMA, QWEN3_MOE
 from jaxpipe.interchange.checked_tensor import check_shape, finite
 from jaxpipe.interchange.tensor_files import TensorFiles
 from jaxpipe.models import LlamaConfig

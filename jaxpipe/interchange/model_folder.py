@@ -19,10 +19,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from jaxpipe.errors import CheckpointError, ConfigError
-from jaxpipe.interchange.architectures import ARCHITECTURES, LACKING
+from jaxpipe.interchange.architectures import ARCHITECTURES
 from jaxpipe.interchange.checked_tensor import in_format
 from jaxpipe.interchange.gpt2_config_json import check_is_gpt2, config_of_gpt2, gpt2_config_of
 from jaxpipe.interchange.gpt2_tensors import shape_of, tensors_of_gpt2, their_names, to_gpt2_tensor
+from jaxpipe.interchange.lacking_architectures import LACKING
 from jaxpipe.interchange.llama_config_json import config_of_llama, llama_config_of
 from jaxpipe.interchange.llama_tensors import (
     TensorPair,

@@ -27,8 +27,9 @@ from jaxpipe.interchange import (
     write_adapter,
     write_model,
 )
-from jaxpipe.interchange.architectures import ARCHITECTURES, LACKING
+from jaxpipe.interchange.architectures import ARCHITECTURES
 from jaxpipe.interchange.fields import INERT, ONLY
+from jaxpipe.interchange.lacking_architectures import LACKING
 from jaxpipe.models import GptConfig, LlamaConfig
 from jaxpipe.runtime.checkpoint import StreamedTensor
 from tests.oracles.llamas import DYNAMIC, KINDS, MISTRAL, PHI3, PLAIN, VARIANTS, YARN
@@ -233,6 +234,7 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
         ("mixtral", {"num_experts_per_tok": 5}, "`experts_per_token` must be at least 1 and at"),
         ("mixtral", {"router_jitter_noise": 0.1}, "`router_jitter_noise`"),
         ("mixtral", {"output_router_logits": True}, "`output_router_logits`"),
+        ("qwen3_moe", {"num_local_experts": 6}, "`num_experts` and `num_local_experts` .* 5 and 6"),
         ("qwen3_moe", {"decoder_sparse_step": 2}, "`decoder_sparse_step`"),
         ("qwen3_moe", {"mlp_only_layers": [1]}, "`mlp_only_layers`"),
         ("llama", {"is_encoder_decoder": True}, "`is_encoder_decoder`"),
@@ -251,6 +253,14 @@ def test_both_forms_of_rotary_fields_may_agree() -> None:
         fields = llama_config_of(config)
         new = {**fields["rope_scaling"], "rope_theta": fields["rope_theta"]}
         assert config_of_llama({**fields, "rope_parameters": new}) == config
+
+
+def test_experts_of_version_5_have_another_name() -> None:
+    fields = llama_config_of(MODELS["qwen3_moe"])
+    both = {**fields, "num_local_experts": fields["num_experts"]}
+    assert config_of_llama(both) == MODELS["qwen3_moe"]
+    del both["num_experts"]
+    assert config_of_llama(both) == MODELS["qwen3_moe"]
 
 
 def test_a_head_beside_a_tied_table_must_equal_it(tmp_path: Path) -> None:
