@@ -131,15 +131,12 @@ def _memory(case: Mapping[str, Any], tokenizer: Path) -> Iterator[Row]:
                 name = "a.txt" if kind in ("text", "one line") else "a.jsonl"
                 source = Path(place, name)
                 size = write_source(source, kind, num_bytes=megabytes * 10**6)
-                with run_watched() as watched:
-                    _, cpu_s = _timed(
-                        lambda s=source, p=place: _prepare(s, tokenizer, Path(p, "d"))
-                    )
+                run = _timed(partial(_prepare, source, tokenizer, Path(place, "d")))
                 row = {
                     "kind": kind,
                     "MB": f"{size / 1e6:.0f}",
-                    "CPU seconds": f"{cpu_s:.1f}",
-                    "peak MiB": f"{watched.peak_bytes / 2**20:.0f}",
+                    "CPU seconds": f"{run.cpu_s:.1f}",
+                    "peak MiB": f"{run.peak_bytes / 2**20:.0f}",
                 }
                 print(row, flush=True)
                 yield row
