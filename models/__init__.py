@@ -12,6 +12,7 @@ Nothing here imports jax before a model is built: planners need sizes and costs.
 from jaxpipe.models.catalogue import (
     build_model,
     config_type,
+    experts_are_by_token,
     family_of,
     gpt_preset,
     load_preset,
@@ -44,6 +45,7 @@ __all__ = [
     "activation_bytes",
     "build_model",
     "config_type",
+    "experts_are_by_token",
     "family_of",
     "gpt_preset",
     "head_forward_flops",

@@ -4,8 +4,8 @@
 family                models                                                         configuration
 ====================  =============================================================  ==============
 `gpt` (left out)      GPT-2, encoders, vision transformers, mixtures of experts      `GptConfig`
-`llama`               Llama, Qwen 2 and 3, Mistral, Gemma 1 and 2, Phi 3 and 4,      `LlamaConfig`
-                      OLMo 2, Granite
+`llama`               Llama, Qwen 2 and 3, Mistral, Gemma 1 to 3, Phi 3 and 4,        `LlamaConfig`
+                      OLMo 2, Granite, SmolLM 3, Mixtral, Qwen 3 MoE
 ====================  =============================================================  ==============
 
 An installed package adds a family by an entry point of the group `jaxpipe_families`, whose name is
@@ -28,6 +28,7 @@ from jaxpipe.models import gpt_costs, llama_costs
 from jaxpipe.models.family import Family, ModelConfig
 from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.models.llama_config import LlamaConfig
+from jaxpipe.models.moe.routing import Routing
 
 if TYPE_CHECKING:  # it imports jax, for which planners need not wait
     from jaxpipe.models.transformer import Transformer
@@ -125,6 +126,17 @@ def config_type(fields: Mapping[str, Any]) -> type[Any]:
     if not isinstance(family, str):
         raise _unknown(family)
     return family_named(family).config
+
+
+def experts_are_by_token(config: ModelConfig) -> bool:
+    """Return whether no other token changes what experts do with one; true without experts.
+
+    >>> sizes = dict(num_layers=1, dim=8, num_heads=2, sequence=8, vocabulary=16, experts=2)
+    >>> experts_are_by_token(GptConfig(**sizes))
+    False
+    """
+    routing: Routing | None = getattr(config, "routing", None)  # other families may have none
+    return routing is None or routing.is_by_token
 
 
 def build_model(config: ModelConfig) -> "Transformer":

@@ -169,8 +169,7 @@ def mixture(config: GptConfig, *, residual_std: float, rngs: nnx.Rngs) -> Expert
         dim=config.dim,
         hidden=config.hidden,
         dtype=config.compute_dtype,
-        std=INIT_STD,
-        residual_std=residual_std,
+        stds=(INIT_STD, residual_std),
         rngs=rngs,
     )
 
@@ -228,6 +227,7 @@ class DenseAndExperts(nnx.Module):
 
     def __init__(self, config: GptConfig, *, rngs: nnx.Rngs) -> None:
         self.labels = config.classes > 0
+        self.by_token = config.routing is not None and config.routing.is_by_token
         self.dense = GptBlock(config, rngs=rngs)
         self.sparse = GptBlock(config, rngs=rngs, sparse=True)
 
@@ -238,12 +238,12 @@ class DenseAndExperts(nnx.Module):
 
         The loss is in the units of the model's, a sum over targets: tokens, or samples.
         """
-        assert other is None, "configurations refuse it: texts would share a capacity"
+        assert other is None or self.by_token, "configurations refuse it: texts would share slots"
         first, second = (None, None) if key is None else jax.random.split(key)
         with jax.named_scope("dense"):
-            x, _ = self.dense(x, first)
+            x, _ = self.dense(x, first, other)
         with jax.named_scope("sparse"):
-            x, loss = self.sparse(x, second)
+            x, loss = self.sparse(x, second, other)
         if loss is None:
             return x, None
         return x, loss * (x.shape[0] if self.labels else x.shape[0] * x.shape[1])

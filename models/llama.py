@@ -5,7 +5,7 @@
     x ─┬─ norm1 ─ qkv ─ turn ─ attention ─ project ─ (norm) ─ + ─┬─ norm2 ─ MLP ─ (norm) ─ + ─
        └──────────────────────────────────────────────────────┘  └──────────────────────────┘
 
-    MLP:  ─┬─ gate ─ SiLU or GELU ─ * ─ down ─
+    MLP:  ─┬─ gate ─ SiLU or GELU ─ * ─ down ─     or experts, each such an MLP
            └─ up ───────────────────┘
 
 Outside, parameters are nested dicts of arrays; inside, they become NNX modules::
@@ -24,8 +24,14 @@ Outside, parameters are nested dicts of arrays; inside, they become NNX modules:
      "head":   {"norm":      {"scale": (dim,)},
                 "kernel":    (vocabulary, dim), unless tied}}
 
-Biases and norms are optional, but for the head's norm. Where windows alternate, a layer is a group,
-and "blocks" has the parts "local", "local2" and so on, and "full", each as above.
+Biases and norms are optional, but for the head's norm. With experts, "moe" stands in place of
+"mlp"::
+
+    {"router": (layers, dim, experts), "gate", "up": (layers, experts, dim, hidden),
+     "down": (layers, experts, hidden, dim)}
+
+Where windows alternate, a layer is a group, and "blocks" has the parts "local", "local2" and so on,
+and "full", each as above.
 
 What the backward keeps is chosen as in `jaxpipe.models.gpt`: the inputs of norms, rotations and
 gates, not what is computed inside of them; `jaxpipe.models.llama_costs` counts it.
@@ -52,6 +58,7 @@ from jaxpipe.models.kernels.cached_attention import CachedAttention
 from jaxpipe.models.kernels.rotary import frequencies, magnitude, rotate
 from jaxpipe.models.kernels.scores import Scores
 from jaxpipe.models.llama_config import Activation, LlamaConfig
+from jaxpipe.models.moe.expert_mixture import ExpertMixture
 from jaxpipe.models.transformer import (
     INIT_STD,
     Head,
@@ -201,13 +208,30 @@ class GatedMlp(nnx.Module):
         """Return the output of the MLP for each token."""
         with jax.named_scope("up"):
             gate, up = by_token(lambda flat: (self.gate(flat), self.up(flat)), x)
+        middle = jax.checkpoint(partial(gated, self.activation))
         with jax.named_scope("down"):
-            return gathered(self.down(jax.checkpoint(self._gated)(gate, up))).reshape(x.shape)
+            return gathered(self.down(middle(gate, up))).reshape(x.shape)
 
-    def _gated(self, gate: Array, up: Array) -> Array:
-        if self.activation is Activation.SILU:
-            return jax.nn.silu(gate) * up
-        return jax.nn.gelu(gate, approximate=True) * up
+
+def gated(activation: Activation, gate: Array, up: Array) -> Array:
+    """Return the middle of a gated MLP."""
+    if activation is Activation.SILU:
+        return jax.nn.silu(gate) * up
+    return jax.nn.gelu(gate, approximate=True) * up
+
+
+def mixture(config: LlamaConfig, *, rngs: nnx.Rngs) -> ExpertMixture:
+    """Return the mixture of experts in place of an MLP: each expert is such an MLP."""
+    assert config.routing is not None, config
+    return ExpertMixture(
+        config.routing,
+        dim=config.dim,
+        hidden=config.hidden,
+        dtype=config.compute_dtype,
+        stds=(INIT_STD, residual_init_std(config.depth)),
+        rngs=rngs,
+        gated=partial(gated, config.activation),
+    )
 
 
 class LlamaBlock(nnx.Module):
@@ -232,7 +256,11 @@ class LlamaBlock(nnx.Module):
         self.attention = LlamaAttention(config, window=window, positions=positions, rngs=rngs)
         if config.pre_norms:
             self.norm2 = norm()
-        self.mlp = GatedMlp(config, rngs=rngs)
+        self.sparse = config.experts > 0
+        if self.sparse:
+            self.moe = mixture(config, rngs=rngs)
+        else:
+            self.mlp = GatedMlp(config, rngs=rngs)
         if config.post_norms:
             self.attention_norm = norm()
             self.mlp_norm = norm()
@@ -249,9 +277,9 @@ class LlamaBlock(nnx.Module):
             x = x + self._added(
                 jax.checkpoint(self.attention_norm)(mixed) if self.post_norms else mixed
             )
-        with jax.named_scope("up"):
+        with jax.named_scope("router" if self.sparse else "up"):
             normed = jax.checkpoint(self.norm2)(x) if self.pre_norms else x
-        output = self.mlp(normed)
+        output = self.moe(normed)[0] if self.sparse else self.mlp(normed)
         with jax.named_scope("add2"):
             x = x + self._added(
                 jax.checkpoint(self.mlp_norm)(output) if self.post_norms else output
@@ -380,7 +408,11 @@ class Llama(Transformer):
     @property
     def split(self) -> Mapping[str, int]:
         """The dim of each parameter that tensor parallelism splits: heads, hidden, vocabulary."""
-        return split_of(self.config.parts)
+        split = split_of(self.config.parts)
+        if not self.config.experts:
+            return split
+        # Each device has all experts: rows of them at run time divide over none.
+        return {name: dim for name, dim in split.items() if ".mlp." not in name}
 
     def _parts(self) -> Parts:
         return Parts(embedding=TokenEmbedding, block=llama_layer, head=llama_head)

@@ -13,12 +13,14 @@
     Gemma 2    + `alternating` windows, both soft caps, `post_norms`, `query_scale`
     Gemma 3    as Gemma 2 without soft caps, with `period` 6, `local_base` and `qk_norm`
     SmolLM 3   `alternating` with `period` 4 and `unturned`
+    Mixtral    `experts` with `normalised_gates`
+    Qwen 3 MoE `qk_norm` and `experts`
 
 Source: Grattafiori et al. 2024, "The Llama 3 Herd of Models"; Jiang et al. 2023, "Mistral 7B"; Yang
 et al. 2024, "Qwen2 Technical Report"; Yang et al. 2025, "Qwen3 Technical Report"; Gemma Team 2024,
 "Gemma 2"; Abdin et al. 2024, "Phi-3 Technical Report"; OLMo Team 2024, "2 OLMo 2 Furious"; IBM
 Research 2024, "Granite 3.0 Language Models"; Gemma Team 2025, "Gemma 3 Technical Report"; Bakouch
-et al. 2025, "SmolLM3".
+et al. 2025, "SmolLM3"; Jiang et al. 2024, "Mixtral of Experts".
 """
 
 import math
@@ -27,6 +29,7 @@ from enum import StrEnum
 from typing import Literal
 
 from jaxpipe.models.gpt_config import DTYPE_BYTES, Attention
+from jaxpipe.models.moe.routing import Dispatch, Routing
 
 
 class Activation(StrEnum):
@@ -73,7 +76,11 @@ class LlamaConfig:
         num_heads: attention heads per layer [heads]; a multiple of `num_kv_heads`.
         num_kv_heads: heads of keys and values per layer [heads].
         head_width: the width of a head, an even number; 0 for `dim` / `num_heads`.
-        hidden: the width of the MLP's middle.
+        hidden: the width of the MLP's middle, or of each expert's.
+        experts: the MLPs of a layer, of which a token takes some (mixture of experts), without a
+            limit of tokens for one; 0 for one MLP, which all tokens take.
+        experts_per_token: how many of them a token takes.
+        normalised_gates: whether their gates sum to 1; else they are the probabilities.
         sequence: the longest sequence [tokens].
         vocabulary: number of different tokens [tokens].
         tied: whether the head multiplies by the token embedding (tied embedding).
@@ -138,6 +145,9 @@ class LlamaConfig:
     num_kv_heads: int
     head_width: int = 0
     hidden: int
+    experts: int = 0
+    experts_per_token: int = 1
+    normalised_gates: bool = False
     sequence: int
     vocabulary: int
     tied: bool = False
@@ -192,6 +202,7 @@ class LlamaConfig:
                     f"`{name}` must be one of {', '.join(DTYPE_BYTES)}, not {getattr(self, name)!r}"
                 )
         self._check_heads()
+        self._check_experts()
         self._check_scores()
         self._check_positions()
 
@@ -215,6 +226,18 @@ class LlamaConfig:
             raise ValueError(
                 f"`rotary_width` must be even and at most the width of a head, {self.width}, not "
                 f"{self.rotary_width}"
+            )
+
+    def _check_experts(self) -> None:
+        _ = self.routing  # raises what is wrong with it
+        for name, absent in (("experts_per_token", 1), ("normalised_gates", False)):
+            if not self.experts and (value := getattr(self, name)) != absent:
+                raise ValueError(
+                    f"`{name}` must be {absent} where `experts` is 0, not {value}; or set `experts`"
+                )
+        if self.experts and self.mlp_bias:
+            raise ValueError(
+                f"`mlp_bias` must be false where `experts` is {self.experts}: they have no biases"
             )
 
     def _check_scores(self) -> None:
@@ -328,9 +351,16 @@ class LlamaConfig:
         """None: inputs are tokens."""
 
     @property
-    def experts(self) -> int:
-        """0: all layers are dense."""
-        return 0
+    def routing(self) -> Routing | None:
+        """How tokens choose experts, each for itself; None if a layer has one MLP."""
+        if not self.experts:
+            return None
+        return Routing(
+            experts=self.experts,
+            experts_per_token=self.experts_per_token,
+            normalised_gates=self.normalised_gates,
+            dispatch=Dispatch.RAGGED,
+        )
 
     @property
     def dropout(self) -> float:
@@ -350,6 +380,7 @@ _SIZES = (
     "rope_sequence",
 )
 _NOT_NEGATIVE = (
+    "experts",
     "head_width",
     "norm_epsilon",
     "window",

@@ -13,32 +13,48 @@ S = sequence and R = min(S, window):
     =================  ======================================  =====================================
 
 FLOPs are those of the matrix products. Scores above the diagonal count, as in `gpt_costs`; those
-before the window do not, also where a part of a short sequence computes some of them.
+before the window do not, also where a part of a short sequence computes some of them. Experts, in
+place of the MLP, are those of `jaxpipe.models.moe.mixture_costs`.
 """
 
 from jaxpipe.models.family import ByRemat
 from jaxpipe.models.gpt_config import DTYPE_BYTES
 from jaxpipe.models.llama_config import LlamaConfig
+from jaxpipe.models.moe.mixture_costs import (
+    mixture_flops,
+    mixture_parameters,
+    mixture_residual_bytes,
+    router_residual_bytes,
+)
 
 
 def layer_forward_flops(config: LlamaConfig, *, batch: int, sequence: int) -> int:
     """Return the FLOPs of one layer's forward; of a pair, of both."""
-    tokens = batch * sequence
-    products = 4 * config.dim * (config.query_width + config.kv_width) + 6 * _mlp(config)
+    tokens, layers = batch * sequence, len(config.windows)
+    products = 4 * config.dim * (config.query_width + config.kv_width)
     scores = 4 * config.query_width * _reach(config, sequence)
-    return tokens * (len(config.windows) * products + scores)
+    if config.experts:
+        mlp = mixture_flops(config, batch=batch, sequence=sequence).forward
+    else:
+        mlp = tokens * 6 * _mlp(config)
+    return tokens * (layers * products + scores) + layers * mlp
 
 
 def layer_backward_flops(config: LlamaConfig, *, batch: int, sequence: int) -> ByRemat:
     """Return the FLOPs of one layer's backward, with recomputation.
 
     Twice the forward, and under every policy the scores once more. `full` adds the forward but for
-    the last product of the MLP, whose result no gradient needs, unless a norm follows it.
+    the last product of the MLP, whose result no gradient needs, unless a norm follows it. Gates of
+    experts need it, and `dots` keeps no product of experts.
     """
     tokens = batch * sequence
     forward = layer_forward_flops(config, batch=batch, sequence=sequence)
     # Scores are computed again from the statistic: one product.
     gradients = 2 * forward + 2 * tokens * config.query_width * _reach(config, sequence)
+    if config.experts:
+        moe = mixture_flops(config, batch=batch, sequence=sequence)
+        again = len(config.windows) * (moe.up + moe.down)
+        return ByRemat(none=gradients, dots=gradients + again, full=gradients + forward)
     # Of a pair, the last product of the first layer is the input of the second.
     unneeded = 0 if config.post_norms else 2 * tokens * _mlp(config)
     return ByRemat(none=gradients, dots=gradients, full=gradients + forward - unneeded)
@@ -70,18 +86,20 @@ def num_parameters(config: LlamaConfig, *, layers: int, embed: bool, head: bool)
 def split_parameters(config: LlamaConfig) -> int:
     """Return the parameters of one layer that tensor parallelism splits."""
     dim, hidden = config.dim, config.hidden
-    kernels = 2 * dim * (config.query_width + config.kv_width) + 3 * _mlp(config)
+    kernels = 2 * dim * (config.query_width + config.kv_width)
+    kernels += 0 if config.experts else 3 * _mlp(config)
     biases = config.qkv_bias * (config.query_width + 2 * config.kv_width)
     return len(config.windows) * (kernels + biases + config.mlp_bias * 2 * hidden)
 
 
 def _replicated_parameters(config: LlamaConfig) -> int:
-    """Return the parameters of one layer that are not split: norms, biases added after a sum."""
+    """Return those of one layer that are not split: norms, biases added after a sum, experts."""
     norms = config.num_norms * config.dim
     wide = config.query_width + config.kv_width if config.wide_qk_norm else 2 * config.width
     heads = wide if config.qk_norm else 0
     biases = (config.project_bias + config.mlp_bias) * config.dim
-    return len(config.windows) * (norms + heads + biases)
+    experts = mixture_parameters(config) if config.experts else 0
+    return len(config.windows) * (norms + heads + biases + experts)
 
 
 def parameters_of_part(
@@ -107,6 +125,7 @@ def layer_residual_bytes(config: LlamaConfig, *, batch: int, sequence: int) -> B
     `qk_norm` queries and keys before it as well; gate, up and their product (H each). `dots` keeps
     the input, the products with weights, but the last one only for a norm or a layer that follows,
     and the output of attention. Both keep the statistic of attention, 4 bytes per token and head.
+    Of experts, `none` keeps what `mixture_residual_bytes` says, and `dots` logits of the router.
     """
     return layer_residual_bytes_of_part(config, batch=batch, sequence=sequence, tensor=1)
 
@@ -129,6 +148,16 @@ def layer_residual_bytes_of_part(
         return tokens * (size * total + (size * split + statistics) // tensor)
 
     before_norm = both if config.qk_norm else 0
+    if config.experts:
+        return _sparse_residual_bytes(
+            config,
+            batch=batch,
+            sequence=sequence,
+            none=remaining(
+                total=layers * (2 + config.num_norms) * dim, split=layers * (2 * both + before_norm)
+            ),
+            dots=remaining(total=(1 + layers) * dim, split=layers * 2 * both),
+        )
     outputs = layers if config.post_norms else layers - 1
     return ByRemat(
         none=remaining(
@@ -139,6 +168,18 @@ def layer_residual_bytes_of_part(
             total=(1 + layers + outputs) * dim, split=layers * (2 * both + 2 * config.hidden)
         ),
         full=tokens * size * dim,
+    )
+
+
+def _sparse_residual_bytes(
+    config: LlamaConfig, *, batch: int, sequence: int, none: int, dots: int
+) -> ByRemat:
+    """Return what a layer keeps without its experts, with what they keep on each device."""
+    layers, sizes = len(config.windows), {"batch": batch, "sequence": sequence}
+    return ByRemat(
+        none=none + layers * mixture_residual_bytes(config, **sizes),
+        dots=dots + layers * router_residual_bytes(config, **sizes),
+        full=batch * sequence * config.dim * DTYPE_BYTES[config.compute_dtype],
     )
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from docs.tools.fields import table
-from jaxpipe.interchange.architectures import ARCHITECTURES, Architecture
+from jaxpipe.interchange.architecture_record import Architecture
+from jaxpipe.interchange.architectures import ARCHITECTURES
 
 RESULTS = "experiments/weights/results"
 VERSIONS = ("4", "5")
@@ -40,6 +41,8 @@ def _stages(record: Architecture | None) -> str:
 
 
 def _adapters(record: Architecture | None) -> str:
+    if record is not None and record.experts:
+        return "products of attention"
     return "products, some as one tensor" if record is not None and record.is_fused else "products"
 
 

@@ -25,6 +25,7 @@ from jaxpipe.interchange import read_adapters
 from jaxpipe.interchange.architectures import ARCHITECTURES
 
 _LLAMA: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+_ATTENTION: Final = _LLAMA[:4]
 _PHI3: Final = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
 _GPT2: Final = ("c_attn", "attn.c_proj", "mlp.c_proj", "c_fc")
 TOLERANCE: Final = 1e-5
@@ -33,6 +34,8 @@ TOLERANCE: Final = 1e-5
 def drawn(kind: str, random: Random) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return the fields of a model, of its adapters, and those changed in their file."""
     modules = {"gpt2": _GPT2, "phi3": _PHI3}.get(kind, _LLAMA)
+    if kind != "gpt2" and ARCHITECTURES[kind].experts:
+        modules = _ATTENTION
     model = {**small_fields(kind), "tie_word_embeddings": random.random() < 0.3}
     if kind != "gpt2" and "attention_bias" in ARCHITECTURES[kind].computed:
         model["attention_bias"] = random.random() < 0.4

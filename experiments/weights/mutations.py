@@ -132,6 +132,20 @@ _ANY: Final[dict[str, tuple[Any, ...]]] = {
     "no_rope_layers": (None, [1, 0], [0, 1], [1, 1], [0, 0]),
     "no_rope_layer_interval": (1, 2, 3, 4),
 }
+_ANY_EXPERTS: Final[dict[str, tuple[Any, ...]]] = {
+    **_ANY,
+    "num_local_experts": (1, 2, 4, 0),
+    "num_experts": (1, 2, 4, 0),
+    "num_experts_per_tok": (1, 2, 3, 5),
+    "norm_topk_prob": (True, False),
+    "moe_intermediate_size": (8, 24),
+    "decoder_sparse_step": (1, 2),
+    "mlp_only_layers": ([], [0], None),
+    "output_router_logits": (True, False),
+    "router_aux_loss_coef": (0.0, 0.02),
+    "router_jitter_noise": (0.0, 0.1),
+    "shared_expert_intermediate_size": (8,),
+}
 _ANY_GPT2: Final[dict[str, tuple[Any, ...]]] = {
     "activation_function": ("gelu_new", "gelu", "relu", "gelu_pytorch_tanh"),
     "layer_norm_epsilon": (1e-5, 1e-6, 0.1),
@@ -160,6 +174,10 @@ def small_fields(kind: str) -> dict[str, Any]:
         fields |= {"sliding_window_pattern": 2, "sliding_window": 3}
     if kind == "smollm3":
         fields["no_rope_layer_interval"] = 2
+    if kind == "mixtral":
+        fields |= {"num_local_experts": 4, "num_experts_per_tok": 2}
+    if kind == "qwen3_moe":
+        fields |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
     if kind in ("gemma2", "gemma3_text"):
         fields["query_pre_attn_scalar"] = 16
     return fields
@@ -170,7 +188,8 @@ def mutated(kind: str, random: Random, *, without: Collection[str] = ()) -> dict
 
     None of those `without` is added.
     """
-    fields, pool = small_fields(kind), _ANY_GPT2 if kind == "gpt2" else _ANY
+    pools = {"gpt2": _ANY_GPT2, "mixtral": _ANY_EXPERTS, "qwen3_moe": _ANY_EXPERTS}
+    fields, pool = small_fields(kind), pools.get(kind, _ANY)
     for name in random.sample(sorted(pool.keys() - set(without)), random.randint(0, 4)):
         fields[name] = random.choice(pool[name])
     if random.random() < 0.2:
@@ -181,4 +200,5 @@ def mutated(kind: str, random: Random, *, without: Collection[str] = ()) -> dict
 def _removable(fields: Mapping[str, Any]) -> list[str]:
     # Their defaults are models of full size.
     large = {"hidden_size", "intermediate_size", "vocab_size", "num_hidden_layers", "model_type"}
+    large |= {"num_experts", "num_local_experts", "moe_intermediate_size"}
     return sorted(set(fields) - large - set(SMALL_GPT2) | {"bos_token_id"} & set(fields))

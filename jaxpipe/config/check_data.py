@@ -5,6 +5,7 @@ from pathlib import Path
 
 from jaxpipe.config.read import Config
 from jaxpipe.errors import ConfigError
+from jaxpipe.models import experts_are_by_token
 from jaxpipe.runtime.checkpoint import committed
 from jaxpipe.runtime.data import (
     Dataset,
@@ -77,7 +78,8 @@ def check_prepared_data(config: Config) -> None:
 def _check_counted(config: Config, datasets: Sequence[Dataset]) -> None:
     """Check that the model supports tokens that do not count, if there are."""
     experts = getattr(config.model, "experts", 0)
-    if experts and any(dataset.counted is not None for dataset in datasets):
+    are_all_counted = all(dataset.counted is None for dataset in datasets)
+    if not (are_all_counted or experts_are_by_token(config.model)):
         raise ConfigError(
             f"`model.experts` ({experts}) needs data in which all tokens count, since the balance "
             "of experts is a mean over them; set it to 0, or prepare the data without prompts"

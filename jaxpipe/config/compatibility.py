@@ -16,6 +16,7 @@ from typing import Any
 from jaxpipe.collective import AllReduceKind, CodecKind
 from jaxpipe.config.read import Config
 from jaxpipe.errors import ConfigError
+from jaxpipe.models import experts_are_by_token
 from jaxpipe.models.gpt_config import Attention
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.run_config import ComputeKind, Survival, TransportKind
@@ -148,7 +149,13 @@ _FROZEN = _given("train.frozen")
 _PACK = _equal("data.pack", True)
 _FLASH = _equal("model.attention", Attention.FLASH)
 _FLOAT32 = _equal("model.compute_dtype", "float32")
-_EXPERTS = _above("model.experts", 0)
+_EXPERTS = Setting(
+    "model.experts",
+    "> 0",
+    shown=_above("model.experts", 0).shown,
+    # Of a Llama, a token chooses whatever others do.
+    is_chosen=lambda config, _: not experts_are_by_token(config.model),
+)
 _CLASSES = _above("model.classes", 0)
 _DROPOUT = _above("model.dropout", 0)
 _CAUSAL = _equal("model.causal", True)

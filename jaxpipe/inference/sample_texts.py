@@ -155,7 +155,7 @@ def prompt_tokens(
     asked = _asked(prompt, chat) if isinstance(prompt, str) else prompt
     conversation = replace(asked, learned=(False,) * len(asked.messages))
     pieces = form.rendered(conversation, prompts=True)
-    return tokenizer.encode_pieces(pieces).tokens.astype(np.int64)
+    return tokenizer.encode_records([pieces])[0].tokens.astype(np.int64)
 
 
 def _asked(prompt: str, chat: Chat | None) -> Conversation:

@@ -9,81 +9,10 @@ Source of the fields and of their defaults: the classes of `transformers` 4.57 a
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
-from jaxpipe.models.llama_config import Activation
-
-
-class _Default:
-    """A value that depends on other fields."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-STATED: Final = _Default("STATED")
-"""There is no default: the field must be stated."""
-HEADS: Final = _Default("HEADS")
-"""`num_attention_heads`."""
-WIDTH: Final = _Default("WIDTH")
-"""`hidden_size` over `num_attention_heads`."""
-
-ROPE: Final = frozenset(("rope_theta", "rope_scaling", "rope_parameters"))
-ROPE_KINDS: Final = ("default", "linear", "llama3", "yarn", "dynamic")
-
-
-class Groups(Enum):
-    """In what the last layer of each group differs; the fields that say so."""
-
-    WINDOWS = ("sliding_window_pattern", "rope_local_base_freq")
-    POSITIONS = ("no_rope_layers", "no_rope_layer_interval")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Architecture:
-    """An architecture of `transformers`.
-
-    Args:
-        kind: the value of `model_type`.
-        model: the class of its language model.
-        computed: the fields that describe it, with the value of a missing one.
-        null: the value of those that are null; another null is refused.
-        only: the supported values of further fields; the first is the default.
-        inert: further fields that change nothing.
-        always: the fields of a `LlamaConfig` that all its models have.
-        rope_kinds: the scalings of rotary positions that jaxpipe computes.
-        rope_base: the base of a missing `rope_theta`.
-        groups: in what layers differ, if they do.
-        is_partly_turned: whether `partial_rotary_factor` is computed.
-        is_fused: whether queries, keys and values are one tensor, and gate and up another.
-    """
-
-    kind: str
-    model: str
-    computed: Mapping[str, Any]
-    null: Mapping[str, Any] = field(default_factory=dict)
-    only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    inert: frozenset[str] = frozenset()
-    always: Mapping[str, Any] = field(default_factory=dict)
-    rope_kinds: tuple[str, ...] = ROPE_KINDS
-    rope_base: float = 10_000.0
-    groups: Groups | None = None
-    is_partly_turned: bool = False
-    is_fused: bool = False
-
-    @property
-    def known(self) -> frozenset[str]:
-        """The names of the fields that are computed, checked or change nothing, beside `INERT`."""
-        names = {"model_type", "layer_types", "partial_rotary_factor", *self.computed, *self.only}
-        groups = () if self.groups is None else self.groups.value
-        return ROPE | names | self.inert | frozenset(groups)
-
+from jaxpipe.interchange.architecture_record import HEADS, STATED, WIDTH, Architecture, Groups
 
 _SIZES: Final = {
     "hidden_size": STATED,
@@ -237,6 +166,62 @@ SMOLLM3: Final = Architecture(
     groups=Groups.POSITIONS,
 )
 
+_SPARSE: Final = {
+    "output_router_logits": (False,),  # with it, the loss of training has that of the router
+}
+MIXTRAL: Final = Architecture(
+    kind="mixtral",
+    model="MixtralForCausalLM",
+    computed={
+        **_SIZES,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-5,
+        "sliding_window": None,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+    null={**_NULL, "sliding_window": 0},
+    only={**_SPARSE, "router_jitter_noise": (0.0, 0)},
+    inert=frozenset(("router_aux_loss_coef",)),
+    always={"normalised_gates": True},
+    rope_base=1_000_000.0,
+    experts={
+        "router": "block_sparse_moe.gate",
+        "gate": "block_sparse_moe.experts.{}.w1",
+        "up": "block_sparse_moe.experts.{}.w3",
+        "down": "block_sparse_moe.experts.{}.w2",
+    },
+)
+QWEN3_MOE: Final = Architecture(
+    kind="qwen3_moe",
+    model="Qwen3MoeForCausalLM",
+    computed={
+        **{name: value for name, value in _SIZES.items() if name != "intermediate_size"},
+        "num_key_value_heads": 4,
+        "attention_bias": False,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": False,
+    },
+    also={"num_local_experts": "num_experts"},  # which version 5 writes, and 4 does not read
+    null=_NULL,
+    only={
+        **_SPARSE,
+        **_NO_WINDOW,
+        # Layers without experts, which are no layers of the same kind.
+        "decoder_sparse_step": (1,),
+        "mlp_only_layers": ([], None),
+    },
+    # Of layers without experts, of the loss of the router, and of windows.
+    inert=frozenset(("intermediate_size", "router_aux_loss_coef", *_WINDOW_SIZES)),
+    always={"qk_norm": True},
+    experts={
+        "router": "mlp.gate",
+        **{name: f"mlp.experts.{{}}.{name}_proj" for name in ("gate", "up", "down")},
+    },
+)
+
 ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
     {
         record.kind: record
@@ -252,48 +237,8 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
             GEMMA2,
             GEMMA3,
             SMOLLM3,
+            MIXTRAL,
+            QWEN3_MOE,
         )
     }
 )
-
-ACTIVATIONS: Final = MappingProxyType(
-    {
-        "silu": Activation.SILU,
-        "swish": Activation.SILU,
-        _TANH: Activation.GELU_TANH,
-        "gelu_new": Activation.GELU_TANH,
-    }
-)
-"""The first name of each is the one that is written."""
-
-LACKING: Final = MappingProxyType(
-    {
-        "gemma3": "images",
-        "mixtral": "gated experts, and routing that drops no token",
-        "qwen2_moe": "gated and shared experts, and routing that drops no token",
-        "qwen3_moe": "gated experts, and routing that drops no token",
-        "granitemoe": "gated experts",
-        "deepseek_v2": "latent attention and gated experts",
-        "deepseek_v3": "latent attention and gated experts",
-        "gpt_oss": "gated experts and attention sinks",
-        "cohere": "one norm for attention and MLP together",
-        "phi": "one norm for attention and MLP together",
-        "gpt_neox": "attention and MLP side by side",
-        "gptj": "attention and MLP side by side",
-        "falcon": "attention and MLP side by side",
-        "bloom": "positions by linear biases",
-        "mpt": "positions by linear biases",
-        "opt": "positions with an offset, and ReLU",
-        "starcoder2": "a plain MLP beside rotary positions",
-        "stablelm": "LayerNorm beside rotary positions",
-        "olmo": "norms without parameters",
-        "ministral": "windows in some layers",
-        "ministral3": "scores that grow with the position",
-        "mistral3": "images",
-        "llama4": "images and gated experts",
-        "t5": "an encoder beside the decoder",
-        "bert": "an encoder with token types",
-        "mamba": "state-space layers",
-    }
-)
-"""What jaxpipe lacks of other architectures, to refuse them by name."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.interchange.architectures import Architecture, Groups
+from jaxpipe.interchange.architecture_record import Architecture, Groups
 from jaxpipe.interchange.fields import number_of, size_of
 from jaxpipe.models import LlamaConfig
 from jaxpipe.models.llama_config import RopeScaling

@@ -8,22 +8,27 @@ what is read again must be equal.
 import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.interchange.architectures import (
-    ACTIVATIONS,
-    ARCHITECTURES,
-    HEADS,
-    STATED,
-    WIDTH,
-    Architecture,
-)
+from jaxpipe.interchange.architecture_record import HEADS, STATED, WIDTH, Architecture
+from jaxpipe.interchange.architectures import ARCHITECTURES
 from jaxpipe.interchange.fields import check_choice, check_known, number_of, size_of, switch_of
 from jaxpipe.interchange.layer_fields import grouped, layer_fields_of
 from jaxpipe.interchange.rope_fields import rope_fields_of, rope_of, same_rope
 from jaxpipe.models import LlamaConfig
+from jaxpipe.models.llama_config import Activation
 
+_ACTIVATIONS: Final = MappingProxyType(
+    {
+        "silu": Activation.SILU,
+        "swish": Activation.SILU,
+        "gelu_pytorch_tanh": Activation.GELU_TANH,
+        "gelu_new": Activation.GELU_TANH,
+    }
+)
+"""The first name of each is the one that is written."""
 _FORMATS: Final = frozenset({"param_dtype", "compute_dtype", "attention", "logits_bytes"})
 """How a model is computed, which no file of another program states."""
 
@@ -55,12 +60,18 @@ class _Number:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """A whole number."""
+    """A whole number, of which the model checks its own limits."""
 
     ours: str
+    least: int | None = None
 
     def read(self, stated: Mapping[str, Any], name: str) -> dict[str, Any]:
-        return {self.ours: size_of(stated, name)}
+        size = size_of(stated, name)
+        if self.least is not None and size < self.least:
+            raise ConfigError(
+                f"`{name}` in `config.json` must be at least {self.least}, not {size}"
+            )
+        return {self.ours: size}
 
     def write(self, config: LlamaConfig) -> int:
         return int(getattr(config, self.ours))
@@ -84,11 +95,11 @@ class _Activation:
     """The name of the activation."""
 
     def read(self, stated: Mapping[str, Any], name: str) -> dict[str, Any]:
-        check_choice(stated, name, tuple(ACTIVATIONS))
-        return {"activation": ACTIVATIONS[stated[name]]}
+        check_choice(stated, name, tuple(_ACTIVATIONS))
+        return {"activation": _ACTIVATIONS[stated[name]]}
 
     def write(self, config: LlamaConfig) -> str:
-        return next(name for name, ours in ACTIVATIONS.items() if ours is config.activation)
+        return next(name for name, ours in _ACTIVATIONS.items() if ours is config.activation)
 
 
 _TRANSLATED: Final = {
@@ -102,6 +113,11 @@ _TRANSLATED: Final = {
     "head_dim": _Size("width"),
     "hidden_act": _Activation(),
     "hidden_activation": _Activation(),
+    "moe_intermediate_size": _Size("hidden"),
+    "num_local_experts": _Size("experts", least=1),
+    "num_experts": _Size("experts", least=1),
+    "num_experts_per_tok": _Size("experts_per_token"),
+    "norm_topk_prob": _Switch(("normalised_gates",)),
     "rms_norm_eps": _Number("norm_epsilon"),
     "tie_word_embeddings": _Switch(("tied",)),
     "attention_bias": _Switch(("qkv_bias", "project_bias")),
@@ -128,7 +144,7 @@ def config_of_llama(fields: Mapping[str, Any], ignored: Collection[str] = ()) ->
     check_choice({"model_type": kind}, "model_type", tuple(ARCHITECTURES))
     record = ARCHITECTURES[str(kind)]
     check_known(fields, record.known, kind=record.kind, ignored=ignored)
-    stated = {name: value for name, value in fields.items() if name not in ignored}
+    stated = _by_name({n: value for n, value in fields.items() if n not in ignored}, record)
     for name, values in record.only.items():
         check_choice(stated, name, values)
     settings: dict[str, Any] = dict(record.always)
@@ -136,6 +152,18 @@ def config_of_llama(fields: Mapping[str, Any], ignored: Collection[str] = ()) ->
         settings |= _TRANSLATED[name].read({name: _value(name, default, stated, record)}, name)
     settings |= rope_of(stated, record)
     return _built(settings, stated, record)
+
+
+def _by_name(stated: Mapping[str, Any], record: Architecture) -> dict[str, Any]:
+    """Return the fields by their usual names."""
+    named = {name: value for name, value in stated.items() if name not in record.also}
+    for other, name in record.also.items():
+        if other in stated and named.setdefault(name, stated[other]) != stated[other]:
+            raise ConfigError(
+                f"`{name}` and `{other}` in `config.json` say the same, and are "
+                f"{stated[name]!r:.40} and {stated[other]!r:.40}; remove one of them"
+            )
+    return named
 
 
 def _value(name: str, default: Any, stated: Mapping[str, Any], record: Architecture) -> Any:

@@ -6,6 +6,8 @@
         ◄──►  blocks.3.attention.query.kernel (dim, heads * width)
     model.layers.3.mlp.up_proj.weight, where windows alternate   ◄──►  blocks.1.full.mlp.up.kernel
     model.embed_tokens.weight                                    ◄──►  embed.tokens
+    model.layers.3.mlp.experts.5.up_proj.weight (hidden, dim)
+        ◄──►  number 5 of blocks.3.moe.up (experts, dim, hidden)
 
 Their kernels are (outputs, inputs) and ours (inputs, outputs): each is transposed. Tables of tokens
 have a row for each token in both.
@@ -17,11 +19,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from jaxpipe.errors import CheckpointError
+from jaxpipe.interchange.architecture_record import Architecture
+from jaxpipe.interchange.architectures import LLAMA, QWEN3_MOE
 from jaxpipe.interchange.checked_tensor import check_shape, finite
 from jaxpipe.interchange.tensor_files import TensorFiles
 from jaxpipe.models import LlamaConfig
 
 HEAD = "lm_head.weight"
+ROUTER = "moe.router"
+"""Our name in a layer of the kernel that chooses experts."""
 _BUFFER = ".rotary_emb.inv_freq"
 """The frequencies, which old files hold next to the parameters."""
 
@@ -63,7 +69,8 @@ class TensorPair:
     """One tensor under both names, and our shape of it.
 
     Where theirs is several of ours, `first` is the number of its first row that is in this one, and
-    `num_rows` of how many there are.
+    `num_rows` of how many there are. Where ours is several of theirs, `expert` is the number of
+    this one in its first dim.
     """
 
     theirs: str
@@ -71,11 +78,13 @@ class TensorPair:
     shape: tuple[int, ...]
     first: int = 0
     num_rows: int | None = None
+    expert: int | None = None
 
     @property
     def is_transposed(self) -> bool:
         """Whether it is a kernel, with its dims in another order."""
-        return self.ours.endswith(".kernel") and self.ours != "head.kernel"
+        is_kernel = self.ours.endswith((".kernel", f".{ROUTER}")) and self.ours != "head.kernel"
+        return is_kernel or self.expert is not None
 
     @property
     def their_shape(self) -> tuple[int, ...]:
@@ -86,11 +95,14 @@ class TensorPair:
     @property
     def part_shape(self) -> tuple[int, ...]:
         """Hugging Face's shape of it alone."""
-        return self.shape[::-1] if self.is_transposed else self.shape
+        shape = self.shape if self.expert is None else self.shape[1:]
+        return shape[::-1] if self.is_transposed else shape
 
 
-def llama_pairs(config: LlamaConfig, *, is_fused: bool = False) -> Iterator[TensorPair]:
-    """Yield all tensors of a model; those that are one of Hugging Face's follow each other.
+def llama_pairs(config: LlamaConfig, record: Architecture | None = None) -> Iterator[TensorPair]:
+    """Yield all tensors of a model, of which some are one of Hugging Face's, or one of ours.
+
+    These follow each other. Without a record, the names are those of most architectures.
 
     >>> config = LlamaConfig(
     ...     num_layers=1, dim=4, num_heads=2, num_kv_heads=1, hidden=6, sequence=8, vocabulary=9
@@ -100,10 +112,11 @@ def llama_pairs(config: LlamaConfig, *, is_fused: bool = False) -> Iterator[Tens
     """
     table = (config.vocabulary, config.dim)
     yield TensorPair("model.embed_tokens.weight", "embed.tokens", table)
+    record = record or (QWEN3_MOE if config.experts else LLAMA)
     parts = [f"{part}." for part in config.parts] or [""]
     for layer in range(config.depth):
         number, part = divmod(layer, len(parts))
-        for pair in _fused(config) if is_fused else _layer(config):
+        for pair in _fused(config, record) if record.is_fused else _layer(config, record):
             yield replace(
                 pair,
                 theirs=f"model.layers.{layer}.{pair.theirs}",
@@ -114,13 +127,15 @@ def llama_pairs(config: LlamaConfig, *, is_fused: bool = False) -> Iterator[Tens
         yield TensorPair(HEAD, "head.kernel", table)
 
 
-def _layer(config: LlamaConfig) -> Iterator[TensorPair]:
+def _layer(config: LlamaConfig, record: Architecture) -> Iterator[TensorPair]:
     norms = _NORMS
     if config.post_norms:
         norms = _GEMMA_NORMS if config.pre_norms else _POST_NORMS
     for their, our in norms.items():
         yield TensorPair(f"{their}.weight", f"{our}.scale", (config.dim,))
     for their, our in _PRODUCTS.items():
+        if config.experts and our.startswith("mlp."):
+            continue
         shape = _kernel_shape(config, our)
         yield TensorPair(f"{their}.weight", f"{our}.kernel", shape)
         if _has_bias(config, our):
@@ -131,11 +146,23 @@ def _layer(config: LlamaConfig) -> Iterator[TensorPair]:
         )
         for (their, our), width in zip(_HEAD_NORMS.items(), widths, strict=True):
             yield TensorPair(f"{their}.weight", f"{our}.scale", (width,))
+    if config.experts:
+        yield from _experts(config, record)
 
 
-def _fused(config: LlamaConfig) -> Iterator[TensorPair]:
+def _experts(config: LlamaConfig, record: Architecture) -> Iterator[TensorPair]:
+    """Yield the router of a layer, and the kernels of its experts."""
+    count, dim, hidden = config.experts, config.dim, config.hidden
+    yield TensorPair(f"{record.experts['router']}.weight", ROUTER, (dim, count))
+    for name, shape in (("gate", (dim, hidden)), ("up", (dim, hidden)), ("down", (hidden, dim))):
+        for expert in range(count):
+            theirs = f"{record.experts[name].format(expert)}.weight"
+            yield TensorPair(theirs, f"moe.{name}", (count, *shape), expert=expert)
+
+
+def _fused(config: LlamaConfig, record: Architecture) -> Iterator[TensorPair]:
     """Yield the tensors of a layer whose products of the same input are one tensor."""
-    pairs = tuple(_layer(config))
+    pairs = tuple(_layer(config, record))
     totals: dict[str, int] = {}
     names = [_fused_name(pair.theirs) for pair in pairs]
     for name, pair in zip(names, pairs, strict=True):
@@ -170,19 +197,21 @@ def _has_bias(config: LlamaConfig, name: str) -> bool:
 
 
 def known_pairs(
-    config: LlamaConfig, present: Mapping[str, object], *, is_fused: bool = False
+    config: LlamaConfig, present: Mapping[str, object], record: Architecture
 ) -> tuple[TensorPair, ...]:
     """Return all tensors of a model, which must be those present.
 
     Raises:
         CheckpointError: one is missing, or there is another.
     """
-    if config.depth > len(present):  # before that many names are made
+    if config.depth * max(1, config.experts) > len(present):  # before that many names are made
         raise CheckpointError(
-            f"`num_hidden_layers` ({config.depth:,}) needs several tensors in each layer, and "
-            f"there are {len(present):,} in all; give the files that belong to its `config.json`"
+            f"`num_hidden_layers` ({config.depth:,}) needs several tensors in each layer"
+            + (f", and {config.experts:,} experts have their own" if config.experts else "")
+            + f", and there are {len(present):,} in all; give the files that belong to its "
+            "`config.json`"
         )
-    pairs = tuple(llama_pairs(config, is_fused=is_fused))
+    pairs = tuple(llama_pairs(config, record))
     known = {pair.theirs for pair in pairs}
     ignored = {name for name in present if name.endswith(_BUFFER)}
     # Tied, some files hold the table twice: `check_tied` compares them.
@@ -218,7 +247,8 @@ def pieces_of(files: TensorFiles, pair: TensorPair) -> Iterator[np.ndarray]:
 
 def to_theirs(parts: Mapping[str, np.ndarray], pairs: Sequence[TensorPair]) -> np.ndarray:
     """Return one of Hugging Face's tensors, of all of ours that it holds: `pieces_of` inverted."""
-    rows = [parts[pair.ours].T if pair.is_transposed else parts[pair.ours] for pair in pairs]
+    ours = [parts[p.ours] if p.expert is None else parts[p.ours][p.expert] for p in pairs]
+    rows = [a.T if pair.is_transposed else a for a, pair in zip(ours, pairs, strict=True)]
     return np.ascontiguousarray(rows[0] if len(rows) == 1 else np.concatenate(rows))
 
 

@@ -4,9 +4,11 @@ A decoder of the Llama type is read piece by piece; a GPT-2, whose largest size 
 piece. Both are written file by file.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from math import prod
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -17,10 +19,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from jaxpipe.errors import CheckpointError, ConfigError
-from jaxpipe.interchange.architectures import ARCHITECTURES, LACKING
+from jaxpipe.interchange.architectures import ARCHITECTURES
 from jaxpipe.interchange.checked_tensor import in_format
 from jaxpipe.interchange.gpt2_config_json import check_is_gpt2, config_of_gpt2, gpt2_config_of
 from jaxpipe.interchange.gpt2_tensors import shape_of, tensors_of_gpt2, their_names, to_gpt2_tensor
+from jaxpipe.interchange.lacking_architectures import LACKING
 from jaxpipe.interchange.llama_config_json import config_of_llama, llama_config_of
 from jaxpipe.interchange.llama_tensors import (
     TensorPair,
@@ -77,7 +80,7 @@ def read_model(
         return config, (StreamedTensor.of(name, tensor) for name, tensor in tensors.items())
     model = config_of_llama(fields, ignored)
     files = open_tensors(folder).with_others(replaced)
-    pairs = known_pairs(model, files.files, is_fused=record.is_fused)
+    pairs = known_pairs(model, files.files, record)
     if model.tied:
         check_tied(files, pairs[0].theirs)
     return model, _streamed(files, pairs)
@@ -128,16 +131,17 @@ class FamilyFiles:
 
     Args:
         fields: the fields of `config.json`.
-        pairs: our name and theirs of each tensor; those that are one of theirs follow each other.
+        pairs: our name and theirs of each tensor; those that are one of theirs follow each other,
+            and so do those that are equal parts of one of ours.
         shapes: our shapes of them.
-        convert: takes our tensors and the names that are one of theirs, and returns theirs.
+        convert: takes our tensors and one of their names, and returns theirs.
         is_inputs_first: whether their kernels are (inputs, outputs), as ours.
     """
 
     fields: Mapping[str, Any]
     pairs: tuple[tuple[str, str], ...]
     shapes: Callable[[str], tuple[int, ...]]
-    convert: Callable[[Mapping[str, np.ndarray], Sequence[str]], np.ndarray]
+    convert: Callable[[Mapping[str, np.ndarray], str], np.ndarray]
     is_inputs_first: bool
 
     @property
@@ -170,7 +174,7 @@ def exchange_of(config: ModelConfig, kind: str | None = None) -> FamilyFiles:
 
 def our_names(config: ModelConfig) -> tuple[str, ...]:
     """Return the names that the parameters of the whole model have in a checkpoint."""
-    return tuple(ours for ours, _ in exchange_of(config).pairs)
+    return tuple(dict.fromkeys(ours for ours, _ in exchange_of(config).pairs))
 
 
 def write_model(
@@ -186,7 +190,8 @@ def write_model(
         CheckpointError: the folder cannot be written, or a tensor is missing.
     """
     files = exchange_of(config, form.kind)
-    shards = tuple(_shards(files, DTYPE_BYTES[form.dtype]))
+    ours_of, sizes = files.theirs, _sizes(files, DTYPE_BYTES[form.dtype])
+    shards = tuple(_shards(sizes))
     names = (WEIGHTS,)
     if len(shards) > 1:
         number = len(shards)
@@ -194,11 +199,11 @@ def write_model(
 
     def written() -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         for name, shard in zip(names, shards, strict=True):
-            ours = read([name for theirs in shard for name in files.theirs[theirs]])
+            ours = read(list(dict.fromkeys(name for theirs in shard for name in ours_of[theirs])))
             yield (
                 name,
                 {
-                    theirs: in_format(files.convert(ours, files.theirs[theirs]), form.dtype, theirs)
+                    theirs: in_format(files.convert(ours, theirs), form.dtype, theirs)
                     for theirs in shard
                 },
             )
@@ -209,8 +214,8 @@ def write_model(
         where = {
             theirs: name for name, shard in zip(names, shards, strict=True) for theirs in shard
         }
-        size = sum(_num_values(files, theirs) for theirs in where) * DTYPE_BYTES[form.dtype]
-        _write_json(folder / INDEX, {"metadata": {"total_size": size}, "weight_map": where})
+        total = sum(sizes.values())
+        _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": where})
     return str(files.fields["architectures"][0])
 
 
@@ -227,11 +232,13 @@ def write_gpt2(folder: Path, config: GptConfig, tensors: dict[str, np.ndarray]) 
 def _gpt2_files(config: GptConfig, kind: str | None) -> FamilyFiles:
     del kind  # there is one
     check_is_gpt2(config)
+    pairs = tuple(their_names(config))
+    ours_of = {theirs: ours for ours, theirs in pairs}
     return FamilyFiles(
         fields=gpt2_config_of(config),
-        pairs=tuple(their_names(config)),
+        pairs=pairs,
         shapes=lambda name: shape_of(name, config),
-        convert=lambda ours, names: to_gpt2_tensor(ours[names[0]], names[0]),
+        convert=lambda ours, theirs: to_gpt2_tensor(ours[ours_of[theirs]], ours_of[theirs]),
         is_inputs_first=True,
     )
 
@@ -239,12 +246,16 @@ def _gpt2_files(config: GptConfig, kind: str | None) -> FamilyFiles:
 def _llama_files(config: LlamaConfig, kind: str | None) -> FamilyFiles:
     fields = llama_config_of(config, kind=kind)
     record = ARCHITECTURES[fields["model_type"]]
-    pairs = {pair.ours: pair for pair in llama_pairs(config, is_fused=record.is_fused)}
+    pairs = tuple(llama_pairs(config, record))
+    parts: dict[str, list[TensorPair]] = {}
+    for pair in pairs:
+        parts.setdefault(pair.theirs, []).append(pair)
+    shapes = {pair.ours: pair.shape for pair in pairs}
     return FamilyFiles(
         fields=fields,
-        pairs=tuple((pair.ours, pair.theirs) for pair in pairs.values()),
-        shapes=lambda name: pairs[name].shape,
-        convert=lambda ours, names: to_theirs(ours, [pairs[name] for name in names]),
+        pairs=tuple((pair.ours, pair.theirs) for pair in pairs),
+        shapes=lambda name: shapes[name],
+        convert=lambda ours, theirs: to_theirs(ours, parts[theirs]),
         is_inputs_first=False,
     )
 
@@ -262,20 +273,30 @@ def _gpt2(
 
 
 def _streamed(files: TensorFiles, pairs: Iterable[TensorPair]) -> Streamed:
-    for pair in pairs:
-        yield StreamedTensor(pair.ours, pair.shape, partial(pieces_of, files, pair))
+    for ours, of_one in groupby(pairs, key=lambda pair: pair.ours):
+        parts = tuple(of_one)
+        yield StreamedTensor(ours, parts[0].shape, partial(_pieces, files, parts))
 
 
-def _num_values(files: FamilyFiles, theirs: str) -> int:
-    return sum(prod(files.shapes(name)) for name in files.theirs[theirs])
+def _pieces(files: TensorFiles, parts: Sequence[TensorPair]) -> Iterator[np.ndarray]:
+    for pair in parts:
+        yield from pieces_of(files, pair)
 
 
-def _shards(files: FamilyFiles, value_bytes: int) -> Iterator[tuple[str, ...]]:
+def _sizes(files: FamilyFiles, value_bytes: int) -> dict[str, int]:
+    """Return the bytes of each of their tensors."""
+    num_parts = Counter(ours for ours, _ in files.pairs)
+    return {
+        theirs: value_bytes * sum(prod(files.shapes(name)) // num_parts[name] for name in ours)
+        for theirs, ours in files.theirs.items()
+    }
+
+
+def _shards(sizes: Mapping[str, int]) -> Iterator[tuple[str, ...]]:
     """Yield their names of the tensors of one file after the other."""
     shard: list[str] = []
     size = 0
-    for theirs in files.theirs:
-        num_bytes = value_bytes * _num_values(files, theirs)
+    for theirs, num_bytes in sizes.items():
         if shard and size + num_bytes > FILE_BYTES:
             yield tuple(shard)
             shard, size = [], 0

@@ -21,6 +21,7 @@ from safetensors.numpy import save_file
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.finetune import LORA_A, LORA_B, LoraConfig
 from jaxpipe.interchange.checked_tensor import in_format
+from jaxpipe.interchange.llama_tensors import ROUTER
 from jaxpipe.interchange.model_folder import PLAIN_FORM, ExportForm, FamilyFiles, exchange_of
 from jaxpipe.interchange.peft_fields import ADAPTER_CONFIG, ADAPTER_WEIGHTS, PREFIX, WEIGHT
 from jaxpipe.models import ModelConfig
@@ -103,8 +104,13 @@ def _check_layers(
     """Return the ends of the names of modules, and how many products each is.
 
     Raises:
-        ConfigError: PEFT expects those of all layers, and some are missing.
+        ConfigError: PEFT expects those of all layers, and some are missing; or a router has one.
     """
+    if any(name.endswith(ROUTER) for ours in adapted.values() for name in ours):
+        raise ConfigError(
+            f"`lora.targets` ({', '.join(lora.targets)}) matches {ROUTER}, which is no module with "
+            "adapters in `transformers` 5; export the merged model instead, without `--adapter`"
+        )
     ends = [_end(module) for module in adapted]
     all_ends = [_end(theirs.removesuffix(WEIGHT)) for theirs in exchange.theirs]
     for end in ends:

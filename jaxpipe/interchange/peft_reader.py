@@ -25,6 +25,7 @@ from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.finetune import LORA_A, LORA_B, LoraConfig
 from jaxpipe.finetune.adapter_names import can_adapt, module_of
 from jaxpipe.interchange.checked_tensor import check_shape, finite
+from jaxpipe.interchange.llama_tensors import ROUTER
 from jaxpipe.interchange.model_folder import FamilyFiles, exchange_of, read_model
 from jaxpipe.interchange.peft_fields import (
     ADAPTER_CONFIG,
@@ -106,7 +107,8 @@ def read_adapters(folder: Path, base: Path, *, ignored: tuple[str, ...] = ()) ->
 def _kernels(exchange: FamilyFiles) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the modules that can have adapters, each with our kernels that it is."""
     for theirs, ours in exchange.theirs.items():
-        is_layer = all(name.startswith("blocks.") for name in ours)
+        # A router is a module with a product in `transformers` 4, and none in 5.
+        is_layer = all(n.startswith("blocks.") and not n.endswith(ROUTER) for n in ours)
         if is_layer and all(can_adapt(name, len(exchange.shapes(name))) for name in ours):
             yield theirs.removesuffix(WEIGHT), ours
 

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from typing import Any, Final
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.interchange.architectures import Architecture, Groups
+from jaxpipe.interchange.architecture_record import Architecture, Groups
 from jaxpipe.interchange.fields import check_choice, number_of, size_of
 from jaxpipe.models import LlamaConfig
 from jaxpipe.models.llama_config import RopeScaling

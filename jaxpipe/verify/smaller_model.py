@@ -72,6 +72,7 @@ def smaller_model(
         "num_layers": num_layers,
         "sequence": sequence + is_shorter,
         "vocabulary": _alike(model.vocabulary, _VOCABULARY, parts.of_parameters),
+        **_experts(model, parts),
     }
     if isinstance(model, GptConfig):
         heads = _heads(model.num_heads, parts)
@@ -80,7 +81,6 @@ def smaller_model(
             "dim": heads * _head_width(heads, model.dim, parts),
             "patch": min(model.patch, 2),
             "classes": min(model.classes, 5),
-            "experts": _experts(model, parts),
         }
     elif isinstance(model, LlamaConfig):
         kv_heads = _heads(model.num_kv_heads, parts)
@@ -129,11 +129,12 @@ def _alike(real: int, least: int, parts: int) -> int:
     return min(real, number)
 
 
-def _experts(model: GptConfig, parts: MeshParts) -> int:
-    if not model.experts:
-        return 0
+def _experts(model: ModelConfig, parts: MeshParts) -> dict[str, int]:
+    """Return the field of experts of a family that has it."""
+    if not isinstance(model, GptConfig | LlamaConfig) or not model.experts:
+        return {}
     least = max(4, model.experts_per_token)
-    return _alike(model.experts, min(model.experts, least), parts.tensor)
+    return {"experts": _alike(model.experts, min(model.experts, least), parts.tensor)}
 
 
 def _logits_bytes(model: GptConfig | LlamaConfig, small: dict[str, Any]) -> int:

@@ -1,6 +1,8 @@
 """The MLP of a layer with experts: a router and the kernels of all experts, as a module."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,9 @@ from jaxpipe.models.moe.dispatch import dispatched, sorted_by_expert
 from jaxpipe.models.moe.router import auxiliary_loss, route
 from jaxpipe.models.moe.routing import Dispatch, Routing
 
+Gated: TypeAlias = Callable[[Array, Array], Array]
+"""Takes the products with the kernels `gate` and `up`, and returns the middle."""
+
 
 class ExpertMixture(nnx.Module):
     """Experts that widen a token, apply GELU in its tanh form, and narrow it again; no biases.
@@ -20,9 +25,10 @@ class ExpertMixture(nnx.Module):
         dim: the width of a token.
         hidden: the width of an expert's middle.
         dtype: the format of the products.
-        std: the standard deviation of fresh kernels.
-        residual_std: that of the kernels that write to the residual stream.
+        stds: the standard deviation of fresh kernels, and of those that write to the residual
+            stream.
         rngs: the source of fresh parameters.
+        gated: the middle of experts with a gate, in place of GELU.
     """
 
     def __init__(
@@ -32,14 +38,18 @@ class ExpertMixture(nnx.Module):
         dim: int,
         hidden: int,
         dtype: str,
-        std: float,
-        residual_std: float,
+        stds: tuple[float, float],
         rngs: nnx.Rngs,
+        gated: Gated | None = None,
     ) -> None:
+        std, residual_std = stds
         self.routing = routing
         self.dtype = dtype
+        self.gated = gated
         normal, count = nnx.initializers.normal, routing.experts
         self.router = nnx.Param(normal(std)(rngs.params(), (dim, count)))
+        if gated is not None:
+            self.gate = nnx.Param(normal(std)(rngs.params(), (count, dim, hidden)))
         self.up = nnx.Param(normal(std)(rngs.params(), (count, dim, hidden)))
         self.down = nnx.Param(normal(residual_std)(rngs.params(), (count, hidden, dim)))
 
@@ -60,20 +70,25 @@ class ExpertMixture(nnx.Module):
     def _batched(
         self, rows: Float[Array, "experts batch capacity dim"]
     ) -> Float[Array, "experts batch capacity dim"]:
-        up, down = self._kernels()
         with jax.named_scope("up"):
-            hidden = jnp.einsum("ebcd,edh->ebch", rows, up)
+            middle = self._middle(lambda kernel: jnp.einsum("ebcd,edh->ebch", rows, kernel))
         with jax.named_scope("down"):
-            return jnp.einsum("ebch,ehd->ebcd", _gelu(hidden), down)
+            return jnp.einsum("ebch,ehd->ebcd", middle, self._kernel(self.down))
 
     def _grouped(
         self, rows: Float[Array, "rows dim"], sizes: Int[Array, " experts"]
     ) -> Float[Array, "rows dim"]:
-        up, down = self._kernels()
-        return jax.lax.ragged_dot(_gelu(jax.lax.ragged_dot(rows, up, sizes)), down, sizes)
+        middle = self._middle(lambda kernel: jax.lax.ragged_dot(rows, kernel, sizes))
+        return jax.lax.ragged_dot(middle, self._kernel(self.down), sizes)
 
-    def _kernels(self) -> tuple[Array, Array]:
-        return self.up[...].astype(self.dtype), self.down[...].astype(self.dtype)
+    def _middle(self, product: Callable[[Array], Array]) -> Array:
+        if self.gated is None:
+            return _gelu(product(self._kernel(self.up)))
+        gate = product(self._kernel(self.gate))
+        return jax.checkpoint(self.gated)(gate, product(self._kernel(self.up)))
+
+    def _kernel(self, kernel: nnx.Param[Array]) -> Array:
+        return kernel[...].astype(self.dtype)
 
 
 # Keeps its input for the backward, and nothing that it computes, as `jaxpipe.models.gpt.Mlp`.

@@ -6,7 +6,7 @@ token, C = capacity and R = E C rows of the experts, or k S rows where tokens ar
     ==========  =============  ==============================================
     router      2 S D E FLOP
     dispatch    2 S R D        the product with the mask; 0 for sorted tokens
-    up, down    8 R D^2        each, since experts are 4 D wide
+    up, down    2 R D H        each, for experts H wide; with a gate also the product with that
     combine     2 S R D        0 for sorted tokens
     ==========  =============  ==============================================
 
@@ -15,14 +15,18 @@ ragged products; XLA for CPUs computes more.
 """
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from jaxpipe.models.gpt_config import DTYPE_BYTES, GptConfig
+from jaxpipe.models.llama_config import LlamaConfig
 from jaxpipe.models.moe.routing import Dispatch, Routing
+
+Sparse: TypeAlias = GptConfig | LlamaConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureFlops:
-    """The FLOPs of the products of one mixture, in its forward."""
+    """The FLOPs of the products of one mixture, in its forward; those of a gate are in `up`."""
 
     router: int
     dispatch: int
@@ -41,7 +45,7 @@ class MixtureFlops:
         return 2 * self.forward - self.dispatch
 
 
-def mixture_flops(config: GptConfig, *, batch: int, sequence: int) -> MixtureFlops:
+def mixture_flops(config: Sparse, *, batch: int, sequence: int) -> MixtureFlops:
     """Return the FLOPs of one mixture."""
     routing = _routing(config)
     batch, sequence = _grouped(routing, batch, sequence)
@@ -51,29 +55,31 @@ def mixture_flops(config: GptConfig, *, batch: int, sequence: int) -> MixtureFlo
     return MixtureFlops(
         router=2 * tokens * config.dim * routing.experts,
         dispatch=masks,
-        up=kernel,
+        up=_inputs(config) * kernel,
         down=kernel,
         combine=masks,
     )
 
 
-def mixture_parameters(config: GptConfig) -> int:
+def mixture_parameters(config: Sparse) -> int:
     """Return the number of parameters of one mixture: router and experts."""
     experts = _routing(config).experts
-    return config.dim * experts + 2 * experts * config.dim * config.hidden
+    kernels = 1 + _inputs(config)
+    return config.dim * experts + kernels * experts * config.dim * config.hidden
 
 
-def mixture_residual_bytes(config: GptConfig, *, batch: int, sequence: int) -> int:
+def mixture_residual_bytes(config: Sparse, *, batch: int, sequence: int) -> int:
     """Return what one mixture keeps without rematerialisation, its input excluded.
 
-    Of each row of the experts their input, the middle before and after GELU, and the output; the
-    two masks and the numbers of the chosen experts, or for sorted tokens their order.
+    Of each row of the experts their input, the products of the middle, the middle itself and the
+    output; the two masks and the numbers of the chosen experts, or for sorted tokens their order.
     """
     routing = _routing(config)
     batch, sequence = _grouped(routing, batch, sequence)
     num_bytes, rows = DTYPE_BYTES[config.compute_dtype], _rows(routing, sequence)
     choices = sequence * routing.experts_per_token
-    residuals = 2 * rows * (config.dim + config.hidden) * num_bytes
+    middle = (1 + _inputs(config)) * config.hidden
+    residuals = rows * (2 * config.dim + middle) * num_bytes
     residuals += 4 * sequence * routing.experts if routing.z_loss else 0
     if _is_sorted(routing):
         # Two index arrays, the gates, and once the sizes of the groups; the balance loss counts the
@@ -85,14 +91,19 @@ def mixture_residual_bytes(config: GptConfig, *, batch: int, sequence: int) -> i
     return total + (4 if routing.has_loss else 0)  # the loss itself
 
 
-def router_residual_bytes(config: GptConfig, *, batch: int, sequence: int) -> int:
+def router_residual_bytes(config: Sparse, *, batch: int, sequence: int) -> int:
     """Return what one mixture keeps where the results of products with weights are kept."""
     routing = _routing(config)
     # The logits are float32; the z-loss keeps a copy of its own.
     return 4 * batch * sequence * routing.experts * (2 if routing.z_loss else 1)
 
 
-def _routing(config: GptConfig) -> Routing:
+def _inputs(config: Sparse) -> int:
+    """Return the kernels of an expert that read the token: `up`, and perhaps `gate`."""
+    return 2 if isinstance(config, LlamaConfig) else 1
+
+
+def _routing(config: Sparse) -> Routing:
     assert config.routing is not None, config
     return config.routing
 

@@ -67,6 +67,15 @@ class Routing:
                 raise ValueError(f"`{name}` must be at least 0, not {getattr(self, name)}")
 
     @property
+    def is_by_token(self) -> bool:
+        """Whether the output for a token, and the loss, depend on no other token.
+
+        >>> Routing(experts=2, dispatch=Dispatch.RAGGED).is_by_token, Routing(experts=2).is_by_token
+        (True, False)
+        """
+        return self.dispatch is Dispatch.RAGGED and not self.has_loss
+
+    @property
     def has_loss(self) -> bool:
         """Whether the layer adds to the loss."""
         return self.balance_loss > 0 or self.z_loss > 0

@@ -125,6 +125,8 @@ def test_prompts_are_for_models_without_experts(tmp_path: Path) -> None:
     check(dataset, model, pack=True)
     with pytest.raises(ConfigError, match=r"`model\.experts` \(2\) needs data in which all"):
         check(dataset, {**model, "experts": 2})
+    # Where no token is dropped and nothing is balanced, others change nothing.
+    check(dataset, {**model, "experts": 2, "dispatch": "ragged"}, pack=True)
 
 
 def test_only_text_with_known_documents_is_packed(tmp_path: Path) -> None:

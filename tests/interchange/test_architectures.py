@@ -22,12 +22,14 @@ from jaxpipe.interchange import (
     gpt2_config_of,
     llama_config_of,
     llama_pairs,
+    model_folder,
     read_model,
     write_adapter,
     write_model,
 )
-from jaxpipe.interchange.architectures import ARCHITECTURES, LACKING
+from jaxpipe.interchange.architectures import ARCHITECTURES
 from jaxpipe.interchange.fields import INERT, ONLY
+from jaxpipe.interchange.lacking_architectures import LACKING
 from jaxpipe.models import GptConfig, LlamaConfig
 from jaxpipe.runtime.checkpoint import StreamedTensor
 from tests.oracles.llamas import DYNAMIC, KINDS, MISTRAL, PHI3, PLAIN, VARIANTS, YARN
@@ -78,6 +80,44 @@ def test_products_of_one_input_are_one_tensor_in_phi3(tmp_path: Path) -> None:
     np.testing.assert_array_equal(qkv[rows[1] :].T, tensors["blocks.1.attention.value.kernel"])
     gate_up = theirs["model.layers.0.mlp.gate_up_proj.weight"]
     np.testing.assert_array_equal(gate_up[PHI3.hidden :].T, tensors["blocks.0.mlp.up.kernel"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "expert", "router"),
+    [
+        ("mixtral", "block_sparse_moe.experts.3.w3", "block_sparse_moe.gate"),
+        ("qwen3_moe", "mlp.experts.3.up_proj", "mlp.gate"),
+    ],
+)
+def test_experts_are_tensors_of_their_own(
+    kind: str, expert: str, router: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_folder, "FILE_BYTES", 4000)  # parts of one of ours in several files
+    config, tensors = MODELS[kind], tensors_of(MODELS[kind])
+    form = ExportForm(kind=kind)
+    write_model(tmp_path, config, lambda names: {n: tensors[n] for n in names}, form)
+    files = json.loads((tmp_path / "model.safetensors.index.json").read_text())["weight_map"]
+    theirs = {
+        name: load_file(tmp_path / files[name])[name]
+        for name in (f"model.layers.1.{part}.weight" for part in (expert, router))
+    }
+    up, gate = theirs.values()
+    np.testing.assert_array_equal(up.T, tensors["blocks.1.moe.up"][3])
+    np.testing.assert_array_equal(gate.T, tensors["blocks.1.moe.router"])
+    assert all((tmp_path / file).stat().st_size < 8000 for file in files.values())
+    assert_same(arrays(read_model(tmp_path)[1]), tensors)
+
+
+def test_experts_and_routers_have_no_adapters_in_peft(tmp_path: Path) -> None:
+    config = MODELS["qwen3_moe"]
+    lora, tensors = LoraConfig(rank=1, targets=("*",)), tensors_of(config)
+    for number in range(config.num_layers):
+        name = f"blocks.{number}.moe.router"
+        tensors[name + LORA_A] = np.ones((config.dim, 1), np.float32)
+        tensors[name + LORA_B] = np.ones((1, config.experts), np.float32)
+    with pytest.raises(ConfigError, match=r"`lora\.targets` .* matches moe\.router"):
+        write_adapter(tmp_path, config, lora, lambda n: {m: tensors[m] for m in n}, tensors)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_model_of_several_architectures_is_written_as_it_was_read() -> None:
@@ -190,6 +230,13 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
             "`head_dim` in `config.json` must be a whole number, not None",
         ),
         ("gemma", {"hidden_activation": "gelu"}, "`hidden_activation`"),
+        ("mixtral", {"num_local_experts": 0}, "`num_local_experts` .* at least 1, not 0"),
+        ("mixtral", {"num_experts_per_tok": 5}, "`experts_per_token` must be at least 1 and at"),
+        ("mixtral", {"router_jitter_noise": 0.1}, "`router_jitter_noise`"),
+        ("mixtral", {"output_router_logits": True}, "`output_router_logits`"),
+        ("qwen3_moe", {"num_local_experts": 6}, "`num_experts` and `num_local_experts` .* 5 and 6"),
+        ("qwen3_moe", {"decoder_sparse_step": 2}, "`decoder_sparse_step`"),
+        ("qwen3_moe", {"mlp_only_layers": [1]}, "`mlp_only_layers`"),
         ("llama", {"is_encoder_decoder": True}, "`is_encoder_decoder`"),
         ("llama", {"quantization_config": {"bits": 4}}, "`quantization_config`"),
     ],
@@ -206,6 +253,14 @@ def test_both_forms_of_rotary_fields_may_agree() -> None:
         fields = llama_config_of(config)
         new = {**fields["rope_scaling"], "rope_theta": fields["rope_theta"]}
         assert config_of_llama({**fields, "rope_parameters": new}) == config
+
+
+def test_experts_of_version_5_have_another_name() -> None:
+    fields = llama_config_of(MODELS["qwen3_moe"])
+    both = {**fields, "num_local_experts": fields["num_experts"]}
+    assert config_of_llama(both) == MODELS["qwen3_moe"]
+    del both["num_experts"]
+    assert config_of_llama(both) == MODELS["qwen3_moe"]
 
 
 def test_a_head_beside_a_tied_table_must_equal_it(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.runtime.stage.stage import Stage
-from tests.oracles.llamas import GEMMA, LLAMA, MISTRAL, QWEN2, QWEN3
+from tests.oracles.llamas import GEMMA, LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3
 
 pytestmark = pytest.mark.slow
 
@@ -39,6 +39,7 @@ MODELS: dict[str, Model] = {
     "gemma2": Llama(replace(GEMMA, num_layers=NUM_LAYERS)),
     "mistral": Llama(replace(MISTRAL, num_layers=NUM_LAYERS)),
     "qwen2": Llama(replace(QWEN2, num_layers=NUM_LAYERS)),
+    "mixtral": Llama(replace(MIXTRAL, num_layers=NUM_LAYERS)),
     "text encoder": Gpt(replace(GPT, causal=False, classes=3, tied=False)),
     "picture encoder": Gpt(
         replace(

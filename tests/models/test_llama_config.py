@@ -45,6 +45,13 @@ SIZES: dict[str, Any] = {
         ({"rope_base": 1.0}, "`rope_base` must be above 1, not 1.0"),
         ({"rope_factor": 0.5}, "`rope_factor` must be at least 1, not 0.5"),
         ({"rope_scaling": "llama3", "rope_low": 4.0}, "`rope_low` .* below `rope_high`, 4.0, not"),
+        ({"experts": -1}, "`experts` must be at least 0, not -1"),
+        (
+            {"experts": 2, "experts_per_token": 3},
+            "`experts_per_token` .* at most `experts`, 2, not",
+        ),
+        ({"experts_per_token": 2}, "`experts_per_token` must be 1 where `experts` is 0, not 2"),
+        ({"experts": 2, "mlp_bias": True}, "`mlp_bias` must be false where `experts` is 2"),
         ({"param_dtype": "float8"}, "`param_dtype` must be one of float32, .*, not 'float8'"),
     ],
 )
@@ -57,7 +64,7 @@ def test_what_is_wrong_is_named(change: dict[str, Any], message: str) -> None:
     ("model", "message"),
     [
         ({"family": "lama", **SIZES}, r"`model.family` must be llama, .*, not 'lama'"),
-        ({"family": "llama", **SIZES, "experts": 2}, "unknown key `model.experts`"),
+        ({"family": "llama", **SIZES, "patch": 2}, "unknown key `model.patch`"),
         ({"preset": "llama-tiny", "dropout": 0.1}, "unknown key `model.dropout`"),
         ({"preset": "tiny", "num_kv_heads": 2}, "unknown key `model.num_kv_heads`"),
     ],

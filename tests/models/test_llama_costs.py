@@ -22,12 +22,21 @@ from jaxpipe.models import (
 )
 from jaxpipe.models.llama import Llama
 from tests.models.test_gpt_costs import BETWEEN, POLICIES, assert_counts, bytes_of, flops
-from tests.oracles.llamas import GEMMA, GEMMA3, KINDS, LLAMA, QWEN3, SMOLLM3
+from tests.oracles.llamas import (
+    GEMMA,
+    GEMMA3,
+    KINDS,
+    LLAMA,
+    MIXTRAL,
+    QWEN3,
+    QWEN3_MOE,
+    SMOLLM3,
+)
 
 ENDS = [(False, False), (True, False), (False, True), (True, True)]
 
 
-@pytest.mark.parametrize("config", [*KINDS.values(), GEMMA3, SMOLLM3])
+@pytest.mark.parametrize("config", [*KINDS.values(), GEMMA3, SMOLLM3, QWEN3_MOE])
 @pytest.mark.parametrize(("embed", "head"), ENDS)
 @pytest.mark.parametrize("tensor", [1, 4])
 def test_parameters_are_counted(config: LlamaConfig, embed: bool, head: bool, tensor: int) -> None:
@@ -59,6 +68,8 @@ def test_parameters_are_counted(config: LlamaConfig, embed: bool, head: bool, te
         ("gemma-2-2b", 2_614_341_888),
         ("gemma-3-270m", 268_098_176),
         ("smollm3-3b", 3_075_098_624),
+        ("mixtral-8x7b", 46_702_792_704),
+        ("qwen3-30b-a3b", 30_532_122_624),
         ("llama-tiny", 4_492_544),
     ],
 )
@@ -88,7 +99,7 @@ def layer_of(llama: Llama) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("remat", POLICIES)
-@pytest.mark.parametrize("config", [LLAMA, QWEN3, GEMMA, GEMMA3, SMOLLM3])
+@pytest.mark.parametrize("config", [LLAMA, QWEN3, GEMMA, GEMMA3, SMOLLM3, MIXTRAL])
 def test_residuals_are_counted(config: LlamaConfig, remat: str) -> None:
     dtype = "float32" if config is LLAMA else "bfloat16"
     llama = Llama(replace(config, compute_dtype=dtype))

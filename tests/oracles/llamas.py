@@ -74,6 +74,8 @@ GEMMA3 = replace(
     rope_factor=4.0,
 )
 SMOLLM3 = replace(PLAIN, tied=True, alternating=True, period=2, unturned=True)
+MIXTRAL = replace(PLAIN, experts=4, experts_per_token=2, normalised_gates=True, window=3)
+QWEN3_MOE = replace(QWEN3, experts=5, experts_per_token=3)
 VARIANTS = {
     "gemma": GEMMA1,
     "phi3": PHI3,
@@ -81,6 +83,8 @@ VARIANTS = {
     "granite": GRANITE,
     "gemma3_text": GEMMA3,
     "smollm3": SMOLLM3,
+    "mixtral": MIXTRAL,
+    "qwen3_moe": QWEN3_MOE,
     "yarn": YARN,
     "dynamic": DYNAMIC,
 }

@@ -49,7 +49,8 @@ def _block(
 
     mixed = _attention(config, layer["attention"], normed("norm1", x), window, is_turned)
     x = x + config.residual_factor * normed("attention_norm", mixed)
-    output = _mlp(config, layer["mlp"], normed("norm2", x))
+    mlp = _experts if config.experts else _mlp
+    output = mlp(config, layer["moe" if config.experts else "mlp"], normed("norm2", x))
     return x + config.residual_factor * normed("mlp_norm", output)
 
 
@@ -60,6 +61,24 @@ def _mlp(config: LlamaConfig, layer: dict[str, Any], x: Matrix) -> Matrix:
     else:
         gate = 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
     return _linear(layer["down"], gate * _linear(layer["up"], x))
+
+
+def _experts(config: LlamaConfig, layer: dict[str, Any], x: Matrix) -> Matrix:
+    """Return the sum of the outputs of each token's experts, one token and expert at a time."""
+    rows = []
+    for token in x:
+        scores = token @ layer["router"]
+        weights = np.exp(scores - scores.max())
+        weights /= weights.sum()
+        chosen = sorted(range(config.experts), key=lambda expert: -weights[expert])
+        chosen = chosen[: config.experts_per_token]
+        total = sum(weights[expert] for expert in chosen) if config.normalised_gates else 1
+        row = np.zeros_like(token)
+        for expert in chosen:
+            kernels = {name: {"kernel": layer[name][expert]} for name in ("gate", "up", "down")}
+            row += weights[expert] / total * _mlp(config, kernels, token[None])[0]
+        rows.append(row)
+    return np.stack(rows)
 
 
 def _attention(

@@ -34,7 +34,7 @@ ROUTINGS = {
 
 def layer(routing: Routing, dtype: str = "float32") -> ExpertMixture:
     return ExpertMixture(
-        routing, dim=DIM, hidden=HIDDEN, dtype=dtype, std=1.0, residual_std=1.0, rngs=nnx.Rngs(1)
+        routing, dim=DIM, hidden=HIDDEN, dtype=dtype, stds=(1.0, 1.0), rngs=nnx.Rngs(1)
     )
 
 

@@ -125,16 +125,31 @@ class BytePairs:
         """Return the tokens of `text`; special tokens in it are their ids."""
         return np.array(self._engine.encode(text, add_special_tokens=False).ids, np.uint32)
 
-    def encode_pieces(self, pieces: Sequence[Piece]) -> Encoded:
-        """Return the tokens of the text of all pieces; spelt ones have no special tokens."""
-        texts = [piece.text for piece in pieces]
-        if any(piece.spelt and self._spelt.pattern.search(piece.text) for piece in pieces):
-            encoding, ids, texts = self._spelt.encode(pieces)
-        else:
-            encoding = self._engine.encode("".join(texts), add_special_tokens=False)
-            ids = encoding.ids
-        counted = _counted(encoding, texts, [piece.counts for piece in pieces])
-        return Encoded(np.array(ids, np.uint32), counted)
+    def encode_records(self, records: Sequence[Sequence[Piece]]) -> Sequence[Encoded]:
+        """Return the tokens of the text of each record; spelt pieces have no special tokens."""
+        spelt = {n for n, pieces in enumerate(records) if any(map(self._is_hidden, pieces))}
+        plain = [pieces for n, pieces in enumerate(records) if n not in spelt]
+        # Without offsets, which are needed where some pieces do not count.
+        is_fast = all(piece.counts for pieces in plain for piece in pieces)
+        encode = self._engine.encode_batch_fast if is_fast else self._engine.encode_batch
+        texts = ["".join(piece.text for piece in pieces) for pieces in plain]
+        # The library divides a batch over all cores, and `encode` holds the lock of Python.
+        encodings = iter(encode(texts, add_special_tokens=False))
+        encoded = []
+        for number, pieces in enumerate(records):
+            parts = [piece.text for piece in pieces]
+            if number in spelt:
+                encoding, ids, parts = self._spelt.encode(pieces)
+            else:
+                encoding = next(encodings)
+                ids = encoding.ids
+            counted = _counted(encoding, parts, [piece.counts for piece in pieces])
+            encoded.append(Encoded(np.array(ids, np.uint32), counted))
+        return encoded
+
+    def _is_hidden(self, piece: Piece) -> bool:
+        """Return whether a piece has names of special tokens that are text there."""
+        return piece.spelt and self._spelt.pattern.search(piece.text) is not None
 
     def encode_long(self, pieces: Iterable[Piece]) -> Iterator[UInt32[np.ndarray, " tokens"]]:
         """Yield the tokens of a text of any length, all pieces of which are spelt, or none."""

@@ -71,10 +71,11 @@ class Tokenizer(Protocol):
         """Return the tokens of a text, without those of the frame."""
         ...
 
-    def encode_pieces(self, pieces: Sequence[Piece]) -> Encoded:
-        """Return the tokens of the text that pieces make together; a token may be of several.
+    def encode_records(self, records: Sequence[Sequence[Piece]]) -> Sequence[Encoded]:
+        """Return the tokens of each record: of the text that its pieces make together.
 
-        A token counts if a character of it is in a piece that counts.
+        A token may be of several pieces, and counts if a character of it is in one that counts.
+        Many records are encoded on all cores.
         """
         ...
 
@@ -116,8 +117,11 @@ class Bytes:
         """Return the bytes of `text`."""
         return np.frombuffer(text.encode(), np.uint8)
 
-    def encode_pieces(self, pieces: Sequence[Piece]) -> Encoded:
-        """Return the bytes of all pieces."""
+    def encode_records(self, records: Sequence[Sequence[Piece]]) -> Sequence[Encoded]:
+        """Return the bytes of all pieces of each record."""
+        return [self._encoded(pieces) for pieces in records]
+
+    def _encoded(self, pieces: Sequence[Piece]) -> Encoded:
         parts = [self.encode(piece.text) for piece in pieces]
         counted = [
             np.full(len(part), piece.counts) for part, piece in zip(parts, pieces, strict=True)

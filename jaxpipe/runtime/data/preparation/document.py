@@ -9,7 +9,7 @@
                   {"role": "assistant", ...}]}  the assistant says counts
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -46,6 +46,13 @@ class Document:
     def __iter__(self) -> Iterator[Piece]:
         """Yield the pieces."""
         return iter(self.pieces)
+
+    @property
+    def num_characters(self) -> int | None:
+        """The length of a document that is in memory, as records are; None of one in a file."""
+        if not isinstance(self.pieces, Sequence):
+            return None
+        return sum(len(piece.text) for piece in self.pieces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from jaxpipe.runtime.storage.block_checksums import write_block_checksums
 from jaxpipe.runtime.storage.checksum import checksum_file
 
 _COPIED = 1 << 22  # elements at a time
+_MOST_CHARACTERS = 1 << 19  # of a document that is encoded as a whole, and of several together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,23 +142,55 @@ def _tokenize(
             if report is not None:
                 report(num_tokens)
 
-        for document in documents:
-            for part in _encoded(document, frame, tokenizer, masked="counted" in files):
+        masked = "counted" in files
+        for document, parts in _encoded(documents, tokenizer, masked=masked):
+            for part in _framed(document, parts, frame, masked=masked):
                 write(*part)
             files["documents"].write(np.uint64(num_tokens).tobytes())
 
 
 def _encoded(
-    document: Document, frame: Frame, tokenizer: Tokenizer, *, masked: bool
+    documents: Iterable[Document], tokenizer: Tokenizer, *, masked: bool
+) -> Iterator[tuple[Document, Iterable[Encoded]]]:
+    """Yield each document with the parts of its tokens, which must be taken before the next."""
+    for batch in _batches(documents, masked=masked):
+        if isinstance(batch, Document):
+            tokens = tokenizer.encode_long(batch)
+            yield batch, (Encoded(part, np.ones(len(part), bool)) for part in tokens)
+        else:
+            encoded = tokenizer.encode_records([tuple(document) for document in batch])
+            yield from ((d, (part,)) for d, part in zip(batch, encoded, strict=True))
+
+
+def _batches(documents: Iterable[Document], *, masked: bool) -> Iterator[list[Document] | Document]:
+    """Yield documents in their order: records together, and long texts alone.
+
+    A masked record, of which some tokens do not count, is in memory whatever its length.
+    """
+    batch: list[Document] = []
+    size = 0
+    for document in documents:
+        length = document.num_characters
+        is_long = length is None or (length > _MOST_CHARACTERS and not masked)
+        if not is_long:
+            batch.append(document)
+            size += length or 0
+        if batch and (is_long or size >= _MOST_CHARACTERS):
+            yield batch
+            batch, size = [], 0
+        if is_long:
+            yield document
+    if batch:
+        yield batch
+
+
+def _framed(
+    document: Document, parts: Iterable[Encoded], frame: Frame, *, masked: bool
 ) -> Iterator[Encoded]:
     """Yield the tokens of a document, with those of the frame around it."""
     if document.begins and frame.begin:
         yield _all_tokens(frame.begin, counts=not masked)
-    if masked:  # a record, which is in memory already
-        yield tokenizer.encode_pieces(tuple(document))
-    else:
-        for tokens in tokenizer.encode_long(document):
-            yield Encoded(tokens, np.ones(len(tokens), bool))
+    yield from parts
     if document.ends:  # a model learns where a completion ends
         yield _all_tokens(frame.separator, counts=document.end_counts)
 

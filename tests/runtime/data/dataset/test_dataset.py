@@ -82,7 +82,7 @@ def test_large_vocabularies_take_four_bytes(tmp_path: Path, text: Source) -> Non
         frame = Frame(separator=(65_536,))
         files: ClassVar[dict[str, bytes]] = {}
         encode = staticmethod(Bytes().encode)
-        encode_pieces = staticmethod(Bytes().encode_pieces)
+        encode_records = staticmethod(Bytes().encode_records)
         encode_long = staticmethod(Bytes().encode_long)
         decode = staticmethod(Bytes().decode)
 

@@ -75,7 +75,7 @@ def test_documents_and_prompts_have_the_ids_of_the_owner(pair: Pair, parts: list
     assert ids == pair.theirs(text).input_ids
     # In pieces, across any boundary.
     pieces = [Piece(part, counts=bool(n % 2)) for n, part in enumerate(parts)]
-    encoded = pair.ours.encode_pieces(pieces)
+    encoded = pair.ours.encode_records([pieces])[0]
     assert encoded.tokens.tolist() == pair.ours.encode(text).tolist()
     encoding = pair.theirs(text, add_special_tokens=False, return_offsets_mapping=True)
     ends = list(accumulate(map(len, parts), initial=0))

@@ -46,7 +46,7 @@ def test_the_end_of_text_in_a_text_is_its_token_but_where_it_is_spelt() -> None:
     assert PAIRS.frame.ends == (end,)
     assert PAIRS.decode(np.array([end])) == "<|endoftext|>"
     assert PAIRS.encode("<|endoftext|>").tolist() == [end]
-    spelt = PAIRS.encode_pieces([Piece("<|endoftext|>", spelt=True), Piece("<|endoftext|>")])
+    spelt = PAIRS.encode_records([[Piece("<|endoftext|>", spelt=True), Piece("<|endoftext|>")]])[0]
     assert spelt.tokens.tolist().count(end) == 1
     assert PAIRS.decode(spelt.tokens) == "<|endoftext|>" * 2
     (tokens,) = PAIRS.encode_long([Piece("<|endoftext|>", spelt=True)])
@@ -58,6 +58,26 @@ def test_training_is_deterministic_and_merges() -> None:
     assert again.files == PAIRS.files
     assert PAIRS.vocabulary == 400
     assert len(PAIRS.encode("the statement")) < len(Bytes().encode("the statement"))
+
+
+def test_records_of_a_batch_are_encoded_as_alone() -> None:
+    hidden = Piece("<|endoftext|>", spelt=True)
+    records = [
+        [Piece("the statement")],
+        [Piece("a prompt ", counts=False), Piece("and what is learned")],
+        [hidden, Piece("<|endoftext|>")],
+        [],
+        [Piece("é\N{PILE OF POO}", counts=False)],
+    ]
+    for tokenizer in (PAIRS, Bytes()):
+        together = tokenizer.encode_records(records)
+        for pieces, encoded in zip(records, together, strict=True):
+            (alone,) = tokenizer.encode_records([pieces])
+            np.testing.assert_array_equal(encoded.tokens, alone.tokens)
+            np.testing.assert_array_equal(encoded.counted, alone.counted)
+            text = "".join(piece.text for piece in pieces)
+            assert tokenizer.decode(encoded.tokens) == text
+    assert PAIRS.encode_records([]) == []
 
 
 def test_a_short_text_has_fewer_pairs_and_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -99,7 +99,7 @@ def test_tokens_and_masks_are_those_of_the_owner(
     form = chat_form(ours, SpecialTokens.ALL)
     record = {"messages": messages, "tools": [{"type": "function", "function": {"name": "f"}}]}
     document = Fields(form=form, layout=RecordLayout.MESSAGES).document(record, where="")
-    encoded = ours.encode_pieces(list(document))
+    encoded = ours.encode_records([list(document)])[0]
     expected = theirs.apply_chat_template(
         messages, tools=record["tools"], return_assistant_tokens_mask=True, return_dict=True
     )
