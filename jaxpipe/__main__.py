@@ -18,10 +18,11 @@ def main() -> int:
         )
         return 2
     from jaxpipe.cli.main import main as run  # after the check: this imports such packages
-    from jaxpipe.runtime.process.memory_settings import keep_freed_memory
 
-    # What `mpirun`, or no launcher, has started; a process that jaxpipe starts has the settings.
-    keep_freed_memory(os.environ)
+    if sys.argv[1:2] == ["train"]:  # the only rank of a run, and one that `mpirun` has started
+        from jaxpipe.runtime.process.memory_settings import keep_freed_memory
+
+        keep_freed_memory(os.environ)
     return run()
 
 
