@@ -11,7 +11,6 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 from statistics import median
@@ -27,12 +26,11 @@ from jaxpipe.interchange import read_model
 from jaxpipe.plan import Plan, read_resolved_plan
 from jaxpipe.plan.cost import Profile, write_profile
 from jaxpipe.profile.kept_profile import measured_profile
-from jaxpipe.profile.profile_task import ProfileTask
+from jaxpipe.propose.machine_costs import profile_task
 from jaxpipe.run.forecast.simulate_step import simulate_step
 from jaxpipe.runtime.checkpoint import open_checkpoint
 from jaxpipe.runtime.data import Source, prepare
 from jaxpipe.runtime.metrics.records import StepMetrics, read_metrics
-from jaxpipe.schedule import Remat
 from jaxpipe.simulate.plan_step import end_s
 from jaxpipe.topo.toml_text import toml_text
 from jaxpipe.trace import Lane, Trace, read_chrome
@@ -94,7 +92,8 @@ def trial(
     """
     prepare(Source(), folder / "data")
     config, run = config_from(tree), Path(tree["run"]["folder"])
-    profile = measured_profile(_task(config), keep=False) if measures else None
+    task = profile_task(config, microbatches=(config.plan.microbatch or 1,))
+    profile = measured_profile(task, keep=False) if measures else None
     _jaxpipe(_emulated(emulate), "train", str(_written(tree, folder)))
     load = os.getloadavg()[0]
     metrics, trace = read_metrics(run / "metrics.jsonl"), read_chrome(run / "trace.json")
@@ -117,19 +116,6 @@ def trial(
     yield "facts", [facts]
     losses = _one_device_losses(config, plan)
     yield "steps", _step_rows(metrics, losses, tolerance=tolerance)
-
-
-def _task(config: Config) -> ProfileTask:
-    sequence = config.train.sequence or config.model.sequence
-    return ProfileTask(
-        model=replace(config.model, sequence=sequence),
-        microbatches=(config.plan.microbatch or 1,),
-        remat=config.train.remat or Remat.NONE,
-        loop=config.train.loop,
-        lora=config.lora,
-        frozen=config.train.frozen,
-        optimizer=config.optimizer,
-    )
 
 
 def _emulated(emulate: Mapping[str, Any] | None) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ _HERE = Path(__file__).parent
 _MODEL, _CLUSTERS, _RESULTS = _HERE / "model.toml", _HERE / "networks", _HERE / "results"
 NETWORKS = ("campus", "universities", "continents", "home")
 _PYTHON = (sys.executable, "-P", "-m", "jaxpipe")
+_EXPORT = ("--export", "torch-csv")
 _TORCH_SCHEDULES = ("gpipe", "1f1b")
 _WARM_UP = 2
 _TIMEOUT_S = 1200.0
@@ -71,7 +72,7 @@ def measure(
     cluster = str(_CLUSTERS / f"{network}.toml")
     changes = (f"plan.cluster={cluster}", f"data.folder={folder}/data", *settings)
     plan_file = folder / "plan.toml"
-    _run((*_PYTHON, "plan", str(_MODEL), *_sets(changes), *_words(plan_file)))
+    _run((*_PYTHON, "plan", str(_MODEL), *_sets(changes), "--out", str(plan_file), *_EXPORT))
     plan = read_plan(plan_file, topo.load(cluster))
     run = f"{folder}/run"
     train = (*_PYTHON, "train", str(_MODEL))
@@ -149,10 +150,6 @@ def _folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         prepare(Source(), Path(name) / "data")
         yield Path(name)
-
-
-def _words(plan_file: Path) -> tuple[str, ...]:
-    return ("--out", str(plan_file), "--export", "torch-csv")
 
 
 def _sets(changes: Sequence[str]) -> tuple[str, ...]:

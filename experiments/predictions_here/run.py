@@ -11,7 +11,6 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,14 +20,13 @@ import tyro
 from experiments.case_tree import Tree, case_tree
 from experiments.progress import counted
 from experiments.table import Row, markdown, update_csv
-from jaxpipe.config import Config, config_from
+from jaxpipe.config import config_from
 from jaxpipe.plan.cost import Profile, write_profile
 from jaxpipe.profile.kept_profile import measured_profile
-from jaxpipe.profile.profile_task import ProfileTask
+from jaxpipe.propose.machine_costs import profile_task
 from jaxpipe.run.forecast.simulate_step import simulate_step
 from jaxpipe.runtime.data import Source, prepare
 from jaxpipe.runtime.metrics.records import read_metrics
-from jaxpipe.schedule import Remat
 from jaxpipe.simulate.plan_step import end_s
 from jaxpipe.topo.toml_text import toml_text
 
@@ -65,7 +63,8 @@ def _row(case: Mapping[str, Any], base: Mapping[str, Any], folder: Path, *, roun
         run = Path(tempfile.mkdtemp(dir=folder)) / f"run-{number}"
         tree = case_tree(case, base, run=run, data=folder / "data")
         config = config_from(tree)
-        profile = measured_profile(_task(config), keep=False)
+        task = profile_task(config, microbatches=(config.plan.microbatch or 1,))
+        profile = measured_profile(task, keep=False)
         measured_s += _measured_s(tree, folder)
         predicted_s.append(_predicted_s(tree, profile, folder))
     ordered = sorted(measured_s)
@@ -80,19 +79,6 @@ def _row(case: Mapping[str, Any], base: Mapping[str, Any], folder: Path, *, roun
         "ratio": median(predicted_s) / median(measured_s),
         "load": os.getloadavg()[0],
     }
-
-
-def _task(config: Config) -> ProfileTask:
-    sequence = config.train.sequence or config.model.sequence
-    return ProfileTask(
-        model=replace(config.model, sequence=sequence),
-        microbatches=(config.plan.microbatch or 1,),
-        remat=config.train.remat or Remat.NONE,
-        loop=config.train.loop,
-        lora=config.lora,
-        frozen=config.train.frozen,
-        optimizer=config.optimizer,
-    )
 
 
 def _predicted_s(tree: Tree, profile: Profile, folder: Path) -> float:

@@ -1,4 +1,4 @@
-"""Files of text of a given size: the documentation of CPython, again and again, each time other."""
+"""Files of text of a given size: the documentation of CPython, repeated with new numbers."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ _SEED = "jaxpipe"
 
 
 def words() -> Iterator[str]:
-    """Yield words of the documentation of CPython without end, with numbers that never repeat."""
+    """Yield an endless sequence of texts of CPython's documentation, with numbers between."""
     from pydoc_data.topics import topics
 
     texts = [topics[name] for name in sorted(topics)]
@@ -19,7 +19,7 @@ def words() -> Iterator[str]:
 
 
 def documents(characters: int) -> Iterator[str]:
-    """Yield texts of at least so many characters without end."""
+    """Yield an endless sequence of texts of `characters` characters each."""
     text = ""
     for part in words():
         text += part
@@ -29,7 +29,7 @@ def documents(characters: int) -> Iterator[str]:
 
 
 def write_source(path: Path, kind: str, *, num_bytes: int, characters: int = 3000) -> int:
-    """Write a file of a kind, of about so many bytes; return its size.
+    """Write a file of the given kind, of at least `num_bytes` bytes; return its size.
 
     Raises:
         ValueError: there is no such kind.

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jaxpipe.errors import ConfigError
 from jaxpipe.propose.options import TrainingSystem
 
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
@@ -13,9 +14,22 @@ if TYPE_CHECKING:  # these import numpy, which `--help` can do without
 
 
 def needed_settings(system: TrainingSystem | None, read: "Config") -> tuple[str, ...]:
-    """Return what to set before a search, so that a system with few schedules has the plan's."""
+    """Return what to set before a search, so that a system with few schedules has the plan's.
+
+    Raises:
+        ConfigError: the run has a mesh or islands, which no plan file holds.
+    """
     from jaxpipe.propose.plan_export import SCHEDULES
 
+    if system is not None and read.mesh.num_devices > 1:
+        raise ConfigError(
+            f"`mesh` has {read.mesh.num_devices} devices for a rank, which `--export` does not "
+            "write; leave the section out"
+        )
+    if system is not None and read.outer.islands:
+        raise ConfigError(
+            f"`outer.islands` is {read.outer.islands}, which `--export` does not write; set it to 0"
+        )
     is_open = read.plan.schedule is None and read.plan.schedule_file is None
     if system is None or system not in SCHEDULES or not is_open:
         return ()

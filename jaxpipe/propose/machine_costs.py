@@ -70,6 +70,20 @@ def machine_costs(
     yield replace(config, paced=replace(paced, tflops=tflops)), (line,)
 
 
+def profile_task(config: Config, *, microbatches: tuple[int, ...]) -> ProfileTask:
+    """Return what to measure of a configuration, for microbatches of these sizes in samples."""
+    return ProfileTask(
+        model=trained_model(config),
+        microbatches=microbatches,
+        remat=config.train.remat or Remat.NONE,
+        loop=config.train.loop,
+        matmul_precision=config.run.matmul_precision,
+        lora=config.lora,
+        frozen=config.train.frozen,
+        optimizer=config.optimizer,
+    )
+
+
 def _profile(
     config: Config,
     speed: Speed,
@@ -80,16 +94,7 @@ def _profile(
     groups = max(1, getattr(config.model, "routing_groups", 0))  # they divide a microbatch
     fixed = config.plan.microbatch
     sizes = tuple(groups * size for size in _MICROBATCHES) if fixed is None else (fixed,)
-    task = ProfileTask(
-        model=trained_model(config),
-        microbatches=sizes,
-        remat=config.train.remat or Remat.NONE,
-        loop=config.train.loop,
-        matmul_precision=config.run.matmul_precision,
-        lora=config.lora,
-        frozen=config.train.frozen,
-        optimizer=config.optimizer,
-    )
+    task = profile_task(config, microbatches=sizes)
     if (profile := kept_profile(task, environment)) is not None:
         return profile, "kept"
     if observe is None or _seconds(task, speed) > _MOST_SECONDS:

@@ -405,6 +405,22 @@ def test_a_plan_is_exported_beside_its_file(capsys: pytest.CaptureFixture[str], 
     assert set(ranks.read_text().split()) <= {d.name for d in topo.load("two-region").devices}
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("mesh.tensor=2", "`mesh` has 2 devices for a rank, which `--export` does not write"),
+        ("outer.islands=2", "`outer.islands` is 2, which `--export` does not write"),
+    ],
+)
+def test_what_no_export_holds_is_refused_before_the_search(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, setting: str, words: str
+):
+    out = ("--out", str(tmp_path / "plan.toml"))
+    assert main(["plan", *_SMALL, *out, "--export", "megatron", *changed(setting)]) == 2
+    assert words in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_codecs_that_stay_out_of_an_export_are_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):

@@ -53,12 +53,17 @@ def check_output_folder(flag: str, folder: Path, names: Iterable[str] = ()) -> N
     Raises:
         ConfigError: it is a file, or cannot be made or written.
     """
-    existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    existing = _nearest_existing(folder)
     if not existing.is_dir():
         raise ConfigError(f"`{flag}` must name a folder, {existing} is a file; name another")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise ConfigError(f"`{flag}` {folder} cannot be written; name another folder")
     announce_replaced(folder / name for name in names)
+
+
+def _nearest_existing(folder: Path) -> Path:
+    """Return the folder if it exists, else the nearest of its parents that does."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 def check_run_folder(folder: Path) -> None:
@@ -70,8 +75,7 @@ def check_run_folder(folder: Path) -> None:
         ConfigError: it cannot.
     """
     try:
-        existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-        os.rmdir(tempfile.mkdtemp(prefix=".try-", dir=existing))
+        os.rmdir(tempfile.mkdtemp(prefix=".try-", dir=_nearest_existing(folder)))
     except OSError as error:
         raise unwritable(folder, error) from error
 
