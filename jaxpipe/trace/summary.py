@@ -92,16 +92,17 @@ def _summarise_step(
     lanes: dict[tuple[int, Lane], list[Span]] = defaultdict(list)
     for span in spans:
         lanes[span.rank, span.lane].append(span)
+    computes = [lanes[rank, Lane.COMPUTE] for rank in range(num_ranks)]
     ranks = tuple(
         RankSummary(
             rank=rank,
-            compute_s=_covered_s(lanes[rank, Lane.COMPUTE]),
-            receive_s=_covered_s(lanes[rank, Lane.RECEIVE]),
+            compute_s=(compute_s := _covered_s(computes[rank])),
+            # The host may wait for a message while its device still computes: the device does not.
+            receive_s=_covered_s(computes[rank] + lanes[rank, Lane.RECEIVE]) - compute_s,
             reduce_s=_covered_s(lanes[rank, Lane.REDUCE]),
         )
         for rank in range(num_ranks)
     )
-    computes = [lanes[rank, Lane.COMPUTE] for rank in range(num_ranks)]
     # Ranks are numbered replica by replica: a replica ends where the next one begins.
     firsts = [rank for rank, of_rank in enumerate(computes) if any(s.stage == 0 for s in of_rank)]
     replicas = [range(first, end) for first, end in pairwise([*firsts, num_ranks])]

@@ -174,6 +174,7 @@ def gradients_of_rank(
     loop: Loop = Loop.UNROLLED,
     ops: Collection[Op] = Op,
     experts: int = 0,
+    in_flight: int = 1,
 ) -> tuple[dict[str, np.ndarray], StepTotals]:
     """Return this rank's reduced gradients by name, and the totals of the step.
 
@@ -197,6 +198,7 @@ def gradients_of_rank(
         recorder=SpanRecorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: False),
         timeouts=Timeouts(timeout_s=60.0, receive_ahead=2),
         watch=no_watchdog(transport.rank),
+        in_flight=in_flight,
     )
     stages = {}
     for stage, each in compiled.items():

@@ -41,9 +41,9 @@ MICROBATCHES = (1, 3, 8)
 
 # Each schedule with each partition, and each of these with each number of microbatches, once.
 @pytest.mark.parametrize(
-    ("tied", "num_replicas", "cut", "schedule", "num_microbatches"),
+    ("tied", "num_replicas", "cut", "schedule", "num_microbatches", "in_flight"),
     [
-        (tied, num_replicas, cut, schedule, MICROBATCHES[(i + j) % len(MICROBATCHES)])
+        (tied, num_replicas, cut, schedule, MICROBATCHES[(i + j) % len(MICROBATCHES)], 1 + i + j)
         for i, (tied, num_replicas, cut) in enumerate(CUTS)
         for j, schedule in enumerate(SCHEDULES)
     ],
@@ -54,6 +54,7 @@ def test_gradients_equal_those_of_one_device(
     cut: tuple[int, ...],
     schedule: ScheduleKind,
     num_microbatches: int,
+    in_flight: int,
 ) -> None:
     plan = make_plan(
         schedule=schedule,
@@ -62,7 +63,7 @@ def test_gradients_equal_those_of_one_device(
         num_microbatches=num_microbatches,
         tied=tied,
     )
-    assert_gradients_of_one_device(plan)
+    assert_gradients_of_one_device(plan, in_flight=in_flight)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def test_gradients_of_unlike_replicas_with_auxiliary_losses() -> None:
 
 
 def assert_gradients_of_one_device(
-    plan: Plan, *, experts: int = 0, loop: Loop = Loop.UNROLLED
+    plan: Plan, *, experts: int = 0, loop: Loop = Loop.UNROLLED, in_flight: int = 1
 ) -> None:
     tokens = draw_tokens(num_samples=plan.batch)
     ops = frozenset(Op)  # one compilation for every schedule; experts take longer to compile
@@ -176,7 +177,9 @@ def assert_gradients_of_one_device(
         compile_all(plan, experts=experts, loop=loop, ops=ops)  # before any deadline
     results = run_ranks(
         plan.num_ranks,
-        lambda t: gradients_of_rank(t, plan, tokens, experts=experts, loop=loop, ops=ops),
+        lambda t: gradients_of_rank(
+            t, plan, tokens, experts=experts, loop=loop, ops=ops, in_flight=in_flight
+        ),
     )
     for gradients, totals in results:
         error = worst_error(gradients, totals, tokens, tied=plan.tied, experts=experts)

@@ -22,6 +22,7 @@ from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.loss_scale import is_finite
 from jaxpipe.runtime.stage.placed import PackedTargets
 from jaxpipe.runtime.stage.train_state import TrainState
+from jaxpipe.runtime.step.completion_queue import CompletionQueue
 from jaxpipe.runtime.step.gradient_sync import GradientSync
 from jaxpipe.runtime.step.mailbox import Mailbox, MessageContent, Receive, Timeouts
 from jaxpipe.runtime.step.parameter_gather import ParameterGather
@@ -60,7 +61,7 @@ class Interpreter:
 
     Messages between stages go through `messages`, which compresses them; `receive` turns them into
     arrays. Everything else goes through `transport`. Gradients are all-reduced in the format
-    `wire`.
+    `wire`. At most `in_flight` computes are not complete; with 1, the host waits for each.
     """
 
     plan: Plan
@@ -74,6 +75,7 @@ class Interpreter:
     watch: Watchdog
     receive: Receive = receive_jax
     hooks: Hooks = NO_HOOKS
+    in_flight: int = 1
 
     @property
     def parameter_gather(self) -> ParameterGather:
@@ -141,6 +143,7 @@ class Interpreter:
                 self.hooks.before_instruction(instruction)
                 _HANDLERS[instruction.op](run, instruction)
             after(number)
+        run.completions.close()
         return run
 
     def _prepare(
@@ -179,6 +182,9 @@ class Interpreter:
             trains=trains,
             scale=scale,
             stages=stages,
+            completions=CompletionQueue(
+                self.recorder, in_flight=self.in_flight, timeout_s=self.timeouts.timeout_s
+            ),
             gradient_sync=GradientSync(
                 plan=self.plan,
                 reducer=self.reducer,
@@ -203,7 +209,9 @@ class _Run:
     trains: bool
     scale: float | None
     stages: dict[int, StageRun]
+    completions: CompletionQueue
     gradient_sync: GradientSync
+    losses: list[HostOrDeviceArray] = field(default_factory=list)
     totals: StepTotals = field(default_factory=StepTotals)
     num_bytes_before: int
 
@@ -215,16 +223,16 @@ class _Run:
         targets = self._targets(microbatch) if spec.is_last else None
         # Counted over all replicas: dropout must not depend on how the batch is distributed.
         position = np.array((self.batch.step, self.batch.first_microbatch + microbatch), np.int32)
-        with self.interpreter.recorder.span(Lane.COMPUTE, instruction):
-            activation, loss = stage.forward(
-                microbatch, x, self._with_segments(targets, microbatch), position
-            )
+        start_s = self.interpreter.recorder.now()
+        activation, loss = stage.forward(
+            microbatch, x, self._with_segments(targets, microbatch), position
+        )
+        self._computes(instruction, stage, start_s)
         if targets is not None:
             counted = float(np.count_nonzero(targets != IGNORED))
             self.totals = replace(self.totals, targets=self.totals.targets + counted)
         if loss is not None:
-            # On the host, in float64: in float32, a sum over many microbatches would lose digits.
-            self.totals = replace(self.totals, loss=self.totals.loss + float(loss))
+            self.losses.append(loss)  # on the device: reading it here would wait for it
         if activation is not None:
             self.mailbox.put((number, number + 1, microbatch), activation)
 
@@ -233,14 +241,16 @@ class _Run:
         stage, behind = self.stages[number], (number + 1, number, microbatch)
         compute = stage.backward if instruction.op is Op.BACKWARD else stage.backward_input
         of_activation = None if stage.calls.spec.is_last else self.mailbox.take(behind)
-        with self.interpreter.recorder.span(Lane.COMPUTE, instruction):
-            of_input = compute(microbatch, of_activation)
+        start_s = self.interpreter.recorder.now()
+        of_input = compute(microbatch, of_activation)
+        self._computes(instruction, stage, start_s)
         if of_input is not None:  # the first stage reads samples
             self.mailbox.put((number, number - 1, microbatch), of_input)
 
     def backward_weight(self, instruction: Instruction) -> None:
-        with self.interpreter.recorder.span(Lane.COMPUTE, instruction):
-            self.stages[instruction.stage].backward_weight(_microbatch(instruction))
+        stage, start_s = self.stages[instruction.stage], self.interpreter.recorder.now()
+        stage.backward_weight(_microbatch(instruction))
+        self._computes(instruction, stage, start_s)
 
     def send(self, instruction: Instruction) -> None:
         self.mailbox.send(instruction)
@@ -280,6 +290,10 @@ class _Run:
             )
             stage.join(vectors)
 
+    def _computes(self, instruction: Instruction, stage: StageRun, start_s: float) -> None:
+        """Note what the device has been given since `start_s`, and wait while it has too much."""
+        self.completions.add(Lane.COMPUTE, instruction, stage.take_dispatched(), start_s=start_s)
+
     def _inputs(self, microbatch: int) -> Integer[np.ndarray, "samples ..."]:
         assert self.batch.samples is not None, "the first and the last stage read samples"
         samples = self.batch.samples[microbatch]
@@ -313,6 +327,7 @@ class _Run:
         Sends come first: a peer that waits for one of them has not started its all-reduces yet.
         Stages without an all-reduce, because they have one replica, pack their gradients here.
         """
+        self.completions.wait()
         self.mailbox.finish_sends()
         for stage in self.stages.values() if self.trains else ():
             stage.pack()  # does nothing where an all-reduce has packed them
@@ -373,6 +388,8 @@ class _Run:
         counts_norm = self.trains and interpreter.replica == 0
         return replace(
             self.totals,
+            # In float64: in float32, a sum over many microbatches would lose digits.
+            loss=sum(map(float, self.losses)),
             square_norm=sum(stage.square_norm() for stage in stages) if counts_norm else 0.0,
             compute_s=interpreter.recorder.compute_s(),
             # Without this all-reduce itself: its bytes are counted in no step.

@@ -122,9 +122,14 @@ class Mailbox:
         self._post()  # one received, one more posted: the number under way stays
 
     def finish_sends(self) -> None:
-        """Wait until all sends have completed, and record their spans."""
-        for instruction, num_bytes, start_s, sending in self._sendings:
+        """Wait until all sends have completed, and record their spans.
+
+        All computes must be recorded: a send is under way from when its array is computed.
+        """
+        computed_s = self._recorder.computed_s() if self._sendings else {}
+        for instruction, num_bytes, posted_s, sending in self._sendings:
             end_s = sending.wait(timeout_s=self._timeouts.timeout_s)
+            start_s = max(posted_s, computed_s.get(_message(instruction), posted_s))
             to = self._rank_of(_message(instruction)[1])
             self._recorder.add(
                 Lane.SEND, instruction, start_s=start_s, end_s=end_s, peer=to, num_bytes=num_bytes

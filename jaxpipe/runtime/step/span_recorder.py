@@ -81,6 +81,18 @@ class SpanRecorder:
         )
         self._current.append(span)
 
+    def computed_s(self) -> dict[tuple[int, int, int], float]:
+        """Return when the arrays of this step were computed, by their messages.
+
+        A message is the stage that computes, that which the array is for, and the microbatch.
+        """
+        to = {"forward": 1, "backward": -1, "backward-input": -1}
+        return {
+            (span.stage, span.stage + to[span.name], span.microbatch): span.end_s
+            for span in self._current
+            if span.lane is Lane.COMPUTE and span.name in to and span.microbatch is not None
+        }
+
     def compute_s(self) -> float:
         """Return the seconds of forwards and backwards in this step."""
         return sum(s.end_s - s.start_s for s in self._current if s.lane is Lane.COMPUTE)

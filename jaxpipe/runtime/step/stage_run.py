@@ -1,11 +1,12 @@
 """One stage while a program runs: what it computes, and what it keeps between instructions.
 
 Whatever is kept is released as soon as it is used: residuals by their backward, or, where that is
-split, part of them by each half. Each method returns once everything is computed, so that its
-duration can be measured.
+split, part of them by each half. Forwards and backwards return what the device has been given to
+compute, and may return before it has: `take_dispatched` is what to wait for.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,34 @@ from jaxpipe.runtime.stage.split_backward import Carried
 from jaxpipe.runtime.stage.train_state import StageState
 from jaxpipe.runtime.stage.trained import overlay, restrict
 from jaxpipe.runtime.stage.vjp import Residuals
+
+
+@jax.jit
+def _first_element(array: jax.Array) -> jax.Array:
+    return array.reshape(-1)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """Arrays that one call computes; `donated` are those that a later call overwrites."""
+
+    kept: Any
+    donated: Any = None
+
+    def wait(self) -> None:
+        """Wait until all are computed; before the call that overwrites some of them."""
+        jax.block_until_ready((self.kept, self.donated))
+
+    def marker(self) -> Any:
+        """Return an array that is ready once all are computed; it keeps none of the large ones.
+
+        All results of a call are ready together. An array that a later call overwrites cannot be
+        waited for any more: its first element, copied behind the call, stands for it.
+        """
+        leaves = jax.tree.leaves(self.kept)
+        if leaves:
+            return leaves[0]
+        return _first_element(min(jax.tree.leaves(self.donated), key=lambda leaf: leaf.size))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,6 +69,13 @@ class StageRun:
     carried: dict[int, Carried] = field(default_factory=dict)
     updated: Parameters | None = None
     adds_loss: bool = False
+    _dispatched: Dispatched | None = None
+
+    def take_dispatched(self) -> Dispatched:
+        """Return what the latest forward or backward computes; once, as it keeps arrays alive."""
+        dispatched, self._dispatched = self._dispatched, None
+        assert dispatched is not None, "nothing was dispatched since it was taken"
+        return dispatched
 
     @property
     def loss_cotangent(self) -> HostOrDeviceArray:
@@ -65,8 +101,8 @@ class StageRun:
             output = self.calls.evaluate(self.compute, x, targets)
         else:
             output, residuals = self.calls.forward(self.compute, x, targets, position)
-            self.residuals[microbatch] = jax.block_until_ready(residuals)
-        output = jax.block_until_ready(output)
+            self.residuals[microbatch] = residuals
+        self._dispatched = Dispatched(output)
         if isinstance(output, tuple):
             self.adds_loss = True
             return output
@@ -83,8 +119,8 @@ class StageRun:
         # `pop`: residuals are the largest arrays of a step, and must not outlive their backward.
         residuals, gradients = self.residuals.pop(microbatch), self._accumulated()
         of_input, gradients = self.calls.backward(self.compute, residuals, cotangent, gradients)
-        self.gradients = jax.block_until_ready(gradients)
-        return jax.block_until_ready(of_input)
+        self.gradients, self._dispatched = gradients, Dispatched(of_input, gradients)
+        return of_input
 
     def backward_input(
         self, microbatch: int, of_activation: HostOrDeviceArray | None
@@ -93,14 +129,15 @@ class StageRun:
         cotangent = self._cotangent(of_activation)
         residuals = self.residuals.pop(microbatch)
         of_input, carried = self.calls.backward_input(self.compute, residuals, cotangent)
-        self.carried[microbatch] = jax.block_until_ready(carried)
-        return jax.block_until_ready(of_input)
+        self.carried[microbatch] = carried
+        self._dispatched = Dispatched(carried if of_input is None else of_input)
+        return of_input
 
     def backward_weight(self, microbatch: int) -> None:
         """Accumulate the gradients of the weights, after `backward_input`."""
         carried, gradients = self.carried.pop(microbatch), self._accumulated()
         gradients = self.calls.backward_weight(self.compute, carried, gradients)
-        self.gradients = jax.block_until_ready(gradients)
+        self.gradients, self._dispatched = gradients, Dispatched(None, gradients)
 
     def pack(self) -> Buckets:
         """Return the gradients as buckets; from now on nothing can be accumulated."""

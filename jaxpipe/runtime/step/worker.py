@@ -38,6 +38,7 @@ from jaxpipe.runtime.stage.loss_scale import LossScale, adjust, is_finite
 from jaxpipe.runtime.stage.mesh import StageLayout
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.batch import eval_step_batch, train_step_batch
+from jaxpipe.runtime.step.completion_queue import instructions_in_flight
 from jaxpipe.runtime.step.interpreter import Interpreter
 from jaxpipe.runtime.step.mailbox import Timeouts
 from jaxpipe.runtime.step.span_recorder import SpanRecorder
@@ -177,6 +178,7 @@ def start(
         timeouts=Timeouts(timeout_s=job.run.timeout_s),
         watch=watch or start_watchdog(job, rank=transport.rank),
         hooks=hooks,
+        in_flight=instructions_in_flight(jax.default_backend()),
     )
     hooks.after_compile()
     # Compiling takes from seconds to minutes, and differs between ranks. Waiting for the slowest
