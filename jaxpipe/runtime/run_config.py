@@ -27,7 +27,7 @@ class TransportKind(StrEnum):
     NCCL = "nccl"
     """NCCL for activations between GPUs, MPI for the rest; without GPUs, MPI with a warning.
 
-    Not run on a GPU yet.
+    Not run between GPUs yet.
     """
     SHAPED = "shaped"
     """MPI, each message delayed as the links of the plan's cluster would delay it (emulated)."""

@@ -4,7 +4,8 @@ FLOPs are those that training needs (`jaxpipe.models.train_flops_per_token`), wi
 The peak is that of a large matrix product in the same process. `*_call_us` is the time until a call
 returns to the host while the device still computes. `error` is that of attention in bfloat16, its
 output and gradients, relative to float32 on the CPU. `peak_gib` is the most memory that rank 0
-held; `estimated_gib` is what the planner says of it.
+held; `estimated_gib` is what the planner says of it. In a training step with `none ahead`, the host
+waits for each forward and backward before it dispatches the next.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,6 +54,10 @@ def measurements(bench: Bench) -> list[Measurement]:
                 ranks=ranks,
             )
             for ranks in case["sharing"]
+        ),
+        _measurement(
+            *("jaxpipe", "training step, none ahead", "auto"),
+            partial(_shared, {**case, "in_flight": 1}, model, 1),
         ),
         *(
             _measurement("jaxpipe", "attention", form, partial(_errors, task | {"attention": form}))
@@ -158,6 +163,8 @@ def _shared(case: Mapping[str, Any], model: Mapping[str, Any], ranks: int) -> li
     """Return the throughput of whole training steps by ranks that share the device."""
     plan = {"stages": ranks, "replicas": 1, "microbatch": 1, "schedule": "1f1b"}
     task = {"model": model, "plan": plan, "batch": case["shared_batch"], "steps": _STEPS}
+    if "in_flight" in case:
+        task["in_flight"] = case["in_flight"]
     memory = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / ranks:.3f}"}
     result = run_ranks("pipeline", task, num_ranks=ranks, settings=memory)
     row = _step_row(case, model, result)

@@ -2,11 +2,13 @@
 
 With `paced_s` in its task, links are shaped and computes are paced: each compute of a small model
 runs and then waits until its time is over. Order, messages, all-reduces and their overlap stay
-real, and any number of ranks fits on a few cores. Every number of a paced run is emulated.
+real, and any number of ranks fits on a few cores. Every number of a paced run is emulated. With
+`in_flight`, as many computes are dispatched ahead, in place of the number of the platform.
 """
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from experiments.runtime_benchmark.programs.rank import run
@@ -27,6 +29,10 @@ def train(transport: Any, task: Mapping[str, Any]) -> dict[str, Any] | None:
     compile_s = time.perf_counter() - begin_s
     if cluster is not None:
         worker = paced(worker, task["paced_s"])
+    if "in_flight" in task:
+        worker = replace(
+            worker, interpreter=replace(worker.interpreter, in_flight=task["in_flight"])
+        )
     result = train_steps(worker)
     if links is not transport:
         links.close()
@@ -71,8 +77,6 @@ def _peak_bytes() -> int | None:
 
 def paced(worker: Any, seconds: Mapping[str, float]) -> Any:
     """Return the worker with computes that last `seconds[op]`, by the name of the instruction."""
-    from dataclasses import replace
-
     calls = {
         stage: replace(
             each,

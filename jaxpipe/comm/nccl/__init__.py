@@ -1,4 +1,4 @@
-"""Transport from GPU to GPU over NCCL. Tested with a fake NCCL only: not run on a GPU yet."""
+"""Transport from GPU to GPU over NCCL. Tested with a fake NCCL: not run between GPUs yet."""
 
 from jaxpipe.comm.nccl.binding import Done, NcclBinding, NcclChannel
 from jaxpipe.comm.nccl.nccl_available import find_binding, local_binding

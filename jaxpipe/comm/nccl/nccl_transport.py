@@ -1,6 +1,6 @@
 """Transport from GPU to GPU: NCCL for the messages of the pipeline, another transport for the rest.
 
-Not run on a GPU yet: tests over a fake NCCL cover the order of launches, framing, errors and
+Not run between GPUs yet: tests over a fake NCCL cover the order of launches, framing, errors and
 deadlines.
 """
 

@@ -26,6 +26,7 @@ small blocks, as those of a tokenizer do, one arena makes them wait for each oth
 
 _ARENA_MAX, _MMAP_THRESHOLD, _TRIM_THRESHOLD = -8, -3, -1  # as malloc.h numbers them
 _LARGEST = 2**31 - 1
+_MANY_ARENAS = 1024
 
 
 def keep_freed_memory(environment: Mapping[str, str]) -> bool:
@@ -40,3 +41,14 @@ def keep_freed_memory(environment: Mapping[str, str]) -> bool:
     settings = ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, _LARGEST), (_TRIM_THRESHOLD, _LARGEST))
     results = [mallopt(ctypes.c_int(name), ctypes.c_int(value)) for name, value in settings]
     return all(results)
+
+
+def allow_arenas() -> None:
+    """Let each thread have an arena again, also where `MEMORY_SETTINGS` have allowed one.
+
+    For a rank whose threads allocate many small blocks. It comes before they do: the C library
+    keeps the number that it finds when the first thread asks.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(ctypes.c_int(_ARENA_MAX), ctypes.c_int(_MANY_ARENAS))

@@ -157,6 +157,18 @@ def test_a_rank_is_pinned_within_what_it_may_use(
     assert "NPROC" not in environment
 
 
+def test_a_rank_with_a_gpu_keeps_all_cores(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(affinity, "num_jax_gpus", lambda _: 1)
+    allowed: list[None] = []
+    monkeypatch.setattr(affinity, "allow_arenas", lambda: allowed.append(None))
+    before = os.sched_getaffinity(0)
+    environment = {"MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}
+    pin(environment)
+    assert os.sched_getaffinity(0) == before
+    assert len(allowed) == 1
+    assert "NPROC" not in environment
+
+
 def test_under_a_quota_ranks_are_not_pinned(monkeypatch: pytest.MonkeyPatch):
     environment = {"MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})

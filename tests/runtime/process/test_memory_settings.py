@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -51,3 +52,43 @@ def test_freed_memory_is_used_again(settings: dict[str, str]):
 
 def test_tunables_of_the_user_are_kept():
     assert not keep_freed_memory({TUNABLES: "glibc.malloc.arena_max=4"})
+
+
+# The arenas of the C library after four threads have allocated at the same time.
+COUNT_ARENAS = """
+import ctypes, sys, threading
+from jaxpipe.runtime.process.memory_settings import allow_arenas
+if sys.argv[1] == "allowed":
+    allow_arenas()
+library, meeting = ctypes.CDLL(None), threading.Barrier(4)
+library.malloc.restype = ctypes.c_void_p
+def allocate():
+    meeting.wait(60)
+    library.malloc(ctypes.c_size_t(100_000))
+    meeting.wait(60)
+threads = [threading.Thread(target=allocate) for _ in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+library.fopen.restype = ctypes.c_void_p
+file = ctypes.c_void_p(library.fopen(sys.argv[2].encode(), b"w"))
+library.malloc_info(0, file)
+library.fclose(file)
+print(open(sys.argv[2]).read().count("<heap "))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="settings of the GNU C library")
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_rank_that_compiles_in_threads_has_arenas_for_them(allowed: bool, tmp_path: Path):
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", COUNT_ARENAS),
+            *("allowed" if allowed else "one", str(tmp_path / "info")),
+        ],
+        env=os.environ | MEMORY_SETTINGS,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert (int(done.stdout) > 1) == allowed
