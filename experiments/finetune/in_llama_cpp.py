@@ -1,23 +1,21 @@
 """The exports of `beside_peft` in llama.cpp: its own converters, and its answers.
 
-llama.cpp's sources are in the source distribution of llama-cpp-python, which PyPI has. A folder
-goes through `convert_hf_to_gguf.py`, adapters through `convert_lora_to_gguf.py`, in float32.
+A folder goes through `convert_hf_to_gguf.py`, adapters through `convert_lora_to_gguf.py`, in
+float32.
 """
 
 import subprocess
-import sys
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from experiments.finetune.beside_peft import MODEL, PLACE, export_folders, run_folder
+from experiments.llama_cpp import DEADLINE_S, sources
 from experiments.other_python import answer_of
 from experiments.serving import run as serving
 from experiments.table import Row
 
 _SIDE = Path(__file__).with_name("llama_side.py")
-_DEADLINE_S = 1800.0
 _CONTEXT = 512
 
 
@@ -28,21 +26,21 @@ def compare(case: Mapping[str, Any], python: Path) -> list[Row]:
         AssertionError: one differs.
         subprocess.SubprocessError: the sources cannot be downloaded, or a converter failed.
     """
-    folders, sources = export_folders(run_folder(1)), _sources(case["llama_cpp"])
+    folders, folder = export_folders(run_folder(1)), sources(PLACE)
     rows: list[Row] = []
     for name, base, adapter in (
         ("merged", folders["merged"], None),
         ("adapter", MODEL, folders["adapter"]),
     ):
         whole, words = PLACE / f"{name}.gguf", (str(base), "--outtype", "f32")
-        _converted(python, sources / "convert_hf_to_gguf.py", *words, "--outfile", str(whole))
+        _converted(python, folder / "convert_hf_to_gguf.py", *words, "--outfile", str(whole))
         part = None if adapter is None else PLACE / f"{name}-part.gguf"
         if part is not None:
             given = (str(adapter), "--base", str(base), "--outtype", "f32", "--outfile", str(part))
-            _converted(python, sources / "convert_lora_to_gguf.py", *given)
+            _converted(python, folder / "convert_lora_to_gguf.py", *given)
         asked = {key: case[key] for key in ("questions", "num_tokens", "threads")}
         files = {"gguf": str(whole), "adapter": str(part or ""), "context": _CONTEXT}
-        theirs = answer_of(python, _SIDE, asked | files, timeout_s=_DEADLINE_S)
+        theirs = answer_of(python, _SIDE, asked | files, timeout_s=DEADLINE_S)
         print(f"llama-cpp-python {theirs['version']}", flush=True)
         for row in serving.texts(
             run_folder(1), case["questions"], theirs["texts"], num_tokens=case["num_tokens"]
@@ -60,19 +58,5 @@ def compare(case: Mapping[str, Any], python: Path) -> list[Row]:
     return rows
 
 
-def _sources(package: str) -> Path:
-    """Download the sources of llama.cpp, and return their folder; what is there is kept."""
-    place = PLACE / "llama_cpp"
-    if not place.exists():
-        words = ("download", package, "--no-deps", "--no-binary", ":all:", "--quiet")
-        command = [sys.executable, "-m", "pip", *words, "--dest"]
-        subprocess.run([*command, str(PLACE)], check=True, timeout=_DEADLINE_S)
-        (archive,) = PLACE.glob("llama_cpp_python-*.tar.gz")
-        with tarfile.open(archive) as files:
-            files.extractall(place, filter="data")
-    (vendored,) = place.glob("*/vendor/llama.cpp")
-    return vendored
-
-
 def _converted(python: Path, script: Path, *words: str) -> None:
-    subprocess.run([str(python), "-P", str(script), *words], check=True, timeout=_DEADLINE_S)
+    subprocess.run([str(python), "-P", str(script), *words], check=True, timeout=DEADLINE_S)

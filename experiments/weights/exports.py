@@ -1,21 +1,24 @@
 """Import, LoRA in two stages, and exports of each architecture, opened by transformers and PEFT.
 
-    python -m experiments.weights.exports --python PYTHON [--path FOLDER]
+    python -m experiments.weights.exports --python PYTHON [--path FOLDER] [--llama]
 
 PYTHON has torch, transformers and peft; FOLDER, if given, has another version of transformers,
-which then opens the same exports.
+which then opens the same exports. With `--llama`, PYTHON has llama_cpp and sentencepiece, too, and
+llama.cpp converts and computes the merged ones.
 """
 
 import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tyro
 
+from experiments.llama_cpp import sources
 from experiments.weights.mutations import small_fields
 from experiments.weights.run import (
     TIMEOUT_S,
@@ -32,6 +35,7 @@ from jaxpipe.interchange.architectures import ARCHITECTURES, LLAMA
 from tests.runtime.training import run_tree
 
 STEPS = 3
+_MEASURED = ("merged", "adapter")
 SETTINGS = (
     "plan.stages=2",
     f"train.steps={STEPS}",
@@ -44,7 +48,9 @@ SETTINGS = (
 )
 
 
-def main(python: Path, path: Path | None = None, kinds: tuple[str, ...] = ()) -> int:
+def main(
+    python: Path, path: Path | None = None, kinds: tuple[str, ...] = (), *, llama: bool = False
+) -> int:
     """Print and write a row for each architecture and version; return 1 if logits differ."""
     rows: list[dict[str, Any]] = []
     with theirs(python, None) as process, tempfile.TemporaryDirectory() as place:
@@ -74,7 +80,11 @@ def main(python: Path, path: Path | None = None, kinds: tuple[str, ...] = ()) ->
                 print(row, flush=True)
             write_rows(f"exports-{answered[0]['transformers'].partition('.')[0]}.csv", answered)
             rows += answered
-    return int(any(float(row[name]) > 1e-5 for row in rows for name in ("merged", "adapter")))
+        if llama:
+            answered = list(_of_llama([Path(place) / kind for kind in names], python))
+            write_rows("exports-llama-cpp.csv", answered)
+            rows += [row for row in answered if not row["error"]]
+    return int(any(float(row[name]) > 1e-5 for row in rows for name in _MEASURED if name in row))
 
 
 def _outputs(folder: Path) -> tuple[Path, Path]:
@@ -113,6 +123,30 @@ def _read(folders: list[Path], python: Path, path: Path | None) -> list[dict[str
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def _of_llama(folders: list[Path], python: Path) -> Iterator[dict[str, Any]]:
+    """Print and yield what llama.cpp makes of the merged exports."""
+    side, source = Path(__file__).with_name("llama_side.py"), sources(folders[0].parent)
+    outputs = [str(_outputs(folder)[0]) for folder in folders]
+    done = subprocess.run(
+        [str(python), str(side), str(source), json.dumps(TOKENS), *outputs],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=10 * TIMEOUT_S,
+        check=True,
+    )
+    first, *answers = (json.loads(line) for line in done.stdout.splitlines() if line[:1] == "{")
+    for folder, answer in zip(folders, answers, strict=True):
+        ours, row = logits(_outputs(folder)[0]), {"architecture": folder.name}
+        row |= {"llama_cpp_python": first["version"], "merged": "", "error": ""}
+        if "error" in answer:
+            row["error"] = answer["error"]
+        else:
+            apart = np.abs(ours - np.array(answer["logits"])).max() / np.abs(ours).max()
+            row["merged"] = f"{apart:.1e}"
+        print(row, flush=True)
+        yield row
 
 
 def _row(kind: str, folder: Path, answer: dict[str, Any]) -> dict[str, Any]:

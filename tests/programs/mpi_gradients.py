@@ -21,12 +21,16 @@ _COMPILE_S = 200.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A plan to try; a replica has its own entry in `cuts` and `microbatches`."""
+    """A plan to try; a replica has its own entry in `cuts` and `microbatches`.
+
+    With more than one compute in flight the host is ahead of the device, as of a GPU.
+    """
 
     schedule: ScheduleKind
     cuts: tuple[tuple[int, ...], ...]
     microbatches: tuple[int, ...]
     chunks: int = 1
+    in_flight: int = 1
 
     def plan(self) -> Plan:
         return make_uneven_plan(
@@ -47,12 +51,18 @@ _CUTS = (1, 4), (5,)
 # Each schedule, over unlike replicas; tests in one process try many more partitions, and what they
 # compile a rank reads from the cache.
 CASES = (
-    Case(schedule=_GPIPE, cuts=_CUTS, microbatches=(1, 3)),
+    Case(schedule=_GPIPE, cuts=_CUTS, microbatches=(1, 3), in_flight=3),
     Case(schedule=_PLAIN, cuts=_CUTS, microbatches=(3, 1)),
     Case(schedule=_EAGER, cuts=_CUTS, microbatches=(8, 2)),
-    Case(schedule=_ZB_H1, cuts=_CUTS, microbatches=(2, 3)),
+    Case(schedule=_ZB_H1, cuts=_CUTS, microbatches=(2, 3), in_flight=2),
     Case(schedule=_ZB_H2, cuts=_CUTS, microbatches=(8, 1)),
-    Case(schedule=_INTERLEAVED, cuts=((1, 2, 1, 1), (1, 4)), microbatches=(4, 3), chunks=2),
+    Case(
+        schedule=_INTERLEAVED,
+        cuts=((1, 2, 1, 1), (1, 4)),
+        microbatches=(4, 3),
+        chunks=2,
+        in_flight=4,
+    ),
 )
 NUM_RANKS = 3
 
@@ -75,7 +85,9 @@ def _save(case: Case, transport: MpiTransport, file: Path) -> None:
     ops = ops_of(plan)
     compile_all(plan, ranks=[transport.rank], ops=ops)
     barrier(transport, tag=BARRIER_TAG, timeout_s=_COMPILE_S)
-    write_result(file, *gradients_of_rank(transport, plan, tokens, ops=ops))
+    write_result(
+        file, *gradients_of_rank(transport, plan, tokens, ops=ops, in_flight=case.in_flight)
+    )
 
 
 def write_result(file: Path, gradients: dict[str, np.ndarray], totals: StepTotals) -> None:

@@ -3,6 +3,7 @@
 ::
 
     Worker ─► Interpreter ─► StageRun ─────► StageCalls      forward, backward, update
+                  │   │  │   CompletionQueue                 computes in flight on a GPU
                   │   │  └─► Mailbox ──────► messages        send, receive
                   │   └────► GradientSync ─► AllReducer      reduce
                   │          ParameterGather                 with a sharded optimizer
