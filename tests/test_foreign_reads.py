@@ -72,7 +72,7 @@ ELSEWHERE = {
     "jaxpipe/runtime/process/core_claims.py": (4, KERNEL),
     "jaxpipe/runtime/process/mpirun.py": (1, WRITTEN),
     "jaxpipe/runtime/process/preflight.py": (1, RANKS),
-    "jaxpipe/runtime/process/process_signals.py": (2, KERNEL),
+    "jaxpipe/runtime/process/process_signals.py": (3, KERNEL),
     "jaxpipe/runtime/process/user_cache.py": (1, KERNEL),
     "jaxpipe/runtime/storage/atomic_write.py": (2, WRITTEN),
     "jaxpipe/runtime/storage/block_checksums.py": (1, CONTENT),

@@ -21,7 +21,7 @@ from math import inf
 import numpy as np
 
 from jaxpipe.topo.gpu import Gpu, Precision
-from jaxpipe.topo.names import check_cluster, check_device, check_name
+from jaxpipe.topo.names import check_cluster, check_device, check_host, check_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class Host:
     burst_bytes: float = 0.0
 
     def __post_init__(self) -> None:
-        check_name(self.name, "hosts")
+        check_host(self.name, "hosts")
         check_name(self.region, "region")
         for name in ("egress_bytes_per_s", "ingress_bytes_per_s"):
             if not getattr(self, name) > 0:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from jaxpipe.topo.names import check_name
+from jaxpipe.topo.names import check_host, check_name
 from jaxpipe.topo.parameters import Value
 from jaxpipe.topo.plain_types import in_plain_words
 
@@ -115,7 +115,7 @@ class HostGroup:
         for region in self.regions:
             check_name(region, "hosts.region")
         if self.name is not None:
-            check_name(self.name, "hosts.name")
+            check_host(self.name, "hosts.name")
         check_ranges(self)
         if self.name is not None and (self.count > 1 or len(self.regions) != 1):
             raise ValueError(f"`name` is for one host; {self.name!r} stands for more: leave it out")

@@ -1,35 +1,40 @@
-"""Hostfiles of Open MPI and MPICH: the processes of each host, and the placement of ranks.
+"""Hostfiles of Open MPI, MPICH and SLURM: the processes of each host, and the placement of ranks.
 
 ::
 
-    Open MPI                    MPICH
-    gpu01 slots=4               gpu01:4
-    gpu02 slots=2 max_slots=2   gpu02:2
+    Open MPI                    MPICH      SLURM_HOSTFILE
+    gpu01 slots=4               gpu01:4    gpu[01-02]
+    gpu02 slots=2 max_slots=2   gpu02:2    gpu01*3
 
 Open MPI's hostfile has slots, and a rankfile places the ranks. MPICH assigns ranks line by line, so
 its hostfile is the placement as well.
 
-Sources: Open MPI 5 and PRRTE 3, `prte-map(1)`; MPICH, "Using the Hydra Process Manager".
+Sources: Open MPI 5 and PRRTE 3, `prte-map(1)` and `src/util/hostfile`; MPICH, "Using the Hydra
+Process Manager"; SLURM, `srun(1)`.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from jaxpipe.topo.cluster import Cluster, Device
-from jaxpipe.topo.names import is_name
+from jaxpipe.topo.names import is_address, is_host_name
+from jaxpipe.topo.slurm import expand
 
-_AROUND_EQUALS = re.compile(r"\s*=\s*")
+_BLANKS = " \t\v\f"
+"""Of Open MPI; other blanks and ends of lines of Unicode are part of a word."""
+_AROUND_EQUALS = re.compile(rf"[{_BLANKS}]*=[{_BLANKS}]*")
+_BETWEEN_WORDS = re.compile(rf"[{_BLANKS}]+")
+_COMMENT = re.compile(r"#|//")
+_SIGN = re.compile("[:*]")
 _COUNT = re.compile(r"0*[1-9][0-9]{0,8}", re.ASCII)
 _SLOTS = ("slots", "count", "cpu")
-_SETTINGS = frozenset(
-    # Open MPI's, then MPICH's.
-    (
-        *(*_SLOTS, "max_slots", "max-slots", "slots_max", "slots-max", "username", "user", "port"),
-        *("binding", "ifname"),
-    )
+_MAX_SLOTS = tuple(
+    word for name in _SLOTS for sep in "_-" for word in (f"max{sep}{name}", f"{name}{sep}max")
 )
+_NOT_OBEYED = ("username", "user-name", "user_name", "user", "port", "binding", "ifname")
+"""Settings that change how a host is reached or where its processes run, but not how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,27 +46,36 @@ class HostSlots:
 
 
 def parse_hostfile(text: str) -> tuple[HostSlots, ...]:
-    r"""Return the hosts of a hostfile of either MPI, in order.
+    r"""Return the hosts of a hostfile of Open MPI, MPICH or SLURM, in order.
 
-    A line without a number is one slot, and lines of the same host add up, as in both MPIs. Blanks
-    may surround `=`, as in Open MPI; other words of a line must be settings that one of them knows.
+    A line of a name alone is one slot (for Open MPI, as many as the host has cores, which no file
+    states), and such lines of the same host add up. `slots` stands once for each host, as in Open
+    MPI; without it `max_slots` is their number.
 
-    >>> parse_hostfile("gpu01 slots=2 # Open MPI\n")
-    (HostSlots(host='gpu01', num_slots=2),)
-    >>> parse_hostfile("gpu01 slots = 2 max_slots = 4\n")
+    >>> parse_hostfile("gpu01 slots = 2 max_slots = 4 # Open MPI\n")
     (HostSlots(host='gpu01', num_slots=2),)
     >>> [(h.host, h.num_slots) for h in parse_hostfile("gpu01:2\ngpu02\ngpu02\n")]
     [('gpu01', 2), ('gpu02', 2)]
+    >>> [(h.host, h.num_slots) for h in parse_hostfile("gpu[01-02]\ngpu01*3\n")]
+    [('gpu01', 4), ('gpu02', 1)]
 
     Raises:
         ValueError: a number of slots or a word is invalid, or no line names a host.
     """
     slots: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        words = _AROUND_EQUALS.sub("=", line.split("#")[0]).split()
-        if words:
-            host, count = _host_and_slots(words, number)
-            slots[host] = slots.get(host, 0) + count
+    for number, line in enumerate(text.split("\n"), start=1):
+        content = _COMMENT.split(line.removesuffix("\r"))[0].strip(_BLANKS)
+        if not content:
+            continue
+        word, *settings = _BETWEEN_WORDS.split(_AROUND_EQUALS.sub("=", content))
+        names, count = _with_settings(word, settings, number) if settings else _alone(word, number)
+        for name in names:
+            if settings and name in slots:
+                raise ValueError(
+                    f"line {number} of a hostfile gives slots to a host that has some: `slots` "
+                    "must stand once for each host; leave one of its lines out"
+                )
+            slots[name] = slots.get(name, 0) + count
     if not slots:
         raise ValueError(
             "cannot parse the hostfile: it must have a line for each host, for example `gpu01 "
@@ -70,29 +84,90 @@ def parse_hostfile(text: str) -> tuple[HostSlots, ...]:
     return tuple(HostSlots(host=host, num_slots=count) for host, count in slots.items())
 
 
-def _host_and_slots(words: list[str], number: int) -> tuple[str, int]:
-    pairs = [word.partition("=") for word in words[1:]]
-    settings = {key: value for key, _, value in pairs}
-    host, colon, count = words[0].partition(":")
-    counts = [count] if colon else []
-    counts += [settings[key] for key in _SLOTS if key in settings]
-    given = counts[0] if counts else "1"
-    is_known = len(settings) == len(pairs) and all(
-        equals and value and key in _SETTINGS for key, equals, value in pairs
+def _alone(word: str, number: int) -> tuple[tuple[str, ...], int]:
+    """Return the hosts of a line of one word, and the slots of each."""
+    host, *counted = _SIGN.split(word, maxsplit=1)
+    try:
+        names = (host,) if counted else expand(host)
+    except ValueError as error:
+        raise ValueError(f"line {number} of a hostfile: {error}") from None
+    if not (names and all(map(_COUNT.fullmatch, counted)) and all(map(is_host_name, names))):
+        raise _wrong(word, number)
+    return names, int(counted[0]) if counted else 1
+
+
+def _with_settings(word: str, settings: list[str], number: int) -> tuple[tuple[str], int]:
+    """Return the host of a line with settings of Open MPI or MPICH, and its slots."""
+    pairs = [setting.partition("=") for setting in settings]
+    values = {key: value for key, _, value in pairs}
+    for key in _NOT_OBEYED:
+        if key in values:
+            raise ValueError(
+                f"line {number} of a hostfile sets `{key}`, which jaxpipe does not pass on: leave "
+                "it out; a user or a port stands in ~/.ssh/config, an interface in `run.interface`"
+            )
+    given = [value for key, value in values.items() if key in _SLOTS]
+    most = [value for key, value in values.items() if key in _MAX_SLOTS]
+    is_right = (
+        is_host_name(word)
+        and len(values) == len(pairs) == len(given) + len(most)
+        and len(given) < 2
+        and len(most) < 2
+        and all(map(_COUNT.fullmatch, given + most))
     )
-    is_count = _COUNT.fullmatch(given) is not None and len(counts) < 2
-    # The file may be another one than its author says, such as /etc/shadow: name only the line.
-    if not (is_name(host) and is_known and is_count):
-        raise ValueError(
-            f"line {number} of a hostfile must be `host slots=N` or `host:N`, with the name of a "
-            f"host, N at least 1 and no other setting than {', '.join(sorted(_SETTINGS))}; it is "
-            "something else"
+    # Open MPI refuses a maximum below the slots.
+    if not is_right or (given and most and int(most[0]) < int(given[0])):
+        raise _wrong(word, number)
+    return (word,), int((given or most)[0])
+
+
+def _wrong(word: str, number: int) -> ValueError:
+    """Return why a line is refused; the file may be another one, such as /etc/shadow: not what."""
+    if "@" in word:
+        return ValueError(
+            f"line {number} of a hostfile has a user before the host: state the user in "
+            "~/.ssh/config, and leave it out here"
         )
-    return host, int(given)
+    parts = (word, word.rpartition(":")[0])
+    if any(":" in part and is_address(part.strip("[]")) for part in parts):
+        return ValueError(
+            f"line {number} of a hostfile has an address of IPv6, which holds colons: give it a "
+            "name in /etc/hosts, and write the name"
+        )
+    return ValueError(
+        f"line {number} of a hostfile must be `host slots=N`, `host:N` or names as in SLURM, with "
+        "names of hosts, N at least 1, and no other setting than slots and max_slots; it is "
+        "something else"
+    )
+
+
+def check_first_words(hosts: Iterable[str]) -> None:
+    """Check that hosts differ before their first dot, as Open MPI tells them apart.
+
+    Of `a.x` and `a.y` it starts all processes on the first (measured, 5.0.11).
+
+    >>> check_first_words(["10.0.0.1", "10.0.0.2", "a.x", "b.x"])
+
+    Raises:
+        ValueError: two do not.
+    """
+    full: dict[str, str] = {}
+    for host in hosts:
+        word = host if is_address(host) else host.partition(".")[0]
+        if full.setdefault(word, host) != host:
+            raise ValueError(
+                f"`hosts` must differ before the first dot, where Open MPI ends a name: {host} and "
+                f"{full[word]} do not; name one of them otherwise, in /etc/hosts too"
+            )
 
 
 def openmpi_hostfile(cluster: Cluster) -> str:
-    """Return a hostfile of the cluster, with a slot for each device."""
+    """Return a hostfile of the cluster, with a slot for each device.
+
+    Raises:
+        ValueError: Open MPI takes two hosts for one (`check_first_words`).
+    """
+    check_first_words(host.name for host in cluster.hosts)
     counts = {host.name: 0 for host in cluster.hosts}
     for device in cluster.devices:
         counts[device.host] += 1

@@ -4,6 +4,7 @@ Names end up in scripts that root runs, in paths, in SLURM's and MPI's files and
 their files may come from strangers. So a name is a plain word::
 
     name      ohio-0, gpu01.lab, H100-SXM5        letters, digits, `.`, `_`, `-`; at most 64
+    host      gpu01.lab, 10.0.0.1                 a name as in RFC 1123, or an address of IPv4
     device    ohio-0:1                            a name, a colon, a number
     cluster   homogeneous:hosts=2,delay_ms=60     a name, and the settings of its parameters
 
@@ -18,11 +19,15 @@ Traceback (most recent call last):
 ValueError: `name` must be letters, digits, `.`, `_` and `-`, the first a letter or a digit, ...
 """
 
+import ipaddress
 import re
 from collections.abc import Mapping
 
 LONGEST = 64
 """Characters of a name; of the settings behind the name of a cluster it is 16 times that."""
+
+_LONGEST_WORD = 63
+"""Characters between the dots of the name of a host."""
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?=[A-Za-z0-9_])){0,63}"
 """Dots stand between words, as in RFC 1123: neither two in a row, nor one at the end."""
@@ -41,6 +46,44 @@ def is_name(text: str) -> bool:
     For files of other formats, whose errors name the line and keep its content to themselves.
     """
     return _IS_NAME.fullmatch(text) is not None
+
+
+def is_address(text: str) -> bool:
+    """Return whether a text is an address of IPv4 or IPv6."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_host_name(text: str) -> bool:
+    """Return whether a text is the name of a host, or its address of IPv4.
+
+    A name whose last word is a number would be read as an address: `10.1` as 10.0.0.1. Underscores
+    are no part of RFC 1123, but of names that machines have.
+
+    >>> [is_host_name(text) for text in ("gpu_01.lab", "10.0.0.1", "999.0.0.1", "a-", "a-.lab")]
+    [True, True, False, False, False]
+    """
+    words = text.split(".")
+    is_right = all(len(word) <= _LONGEST_WORD and word[-1:] != "-" for word in words)
+    return is_name(text) and is_right and (not words[-1].isdecimal() or is_address(text))
+
+
+def check_host(name: str, field: str) -> str:
+    """Return the name of a host, if it is one.
+
+    Raises:
+        ValueError: it is not; the message names the `field`.
+    """
+    if not is_host_name(check_name(name, field)):
+        raise ValueError(
+            f"`{field}` must be the name of a host as in RFC 1123: words of at most "
+            f"{_LONGEST_WORD} characters that end with a letter or a digit, the last of them no "
+            f"number, or an address of IPv4, not {_shown(name)}"
+        )
+    return name
 
 
 def check_name(name: str, field: str) -> str:

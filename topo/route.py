@@ -142,6 +142,22 @@ def _ipv6_interfaces() -> list[tuple[str, ipaddress.IPv6Interface]]:
     ]
 
 
+def interfaces_here() -> dict[str, tuple[ipaddress.IPv4Interface | ipaddress.IPv6Interface, ...]]:
+    """Return the addresses of each interface of this host, with their networks; none off Linux.
+
+    >>> "lo" in interfaces_here()
+    True
+    """
+    listed: dict[str, tuple[ipaddress.IPv4Interface | ipaddress.IPv6Interface, ...]]
+    listed = {name: () for _, name in socket.if_nameindex()}
+    try:
+        for name, network in (*_ipv4_interfaces(), *_ipv6_interfaces()):
+            listed[name] = (*listed.get(name, ()), network)
+    except OSError:  # not Linux, or without IPv6
+        return listed
+    return listed
+
+
 def networks_of(routes: Iterable[Route]) -> tuple[str, ...]:
     """Return the networks through which this host and the others reach each other, of IPv4.
 

@@ -16,7 +16,7 @@ import re
 from itertools import product
 from math import prod
 
-from jaxpipe.topo.names import is_name
+from jaxpipe.topo.names import is_host_name, is_name
 
 MAX_NODES = 2**13
 """As many hosts as a cluster file may have; a range can claim any number in a few characters."""
@@ -43,7 +43,7 @@ def parse_topology(text: str) -> dict[str, str]:
                 "`SwitchName=... Switches=...`; it is something else"
             )
         for node in expand(fields.get("nodes", "")):
-            if not (is_name(node) and is_name(fields["switchname"])):
+            if not (is_host_name(node) and is_name(fields["switchname"])):
                 raise ValueError(
                     f"line {number} of the topology must name a switch and nodes with letters, "
                     "digits, `.`, `_` and `-`"

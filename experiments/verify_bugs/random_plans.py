@@ -2,7 +2,8 @@
 
 `python -m experiments.verify_bugs.random_plans COUNT [FIRST]` verifies the plans of the seeds from
 FIRST on, one after the other, and appends a row for each to `results/plans.csv`. With `--meshes`,
-each rank has a mesh of two to four devices; the rows are those of `results/meshes.csv`.
+each rank has a mesh of two to four devices; the rows are those of `results/meshes.csv`. With
+`--codecs`, messages between stages, sums of gradients or both have codecs (`results/codecs.csv`).
 """
 
 import os
@@ -14,6 +15,7 @@ from typing import Any
 import tyro
 
 from experiments.table import append_csv
+from jaxpipe.collective import CodecKind
 from jaxpipe.config import Config, config_from
 from jaxpipe.config.tuning import tuned_model_from
 from jaxpipe.errors import UserError
@@ -46,7 +48,7 @@ _MESHES: tuple[dict[str, Any], ...] = (
 
 
 def random_plan(
-    random: Random, *, most_ranks: int = 8, meshes: bool = False
+    random: Random, *, most_ranks: int = 8, meshes: bool = False, codecs: bool = False
 ) -> tuple[Config, Plan, DataForm]:
     """Return a configuration, its plan, and the form of its data.
 
@@ -56,13 +58,15 @@ def random_plan(
         tree = _tree(random)
         if meshes:
             tree["mesh"] = random.choice(_MESHES)
+        if codecs:
+            tree["comm"] = _codecs(random)
         try:
             config = config_from(tree)
             plan = plan_from(config)
             tuned_model_from(config)  # refuses some frozen parameters
         except UserError:
             continue
-        if plan.num_ranks > most_ranks:
+        if plan.num_ranks > most_ranks or (codecs and not _uses_codec(config, plan)):
             continue
         num_sources = len(config.data.folders)
         can_mask = not config.model.classes
@@ -117,6 +121,24 @@ def _tree(random: Random) -> Tree:
     return tree
 
 
+def _codecs(random: Random) -> dict[str, Any]:
+    """Return the codecs of messages: at least one of the two is on."""
+    boundary = random.choice([kind for kind in CodecKind if kind is not CodecKind.TOP_K])
+    of_sums = [kind for kind in CodecKind if boundary is not CodecKind.NONE or kind is not boundary]
+    return {
+        "boundary": boundary.value,
+        "gradients": random.choice(of_sums).value,
+        "top_k_fraction": random.choice((0.05, 0.3)),
+        "chunk_bytes": random.choice((256, 4096, 2**20)),
+    }
+
+
+def _uses_codec(config: Config, plan: Plan) -> bool:
+    """Return whether a message of the plan has a codec."""
+    has_boundary = config.comm.boundary is not CodecKind.NONE and plan.num_ranks > plan.num_replicas
+    return has_boundary or (config.comm.gradients is not CodecKind.NONE and plan.num_replicas > 1)
+
+
 def _model(random: Random) -> dict[str, Any]:
     kind = random.choice(("gpt", "gpt", "llama", "experts", "classes"))
     model: dict[str, Any] = {**_GPT, "tied": random.random() < 0.5}
@@ -160,7 +182,7 @@ def _cut(random: Random, num_layers: int) -> list[int]:
     return [b - a for a, b in zip((0, *edges), (*edges, num_layers), strict=True)]
 
 
-def _verified(seeds: range, *, meshes: bool) -> Iterator[dict[str, Any]]:
+def _verified(seeds: range, *, meshes: bool, codecs: bool) -> Iterator[dict[str, Any]]:
     """Yield a row for the plan of each seed."""
     import jax
 
@@ -169,7 +191,9 @@ def _verified(seeds: range, *, meshes: bool) -> Iterator[dict[str, Any]]:
 
     for seed in seeds:
         most_ranks = _MOST_DEVICES // 4 if meshes else 8
-        config, plan, form = random_plan(Random(seed), most_ranks=most_ranks, meshes=meshes)
+        config, plan, form = random_plan(
+            Random(seed), most_ranks=most_ranks, meshes=meshes, codecs=codecs
+        )
         certificate = compared(reference(config, plan, form), compiler=CompileOnce())
         largest = max(certificate.largest, key=lambda d: d.error, default=None)
         first = certificate.wrong[0] if certificate.wrong else None
@@ -179,6 +203,11 @@ def _verified(seeds: range, *, meshes: bool) -> Iterator[dict[str, Any]]:
             "schedule": plan.schedule_name,
             "optimizer": str(config.optimizer.name),
             **({"mesh": config.mesh.words.rpartition("= ")[2]} if meshes else {}),
+            **(
+                {"boundary": str(config.comm.boundary), "gradients": str(config.comm.gradients)}
+                if codecs
+                else {}
+            ),
             "right": "yes" if certificate.is_proved else "no",
             "largest": float("nan") if largest is None else largest.error,
             "where": certificate.failure or ("" if first is None else f"{first}"),
@@ -187,15 +216,20 @@ def _verified(seeds: range, *, meshes: bool) -> Iterator[dict[str, Any]]:
 
 
 def main(
-    count: tyro.conf.Positional[int], first: tyro.conf.Positional[int] = 0, *, meshes: bool = False
+    count: tyro.conf.Positional[int],
+    first: tyro.conf.Positional[int] = 0,
+    *,
+    meshes: bool = False,
+    codecs: bool = False,
 ) -> None:
     """Verify some plans."""
     num_devices = _MOST_DEVICES if meshes else 1
     os.environ["XLA_FLAGS"] = quick_flags(os.environ.get("XLA_FLAGS", ""), num_devices=num_devices)
     os.environ.update(threads_of_devices(os.environ, num_devices=num_devices))
     _RESULTS.mkdir(exist_ok=True)
-    for row in _verified(range(first, first + count), meshes=meshes):
-        append_csv(row, _RESULTS / ("meshes.csv" if meshes else "plans.csv"))
+    name = "codecs" if codecs else "meshes" if meshes else "plans"
+    for row in _verified(range(first, first + count), meshes=meshes, codecs=codecs):
+        append_csv(row, _RESULTS / f"{name}.csv")
         if row["right"] != "yes":
             print(row, flush=True)
 

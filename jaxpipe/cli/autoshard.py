@@ -19,7 +19,7 @@ from jaxpipe.cli.autoshard_request import (
     source_of_file,
     step_request,
 )
-from jaxpipe.errors import ConfigError, PlanError
+from jaxpipe.errors import PlanError
 from jaxpipe.run.folder.output_files import check_output
 
 GIB = 2**30
@@ -124,8 +124,6 @@ def execute_strategy(
         reduce_scatter: reduce-scatter gradients and update one shard per device (ZeRO-2).
         json_: print one JSON object and nothing else.
     """
-    if steps < 1:
-        raise ConfigError(f"`--steps` must be at least 1, not {steps}")
     compilation = Compilation(reduce_scatter=reduce_scatter)
     source, step = source_of_file(strategy, step, compilation)
     execution = ExecutedSteps(execute=steps, executor=executor, seed=seed)

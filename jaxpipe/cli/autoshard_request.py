@@ -81,11 +81,8 @@ class MegatronAxes:
         """Return the strategy.
 
         Raises:
-            ConfigError: an axis has no device, or gradients are sharded by two options.
+            ConfigError: gradients are sharded by two options.
         """
-        for name, size in (("dp", self.dp), ("op", self.op)):
-            if size < 1:
-                raise ConfigError(f"`--{name}` must be at least 1, not {size}")
         if self.zero and compilation.reduce_scatter:
             raise ConfigError("`--reduce-scatter` is `--zero 2`: give one of them")
         return StrategySource(mesh=self.dp * self.op, dp=self.dp, op=self.op, zero=self.zero)

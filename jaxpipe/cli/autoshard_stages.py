@@ -88,8 +88,6 @@ def _checked(request: StagesOptions, plan: Path | None) -> dict[str, Any]:
     """
     check_mesh(request.mesh)
     check_preset(request.model)
-    if request.batch < 1:
-        raise ConfigError(f"`--batch` must be at least 1, not {request.batch}")
     if not request.model.startswith("alpa-"):
         raise ConfigError(
             f"`--model` must be one of the `alpa-` presets, whose costs are known, not "

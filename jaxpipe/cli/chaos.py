@@ -12,7 +12,6 @@ from rich.table import Table
 
 from jaxpipe.chaos.harness.scorecard import COLUMNS, Score, rows, write_scorecard
 from jaxpipe.chaos.harness.trial import Family, Setup, Trial
-from jaxpipe.errors import ConfigError
 from jaxpipe.run.folder.output_files import check_output_folder
 from jaxpipe.run.terminal.console import console, print_table
 from jaxpipe.run.terminal.progress import Progress, showing_progress
@@ -44,8 +43,6 @@ def chaos(
     from jaxpipe.chaos.families import families as families_named
     from jaxpipe.chaos.harness.tiny_run import write_dataset
 
-    if trials is not None and trials < 1:
-        raise ConfigError(f"`--trials` must be at least 1, is {trials}; leave it out for a few")
     if report is not None:
         check_output_folder("--report", report, ("scorecard.md", "trials.csv"))
     chosen_families = families_named(families)

@@ -50,7 +50,6 @@ def evaluate(  # noqa: PLR0913 - each is an option
         {"--task-folder": task_folder, "--shots": shots, "--limit": limit, "--chat": chat},
         tasks,
     )
-    _check_counts(windows=windows, limit=limit, shots=shots)
     if task_folder is not None and not task_folder.is_dir():
         raise ConfigError(f"`--task-folder` must be a folder, and {task_folder} is none")
     from jaxpipe.runtime.process.jax_backend import check_platforms  # it loads clusters
@@ -74,13 +73,6 @@ def evaluate(  # noqa: PLR0913 - each is an option
     names = tuple(filter(None, map(str.strip, tasks.split(","))))
     _print_scores(task_scores(checkpoint, names, task_folder, shots=shots, limit=limit, chat=chat))
     return 0
-
-
-def _check_counts(**counts: int | None) -> None:
-    for name, value in counts.items():
-        least = 0 if name == "shots" else 1
-        if value is not None and value < least:
-            raise ConfigError(f"`--{name}` must be at least {least}, not {value}")
 
 
 def _print_scores(scores: "Iterable[TaskScore]") -> None:

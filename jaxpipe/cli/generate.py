@@ -44,8 +44,6 @@ def generate(  # noqa: PLR0913 - each is an option
             messages, or an object with `messages` and `tools`. It ends before the answer.
         seed: seed of the sampling.
     """
-    if tokens < 0:
-        raise ConfigError(f"`--tokens` must not be negative, not {tokens}; give 0 or more")
     _check_prompts(prompt, chat=chat, system=system, messages=messages)
     from jaxpipe.runtime.process.jax_backend import check_platforms  # it loads clusters
 

@@ -17,6 +17,7 @@ from typing import get_type_hints
 
 import tyro
 
+from jaxpipe.cli.option_ranges import check_numbers
 from jaxpipe.errors import ConfigError
 
 _BORDER = "│╭╮╰╯ "
@@ -34,12 +35,14 @@ def parse(command: Callable[..., int], words: Sequence[str], *, name: str) -> Ca
     """Return a command with the options in `words`, to be called; `name` is what the user typed.
 
     Raises:
-        ConfigError: an option is unknown, missing or malformed.
+        ConfigError: an option is unknown, missing, malformed or out of its range.
     """
     words, hidden = _without_hidden(command, words)
 
     @wraps(command)
     def later(*arguments: object, **options: object) -> Callable[[], int]:
+        given = dict(zip(get_type_hints(command), arguments, strict=False))
+        check_numbers({**given, **options})
         return lambda: command(*arguments, **{**options, **hidden})
 
     printed = io.StringIO()

@@ -14,8 +14,10 @@ _MOVE_BY_RATE = (OptimizerName.ADAMW, OptimizerName.LION, OptimizerName.MUON)
 """The optimizers whose update of a parameter is at most about the learning rate."""
 
 
-def notices_of(config: Config) -> Iterator[str]:
+def notices_of(config: Config, *, over_hosts: bool = False) -> Iterator[str]:
     """Yield a line for everything that a configuration does unexpectedly.
+
+    `over_hosts` says whether it is `jaxpipe run --hosts` that starts the ranks.
 
     >>> from jaxpipe.config.read import config_of_settings
     >>> few = config_of_settings(["model.preset=tiny", "train.steps=5"])
@@ -24,7 +26,7 @@ def notices_of(config: Config) -> Iterator[str]:
     """
     if config.run.compute is ComputeKind.PACED:
         return
-    yield from unused_settings(config)
+    yield from unused_settings(config, over_hosts=over_hosts)
     yield from _of_warmup(config)
     yield from _of_rounding(config)
 

@@ -99,14 +99,19 @@ DEPENDENCES: tuple[Dependence, ...] = (
 )
 
 
-def unused_settings(config: Config) -> Iterator[str]:
+_OVER_HOSTS = Dependence("run", ("interface", "answer_s"), "`jaxpipe run --hosts`", lambda _: False)
+
+
+def unused_settings(config: Config, *, over_hosts: bool = False) -> Iterator[str]:
     """Yield a line for each setting that changes nothing.
+
+    `over_hosts` says whether it is `jaxpipe run --hosts` that starts the ranks.
 
     >>> from jaxpipe.config.read import config_of_settings
     >>> list(unused_settings(config_of_settings(["model.preset=tiny", "lora.alpha=4.0"])))
     ['`lora.alpha` (4.0) changes nothing: it needs `lora.rank` above 0']
     """
-    for row in DEPENDENCES:
+    for row in (*DEPENDENCES, *(() if over_hosts else (_OVER_HOSTS,))):
         if row.is_chosen(config):
             continue
         section = getattr(config, row.section)

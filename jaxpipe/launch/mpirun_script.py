@@ -4,12 +4,25 @@ mpirun starts a daemon over ssh on each host of its hostfile, used or not, and f
 so the file lists only the hosts of the plan.
 """
 
+from jaxpipe.errors import ConfigError
 from jaxpipe.launch.launch_spec import Launch
 from jaxpipe.launch.shell import EXPORT, STOPPED, begin_lines, file_lines, wait_lines
 
 
 def mpirun_script(launch: Launch) -> str:
-    """Return a script to run on one host of the cluster, in a folder that all hosts share."""
+    """Return a script to run on one host of the cluster, in a folder that all hosts share.
+
+    Raises:
+        ConfigError: Open MPI takes two hosts for one.
+    """
+    from jaxpipe.topo.hostfile import check_first_words  # as in `rank_lines`
+
+    try:
+        check_first_words(launch.slots_of_host)
+    except ValueError as error:
+        raise ConfigError(
+            f"`plan.cluster` must have hosts that mpirun tells apart: {error}"
+        ) from error
     command = launch.mpirun_command(launch.slots)
     hosts = [f"{host} slots={count}" for host, count in launch.slots_of_host.items()]
     lines = [

@@ -81,10 +81,10 @@ def test_xla_derives_the_collectives(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("megatron --dp 0", "`--dp` must be at least 1, not 0"),
+        ("megatron --dp 0", "`--dp` must be from 1 to 1,000,000,000, not 0"),
         ("megatron --dp 4 --batch 6", "`--batch` must be a multiple of `--dp`: 6 is not one of 4"),
         ("compile none.json", "cannot read the strategy none.json"),
-        ("execute none.json --steps 0", "`--steps` must be at least 1, not 0"),
+        ("execute none.json --steps 0", "`--steps` must be from 1 to 1,000,000,000, not 0"),
         ("search --pins none.toml", "cannot read the pins none.toml"),
         (
             "search --model tiny --dtype bfloat16",
@@ -178,7 +178,7 @@ def test_unlike_stages_become_a_plan(tmp_path: Path, capsys: pytest.CaptureFixtu
             "--model tiny",
             "`--model` must be one of the `alpa-` presets, whose costs are known, not",
         ),
-        ("--batch 0", "`--batch` must be at least 1, not 0"),
+        ("--batch 0", "`--batch` must be from 1 to 1,000,000,000, not 0"),
         ("--dtype bfloat16", "`--dtype` must be a format whose speed on the target is known"),
     ],
 )
@@ -230,7 +230,7 @@ def test_what_the_duplex_search_found_runs(
         ("--batch 6", "`--batch` must be a multiple of 4"),
         ("--layers 2", "`--model` and `--layers` must be those of the search"),
         ("--microbatches 4", "`--microbatches` and `--partitioner` must be left out"),
-        ("--steps -1", "`--steps` must be at least 1, not -1"),
+        ("--steps -1", "`--steps` must be from 1 to 1,000,000,000, not -1"),
     ],
 )
 def test_a_duplex_that_does_not_fit_is_refused(

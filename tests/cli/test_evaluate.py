@@ -15,10 +15,10 @@ from jaxpipe.cli.main import main
         (["--tasks", "a", "--windows", "2"], "`--windows` must be without `--tasks`"),
         (["--tasks", "a", "--data", "b"], "`--data` must be without `--tasks`"),
         (["--tasks", " ,"], "`--tasks` must name a task, and is empty"),
-        (["--tasks", "a", "--limit", "0"], "`--limit` must be at least 1, not 0"),
-        (["--tasks", "a", "--shots", "-1"], "`--shots` must be at least 0, not -1"),
+        (["--tasks", "a", "--limit", "0"], "`--limit` must be from 1 to 1,000,000,000, not 0"),
+        (["--tasks", "a", "--shots", "-1"], "`--shots` must be from 0 to 1,000,000,000, not -1"),
         (["--tasks", "a", "--task-folder", "nowhere"], "`--task-folder` must be a folder"),
-        (["--windows", "0"], "`--windows` must be at least 1, not 0"),
+        (["--windows", "0"], "`--windows` must be from 1 to 1,000,000,000, not 0"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(

@@ -4,9 +4,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 import pytest
@@ -16,6 +17,7 @@ from jaxpipe.runtime.process.launched_rank import launched_rank
 from jaxpipe.runtime.watchdog import CauseKind, read_cause
 from tests.cli.conftest import WriteConfig
 from tests.helpers import mpi_command, mpi_environment
+from tests.programs.stopped_rank import PLACE, VICTIM
 
 pytestmark = pytest.mark.mpi
 
@@ -26,12 +28,14 @@ SETTLED = 15
 
 
 @contextmanager
-def training(config: Path) -> Iterator[subprocess.Popen[str]]:
+def training(
+    config: Path, *words: str, environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[subprocess.Popen[str]]:
     """Start a run of which nothing is left afterwards."""
     with subprocess.Popen(
-        [sys.executable, "-m", "jaxpipe", "train", str(config)],
+        [sys.executable, "-m", "jaxpipe", "train", str(config), *words],
         cwd=REPOSITORY,
-        env=mpi_environment(),
+        env={**mpi_environment(), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -84,6 +88,24 @@ def test_a_stopped_rank_is_named_and_the_job_ends(
     assert cause is not None, errors
     assert (cause.rank, cause.stage, cause.kind) == (1, 1, CauseKind.STOPPED), cause
     assert "jaxpipe: rank 1, stage 1, step " in errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["evaluate", "save-shards"])
+def test_a_rank_that_is_stopped_elsewhere_is_named(
+    write_config: WriteConfig, tmp_path: Path, place: str
+) -> None:
+    timeouts = {"startup_timeout_s": 30.0, "timeout_s": 30.0}
+    often = {"train": {**ENDLESS, "eval_every": 5}, "checkpoint": {"every": 5}}
+    config = write_config(plan={"replicas": 1}, run=timeouts, **often)
+    words = ("--hooks", "tests.programs.stopped_rank:stopped")
+    environment = {PLACE: place, "PYTHONPATH": str(REPOSITORY)}
+    with training(config, *words, environment=environment) as process:
+        _, errors = process.communicate(timeout=200)
+    assert process.returncode not in (0, 2), errors
+    cause = read_cause(tmp_path / "run")
+    assert cause is not None, errors
+    assert (cause.rank, cause.kind) == (VICTIM, CauseKind.STOPPED), cause
 
 
 def test_a_killed_rank_leaves_a_cause(write_config: WriteConfig, tmp_path: Path) -> None:

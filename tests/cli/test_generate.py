@@ -11,7 +11,7 @@ def test_a_negative_number_of_tokens_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["generate", str(tmp_path), "--prompt", "a", "--tokens", "-4"]) == 2
-    assert "`--tokens` must not be negative, not -4" in capsys.readouterr().err
+    assert "`--tokens` must be from 0 to 1,000,000,000, not -4" in capsys.readouterr().err
 
 
 def test_a_message_of_the_system_needs_a_chat(

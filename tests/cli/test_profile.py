@@ -54,7 +54,7 @@ def test_it_measures_in_the_precision_that_is_asked_for_and_the_planner_plans_wi
             "4 together, not 9",
         ),
         (["--model", "tiny", "--layers", "2;2"], "`--layers` must be numbers"),
-        (["--model", "tiny", "--microbatch", "0"], "`microbatch` must be at least 1"),
+        (["--model", "tiny", "--microbatch", "0"], "`--microbatch` must be from 1 to"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(

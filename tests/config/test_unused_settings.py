@@ -67,6 +67,17 @@ def test_a_setting_has_a_line_where_it_changes_nothing(row: Dependence, name: st
     assert _lines(row, name, _CHOSEN[row.needs]) == []
 
 
+@pytest.mark.parametrize("field", ["interface", "answer_s"])
+def test_settings_of_hosts_change_nothing_on_one(field: str) -> None:
+    config = config_from(
+        tiny_tree(NOWHERE, NOWHERE, run={field: {"interface": "no0"}.get(field, 4.0)})
+    )
+    (line,) = notices_of(config)
+    assert line.startswith(f"`run.{field}` (")
+    assert line.endswith("changes nothing: it needs `jaxpipe run --hosts`")
+    assert list(notices_of(config, over_hosts=True)) == []
+
+
 def test_defaults_have_no_line() -> None:
     assert list(notices_of(config_from(tiny_tree(NOWHERE, NOWHERE)))) == []
 

@@ -5,6 +5,7 @@ import os
 import re
 import string
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,14 @@ from jaxpipe.foreign_file import check_inside, read_regular
 from jaxpipe.models import presets
 from jaxpipe.topo import Cluster, Device, Host
 from jaxpipe.topo.catalogue import load
-from jaxpipe.topo.names import check_cluster, check_device, check_name, is_name
+from jaxpipe.topo.names import (
+    check_cluster,
+    check_device,
+    check_host,
+    check_name,
+    is_host_name,
+    is_name,
+)
 from jaxpipe.topo.slurm import expand
 
 HARMLESS = set(string.ascii_letters + string.digits + "._-")
@@ -30,6 +38,22 @@ def test_a_name_is_one_harmless_word(name: str):
     # As in RFC 1123, there is something between dots, and after the last.
     expected = expected and not any(part[:1] in ("", "-") for part in name.split("."))
     assert is_name(name) == (expected and name.isascii())
+
+
+@given(st.from_regex(r"[a0_.-]{1,6}", fullmatch=True) | st.text(max_size=5))
+def test_hosts_are_named_as_in_rfc_1123(name: str):
+    """Apart from underscores, which names of machines have."""
+    words = name.split(".")
+    word = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?", re.ASCII)
+    expected = all(word.fullmatch(part.replace("_", "x")) for part in words) and name[0] != "_"
+    if words[-1].isdecimal():
+        expected = expected and len(words) == 4 and all(w.isdecimal() for w in words)
+        expected = expected and not any(w != "0" and w.startswith("0") for w in words)
+    assert is_host_name(name) == (expected and name.isascii())
+    with (
+        nullcontext() if expected and name.isascii() else pytest.raises(ValueError, match="must be")
+    ):
+        check_host(name, "hosts")
 
 
 def test_what_comes_with_jaxpipe_is_named_so():

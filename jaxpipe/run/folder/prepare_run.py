@@ -149,7 +149,7 @@ def check_entries(folder: Path) -> None:
             ) from error
 
 
-def begin_run(prepared: Prepared) -> Path:
+def begin_run(prepared: Prepared, *, over_hosts: bool = False) -> Path:
     """Write the inputs of a run into its folder, print its plan, and return the file of the plan.
 
     Raises:
@@ -157,7 +157,7 @@ def begin_run(prepared: Prepared) -> Path:
     """
     plan_file = begin_folder(prepared)
     if prepared.config.run.compute is ComputeKind.REAL:  # a paced run prints its own
-        introduce_run(prepared)
+        introduce_run(prepared, over_hosts=over_hosts)
     return plan_file
 
 
@@ -193,12 +193,16 @@ def introduce(config: Config, plan: Plan, cluster: Cluster) -> None:
     console.print(draw_plan(plan, cluster, profile=profile), markup=False)
 
 
-def introduce_run(prepared: Prepared) -> None:
-    """Print the plan of a run that is about to start, and the step from which it resumes."""
+def introduce_run(prepared: Prepared, *, over_hosts: bool = False) -> None:
+    """Print the plan of a run that is about to start, and the step from which it resumes.
+
+    `over_hosts` says whether it is `jaxpipe run --hosts` that starts the ranks.
+    """
     if prepared.choices:
         console.print("\n".join((*prepared.choices, "")), markup=False)
     introduce(prepared.config, prepared.plan, prepared.cluster)
-    for line in filter(None, (epochs_line(prepared.config), *notices_of(prepared.config))):
+    notices = notices_of(prepared.config, over_hosts=over_hosts)
+    for line in filter(None, (epochs_line(prepared.config), *notices)):
         console.print(f"\n{line}", markup=False)
     if prepared.checkpoint is not None:
         console.print(f"\n{resume_notice(prepared.checkpoint, prepared.config)}", markup=False)

@@ -13,7 +13,6 @@ Source: RFC 2104, HMAC.
 """
 
 import hmac
-import ipaddress
 import json
 import secrets
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ import msgspec
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.foreign_file import parse_json, read_json, reason_of
-from jaxpipe.topo.names import is_name
+from jaxpipe.topo.names import is_address, is_host_name
 
 JOIN_FILE = "join.json"
 """The address and the key of a run, in its folder; anyone who can read it can join."""
@@ -196,11 +195,7 @@ def is_host(text: str) -> bool:
     >>> [is_host(text) for text in ("ohio-0", "10.0.0.1", "fe80::1%eth0", "a b", "")]
     [True, True, True, False, False]
     """
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return is_name(text)
-    return True
+    return is_address(text) or is_host_name(text)
 
 
 def line_of(word: object) -> bytes:

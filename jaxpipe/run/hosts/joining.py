@@ -15,7 +15,7 @@ from jaxpipe.run.hosts.join_desk import JoinDesk
 from jaxpipe.run.hosts.join_words import AnswerKind, JoinRequest
 from jaxpipe.run.hosts.placed_job import SignOfLife, Starter
 from jaxpipe.run.supervise.planner import Planned, Planner
-from jaxpipe.topo.names import is_name
+from jaxpipe.topo.names import is_host_name
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Joining:
 
     def _take(self, request: JoinRequest) -> None:
         host = request.host
-        if not is_name(host):
+        if not is_host_name(host):
             self._refuse(host, f"a host is called by its name in the cluster, not {host!r:.80}")
         elif request.versions != self.versions:
             self._refuse(

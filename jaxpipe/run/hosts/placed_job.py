@@ -5,6 +5,7 @@ a password, with Python, configuration and run folder at the same paths.
 """
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -29,11 +30,13 @@ from jaxpipe.runtime.process.mpirun import (
 )
 from jaxpipe.runtime.process.process_signals import (
     die_with_parent,
+    kill_marked,
     kill_with_descendants,
     shows_pending_signals,
 )
 
 _POLL_S = 0.05
+_MARK = "JAXPIPE_SIGN_OF_LIFE"
 _SIGN = ("sleep", "0.5")
 """Not `true`: `mpirun` (Open MPI 5.0) misses the end of a process that ends at once in 8 to 28 % of
 the starts on another host (measured, 25 each), and waits for ever; of this one in none of 50."""
@@ -96,10 +99,11 @@ class SignOfLife:
 
     def __init__(self, start: Starter, host: str) -> None:
         self.host = host
+        self._mark = secrets.token_hex(16)
         self._since_s = time.monotonic()
         self._process = subprocess.Popen(
             [*start.command([host]), *_SIGN],
-            env={**MEMORY_SETTINGS, **start.environment, **os.environ},
+            env={**MEMORY_SETTINGS, **start.environment, **os.environ, _MARK: self._mark},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -110,15 +114,18 @@ class SignOfLife:
     def poll(self, *, timeout_s: float) -> bool | None:
         """Return whether it can; None while that is unknown, False after the timeout."""
         code = self._process.poll()
-        if code is None and time.monotonic() - self._since_s > timeout_s:
+        if code is None and time.monotonic() - self._since_s <= timeout_s:
+            return None
+        if code != 0:
             self.stop()
-            return False
-        return None if code is None else code == 0
+        return code == 0
 
     def stop(self) -> None:
-        """End the child, and the ssh that it may still wait for."""
+        """End the child, and what it has started: an ssh that it still waits for, or has left."""
         if self._process.poll() is None:
             kill_with_descendants(self._process.pid)
+        # Not after an answer: an ssh that stays (`ControlPersist`) is for the next connection.
+        kill_marked(_MARK, self._mark)
         self._process.wait(_SECONDS_TO_DIE)
 
 

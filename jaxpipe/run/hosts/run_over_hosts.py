@@ -20,14 +20,15 @@ from jaxpipe.run.hosts.join_words import (
     write_join_file,
 )
 from jaxpipe.run.hosts.joining import Joining
-from jaxpipe.run.hosts.mpi_ways import mpi_ways
+from jaxpipe.run.hosts.mpi_ways import check_interface, mpi_ways
 from jaxpipe.run.hosts.placed_job import starter
 from jaxpipe.run.supervise.planner import Planner
 from jaxpipe.run.supervise.supervisor import Run, supervise
 from jaxpipe.run.train_request import TrainRequest
 from jaxpipe.runtime.run_config import ComputeKind, Survival
 from jaxpipe.topo import Cluster
-from jaxpipe.topo.route import Route, routes_to
+from jaxpipe.topo.hostfile import check_first_words
+from jaxpipe.topo.route import Route, interfaces_here, routes_to
 
 _MOST_PORT = 65535
 
@@ -51,11 +52,14 @@ def run_over_hosts(request: HostsRequest, *, show: Callable[[str], object]) -> i
     train = request.train
     config = load_config(train.config, train.settings, notice=show)
     _check(config)
+    here = interfaces_here()
+    check_interface(config.run.interface, here)
     planner = Planner(config=train.config, settings=train.settings)
     plan, folder = planner.configured(), Path(config.run.folder)
+    _check_names(plan.cluster)
     routes = ways_from_here(plan.cluster)
     addresses, port = listen_addresses(request.listen, routes)
-    ways = mpi_ways(config.run.interface, routes)
+    ways = mpi_ways(config.run.interface, routes, here)
     with locked(folder, beats=False) as lock, starter(dict(ways.settings)) as start:
         start.command(plan.hosts)  # or says what lacks
         key = new_key()
@@ -150,6 +154,18 @@ def _desk(key: str, *, addresses: Sequence[str], port: int) -> JoinDesk:
         raise ConfigError(
             f"`--listen` must be a free address of this host, is {shown}: {error.strerror or error}"
         ) from error
+
+
+def _check_names(cluster: Cluster) -> None:
+    """Check that Open MPI tells the hosts apart: those of the plan, and those that may join.
+
+    Raises:
+        ConfigError: it takes two for one.
+    """
+    try:
+        check_first_words(host.name for host in cluster.hosts)
+    except ValueError as error:
+        raise ConfigError(f"`--hosts` starts ranks with Open MPI: {error}") from error
 
 
 def _check(config: Config) -> None:

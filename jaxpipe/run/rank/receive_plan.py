@@ -189,7 +189,7 @@ def _prepared(start: Start, held: ExitStack, *, num_started: int) -> Start:
     if prepared.is_complete:
         report_complete(prepared)
         return start
-    begin_run(prepared)
+    begin_run(prepared, over_hosts=start.request.lock is not None)
     return replace(
         start,
         resolved=prepared.resolved,

@@ -77,6 +77,19 @@ def _answer(*_: object) -> None:
         os.write(2, _LINE)
 
 
+def kill_marked(name: str, value: str) -> None:
+    """Kill the processes that have inherited this variable of the environment, whoever is parent.
+
+    A process whose parent has ended is no descendant of what has started it. It costs a look at
+    each process of this user; without `/proc` none is killed.
+    """
+    mark = f"{name}={value}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # of another user, or ended meanwhile
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                os.kill(int(folder.name), signal.SIGKILL)
+
+
 def kill_with_descendants(process: int) -> None:
     """Kill a process, and all that it and its children have started.
 
