@@ -26,7 +26,7 @@ from jaxpipe.interchange.import_record import read_record as read_record_of_impo
 from jaxpipe.interchange.llama_config_json import config_of_llama
 from jaxpipe.interchange.tensor_files import read_json as read_model_json
 from jaxpipe.plan import read_resolved_plan
-from jaxpipe.plan.cost.layer_profile import flop_profile, read_profile, write_profile
+from jaxpipe.plan.cost import flop_profile, read_profile, write_profile
 from jaxpipe.run.drift.new_plan import adopted_in
 from jaxpipe.run.folder.folder_lock import holder_of, locked
 from jaxpipe.run.folder.list_runs import runs_in, summary_of

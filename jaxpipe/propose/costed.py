@@ -77,9 +77,12 @@ def costed(
     precision = precision_of(model, cluster, matmul_precision=matmul_precision)
     speeds = dtfm_constants().speeds(precision)
     unknown = None if tflops is None else tflops * 1e12  # TFLOP/s to FLOP/s
-    own = read_gpu_profiles(profiles_of, cluster)
+    counted = gpt_profile(model, remat=remat, flops_per_s=1.0)
+    own = read_gpu_profiles(profiles_of, cluster, counted=counted)
     if profile is not None or own:
-        measured = next(iter(own.values())) if profile is None else read_profile(profile)
+        measured = (
+            next(iter(own.values())) if profile is None else read_profile(profile, counted=counted)
+        )
         known = with_speeds(
             with_profiled_speeds(cluster, own),
             precision,
