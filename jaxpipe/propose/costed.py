@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 
 from jaxpipe.models import ModelConfig
@@ -34,14 +35,17 @@ class Costed:
     def overheads(self, *, chunk_bytes: float, ideal: bool, keep_warm: bool) -> Overheads:
         """Return the overheads fitted to DT-FM's runs; with `ideal`, the links as stated.
 
-        Without `keep_warm`, connections start slowly after silences if the cluster says so.
+        So they are for a profile that says how messages leave: another system's. Without
+        `keep_warm`, connections start slowly after silences if the cluster says so.
         """
         # How jaxpipe's own connections restart after an idle time is not DT-FM's constant.
         restart_bytes = None if keep_warm else self.cluster.restart_bytes
         stated = MessageCosts(restart_bytes=restart_bytes)
-        if ideal:
+        eager_bytes = self.profile.software.eager_bytes
+        if ideal or eager_bytes is not None:
             return Overheads(
-                messages=stated,
+                messages=replace(stated, eager_bytes=inf if eager_bytes is None else eager_bytes),
+                posts_ahead=self.profile.software.posts_ahead,
                 gradients=stated,
                 chunk_bytes=chunk_bytes,
                 local_factor=self.local_factor,

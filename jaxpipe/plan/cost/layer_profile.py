@@ -155,18 +155,22 @@ class Software:
 
     Each forward and backward takes `call_s` more. A message to or from another rank keeps a rank
     busy for `message_s`, and `byte_s` for each of its bytes: it is copied on both sides. `step_s`
-    is once a step.
+    is once a step. Of a message `eager_bytes` leave before its receive is posted, None: all;
+    `posts_ahead` says that it is posted as early as PyTorch's runtime does, not when it is needed.
     """
 
     call_s: float = 0.0
     message_s: float = 0.0
     byte_s: float = 0.0
     step_s: float = 0.0
+    eager_bytes: float | None = None
+    posts_ahead: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("call_s", "message_s", "byte_s", "step_s"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"`{name}` must not be negative, is {getattr(self, name)}")
+        for name in ("call_s", "message_s", "byte_s", "step_s", "eager_bytes"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ValueError(f"`{name}` must not be negative, is {value}")
 
     def message(self, num_bytes: float) -> float:
         """Return the seconds for which a message keeps either rank busy."""

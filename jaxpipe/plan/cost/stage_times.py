@@ -40,8 +40,8 @@ class TimedStage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     update_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.layers < 0:
-            raise ValueError(f"`layers` must not be negative, is {self.layers}")
+        if self.layers < 1:
+            raise ValueError(f"`layers` must be at least 1, is {self.layers}")
         # It checks the seconds.
         Part(
             forward_s=self.forward_s,
@@ -154,10 +154,8 @@ def _timed(stage: TimedStage, members: Sequence[Part], *, has_embedding: bool) -
 
 
 def _divided(total: float, weights: Sequence[float]) -> list[float]:
-    """Return shares of a total in proportion to weights; the first is all of it if all are 0."""
+    """Return shares of a total in proportion to weights, of which some are above 0."""
     whole = sum(weights)
-    if not whole:
-        return [total, *(0.0 for _ in weights[1:])]
     return [total * weight / whole for weight in weights]
 
 

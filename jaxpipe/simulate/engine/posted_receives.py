@@ -7,12 +7,36 @@
                                          └ posts the receive
 
 Buffers hold the eager bytes at the receiver: NCCL's and the kernel's. A runtime that posts all
-receives ahead has no limit.
+receives ahead has no limit, one that posts them in the order of its schedule has them some computes
+ahead (`jaxpipe.schedule.early_receives`).
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeAlias
 
 from jaxpipe.network import EventQueue, Link
+from jaxpipe.schedule import Instruction
+from jaxpipe.schedule.early_receives import early_receives
+from jaxpipe.simulate.engine.step_model import Step, StepModel
+
+Posts: TypeAlias = tuple[Instruction, ...]
+"""Receives that a rank posts together."""
+
+
+def posts_by_position(job: StepModel, rank: int, steps: Sequence[Step]) -> Mapping[int, Posts]:
+    """Return the receives that a rank posts ahead, by the position of its step behind them."""
+    if not job.posts_ahead:
+        return {}
+    (phase,) = job.phases
+    by_count = early_receives(phase.of(job.replicas[rank]))[job.number(rank)]
+    computes = [
+        position
+        for position, step in enumerate(steps)
+        if step.instruction is not None and step.instruction.is_compute
+    ]
+    # Behind the compute itself: its own send comes later.
+    behind = [0, *(position + 1 for position in computes)]
+    return {behind[count]: receives for count, receives in by_count.items()}
 
 
 class PostedReceives:
