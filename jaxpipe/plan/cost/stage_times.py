@@ -155,8 +155,7 @@ def _timed(stage: TimedStage, members: Sequence[Part], *, has_embedding: bool) -
 
 def _divided(total: float, weights: Sequence[float]) -> list[float]:
     """Return shares of a total in proportion to weights, of which some are above 0."""
-    whole = sum(weights)
-    return [total * weight / whole for weight in weights]
+    return [total * weight / sum(weights) for weight in weights]
 
 
 def _computed(parts: Sequence[Part]) -> float:
