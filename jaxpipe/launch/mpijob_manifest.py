@@ -38,8 +38,7 @@ def mpijob_manifest(launch: Launch, *, image: str, claim: str) -> str:
         PlanError: hosts have different numbers of ranks, or unlike devices: workers are equal, and
             Kubernetes puts each on any node.
     """
-    check_image(image)
-    _check_claim(claim)
+    _check_names(image=image, claim=claim)
     image, claim = scalar(image), scalar(claim)
     check_alike(launch.devices, "mpijob", instead=_INSTEAD)
     ranks_per_host = ranks_per_worker(launch.devices, "an MPIJob", instead=_INSTEAD)
@@ -80,7 +79,8 @@ def mpijob_manifest(launch: Launch, *, image: str, claim: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _check_claim(claim: str) -> None:
+def _check_names(*, image: str, claim: str) -> None:
+    check_image(image)
     if not _CLAIM.fullmatch(claim):
         raise ConfigError(
             f"`--claim` must be small letters, digits, `-` and `.`, not {claim!r:.80}"

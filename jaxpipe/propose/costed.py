@@ -84,9 +84,7 @@ def costed(
     counted = gpt_profile(model, remat=remat, flops_per_s=1.0)
     own = read_gpu_profiles(profiles_of, cluster, counted=counted)
     if profile is not None or own:
-        measured = (
-            next(iter(own.values())) if profile is None else read_profile(profile, counted=counted)
-        )
+        measured = _measured(own, profile, counted)
         known = with_speeds(
             with_profiled_speeds(cluster, own),
             precision,
@@ -113,6 +111,13 @@ def costed(
         # Below 1: DT-FM's stages inside one host were faster than those over a network.
         local_factor=speeds.remote_fraction / speeds.local_fraction,
     )
+
+
+def _measured(own: Mapping[str, Profile], profile: Path | None, counted: Profile) -> Profile:
+    """Return the profile of a file, or else the first of those of GPU types."""
+    if profile is None:
+        return next(iter(own.values()))
+    return read_profile(profile, counted=counted)
 
 
 def _fraction(profile: Profile, precision: Precision) -> float:
