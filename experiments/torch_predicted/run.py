@@ -25,7 +25,7 @@ from jaxpipe.topo.emulate import EngineKind, addresses, emulated
 
 _HERE = Path(__file__).parent
 _WIRE = _HERE.parent / "over_the_wire"
-_MODEL, _CLUSTERS = _WIRE / "model.toml", _WIRE / "networks"
+MODEL, _CLUSTERS = _WIRE / "model.toml", _WIRE / "networks"
 NETWORKS = ("campus", "universities", "continents", "home")
 _CUT, _MICROBATCH, _STEPS, _WARM_UP = (3, 3), 4, 9, 2
 _TIMEOUT_S = 600.0
@@ -51,8 +51,8 @@ def _rows(folder: Path, python: Path, networks: Sequence[str], *, rounds: int) -
         exported = _exported(network, folder / network)
         for name, schedule in _schedules(folder, exported).items():
             # Schedules of torch's own classes post a receive when they need it.
-            profile = _profile(folder, stages, posts_ahead=schedule.endswith(".csv"))
-            predicted_s = _predicted(network, schedule, profile)
+            profile = profile_file(folder, stages, posts_ahead=schedule.endswith(".csv"))
+            predicted_s = predicted(network, schedule, profile)
             runs = [_measured(python, network, schedule) for _ in range(rounds)]
             measured_s = median(runs)
             yield {
@@ -76,8 +76,8 @@ def _stages(folder: Path, python: Path) -> list[dict[str, float]]:
     """Measure torch's stages without a network between them."""
     files = {name: folder / f"{name}.csv" for name in ("1f1b", "zb-h1")}
     for name, path in files.items():
-        words = _sets(NETWORKS[0], f"plan.schedule={name}")
-        _jaxpipe("show", str(_MODEL), *words, "--schedule-csv", str(path))
+        words = settings(NETWORKS[0], f"plan.schedule={name}")
+        run_jaxpipe("show", str(MODEL), *words, "--schedule-csv", str(path))
     task = {**_task(), "schedules": [str(path) for path in files.values()]}
     words = ("-m", "experiments.torch_predicted.torch_stages")
     sizes = ("--num-ranks", str(len(_CUT)))
@@ -85,7 +85,7 @@ def _stages(folder: Path, python: Path) -> list[dict[str, float]]:
     return run_commands(commands, task)
 
 
-def _profile(folder: Path, stages: list[dict[str, float]], *, posts_ahead: bool) -> Path:
+def profile_file(folder: Path, stages: list[dict[str, float]], *, posts_ahead: bool) -> Path:
     """Write the profile of torch: over gloo, no byte of a message leaves before its receive."""
     profile = {
         "device": "a core, torch",
@@ -102,14 +102,15 @@ def _exported(network: str, folder: Path) -> Path:
     """Plan over a network, and return the schedule that is exported for torch."""
     folder.mkdir()
     plan = folder / "plan.toml"
-    _jaxpipe("plan", str(_MODEL), *_sets(network), "--out", str(plan), "--export", "torch-csv")
+    run_jaxpipe("plan", str(MODEL), *settings(network), "--out", str(plan), "--export", "torch-csv")
     return plan.with_suffix(".csv")
 
 
-def _predicted(network: str, schedule: str, profile: Path) -> float:
+def predicted(network: str, schedule: str, profile: Path) -> float:
+    """Return the simulated seconds of a step, of a schedule by name or in a file."""
     field = "schedule_file" if schedule.endswith(".csv") else "schedule"
-    words = _sets(network, f"plan.{field}={schedule}", f"paced.profile={profile}")
-    return json.loads(_jaxpipe("simulate", str(_MODEL), *words, "--json"))["seconds"]
+    words = settings(network, f"plan.{field}={schedule}", f"paced.profile={profile}")
+    return json.loads(run_jaxpipe("simulate", str(MODEL), *words, "--json"))["seconds"]
 
 
 def _measured(python: Path, network: str, schedule: str) -> float:
@@ -119,13 +120,13 @@ def _measured(python: Path, network: str, schedule: str) -> float:
     cluster = topo.load(str(_CLUSTERS / f"{network}.toml"))
     with emulated(cluster, kind=EngineKind.AUTO) as emulation:
         hosts = [emulation.enter(device.host) for device in cluster.devices]
-        settings = {"GLOO_SOCKET_IFNAME": addresses.DEVICE}
-        result = run_torch(python, task, num_ranks=len(hosts), hosts=hosts, settings=settings)
+        environment = {"GLOO_SOCKET_IFNAME": addresses.DEVICE}
+        result = run_torch(python, task, num_ranks=len(hosts), hosts=hosts, settings=environment)
     return median(result["step_s"][_WARM_UP:])
 
 
 def _task() -> dict[str, Any]:
-    config = load_config(_MODEL, (), notice=None)
+    config = load_config(MODEL, (), notice=None)
     names = ("num_layers", "dim", "num_heads", "sequence", "vocabulary")
     return {
         "model": {name: getattr(config.model, name) for name in names},
@@ -135,7 +136,8 @@ def _task() -> dict[str, Any]:
     }
 
 
-def _sets(network: str, *changes: str) -> tuple[str, ...]:
+def settings(network: str, *changes: str) -> tuple[str, ...]:
+    """Return the options for two stages over a network, with changes."""
     cut = ",".join(map(str, _CUT))
     fixed = (
         f"plan.cluster={_CLUSTERS / network}.toml",
@@ -145,7 +147,7 @@ def _sets(network: str, *changes: str) -> tuple[str, ...]:
     return tuple(word for change in (*fixed, *changes) for word in ("--set", change))
 
 
-def _jaxpipe(*words: str) -> str:
+def run_jaxpipe(*words: str) -> str:
     """Run a command of jaxpipe; return what it says."""
     done = subprocess.run(
         (sys.executable, "-P", "-m", "jaxpipe", *words),

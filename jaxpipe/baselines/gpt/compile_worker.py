@@ -130,11 +130,12 @@ def _duplex(problem: ShardingProblem) -> Strategy:
 
 
 def _read(problem: ShardingProblem) -> tuple[Strategy, Priced | None]:
-    """Return the strategy of a file, priced on the links of the target if it names operators."""
+    """Return the strategy of a file, priced on the links of the target if a search found it."""
     read = read_strategy(Path(problem.request["strategy"]))
     # With the links of this target, not of the one for which the file was written.
     strategy = replace(read, mesh=problem.mesh(read.mesh.dp, read.mesh.op))
-    if not strategy.operators:
+    # One by hand has no prediction, and names no operator or one: the others follow.
+    if not strategy.operators or strategy.seconds is None:
         return strategy, None
     priced = price_strategy(problem.graph(), strategy, problem.machine)
     return strategy, priced
