@@ -23,12 +23,26 @@ Posts: TypeAlias = tuple[Instruction, ...]
 """Receives that a rank posts together."""
 
 
-def posts_by_position(job: StepModel, rank: int, steps: Sequence[Step]) -> Mapping[int, Posts]:
-    """Return the receives that a rank posts ahead, by the position of its step behind them."""
+def posts_by_position(
+    job: StepModel, programs: Sequence[Sequence[Step]]
+) -> list[Mapping[int, Posts]]:
+    """Return the receives that each rank posts ahead, by the position of its step behind them.
+
+    `programs[rank]` are the steps of a rank, of the first replica alone where all have the same.
+    """
     if not job.posts_ahead:
-        return {}
+        return [{}] * job.num_ranks
     (phase,) = job.phases
-    by_count = early_receives(phase.of(job.replicas[rank]))[job.number(rank)]
+    replicas = job.replicas[: len(programs)]
+    by_replica = {replica: early_receives(phase.of(replica)) for replica in set(replicas)}
+    posts = [
+        _behind(steps, by_replica[replica][job.number(rank)])
+        for rank, (replica, steps) in enumerate(zip(replicas, programs, strict=True))
+    ]
+    return posts * (job.num_ranks // len(posts))
+
+
+def _behind(steps: Sequence[Step], by_count: Mapping[int, Posts]) -> Mapping[int, Posts]:
     computes = [
         position
         for position, step in enumerate(steps)

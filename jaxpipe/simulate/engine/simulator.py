@@ -156,12 +156,13 @@ class _Run:
         self._queue = EventQueue()
         shared = len(job.placement[0]) if job.has_shared_programs else job.num_ranks
         programs = [steps(job, rank) for rank in range(shared)]
+        posts = posts_by_position(job, programs)
         self._ranks = [
             _Rank(
                 rank,
                 first=rank - job.number(rank),
                 steps=programs[rank % shared],
-                posts=posts_by_position(job, rank, programs[rank % shared]),
+                posts=posts[rank],
             )
             for rank in range(job.num_ranks)
         ]

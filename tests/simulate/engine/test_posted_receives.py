@@ -72,6 +72,19 @@ def test_posting_ahead_is_between_posting_late_and_no_limit(num_microbatches: in
     assert _end_s(replace(free, posts_ahead=True)) == ends_s[0]
 
 
+def test_replicas_post_their_receives_as_one_does():
+    one = replace(_step(MessageCosts(eager_bytes=0.0), num_microbatches=3), posts_ahead=True)
+    cluster = topo.load("homogeneous:hosts=4,delay_ms=500,bandwidth_gbps=8")
+    both = replace(
+        one,
+        cluster=cluster,
+        placement=((0, 1), (2, 3)),
+        forward_s=one.forward_s * 2,
+        backward_s=one.backward_s * 2,
+    )
+    assert _end_s(both) == pytest.approx(_end_s(one))
+
+
 def test_the_rest_of_a_message_has_no_overhead():
     eager = _step(MessageCosts(eager_bytes=1e9, overhead_s=0.25), num_microbatches=1)
     whole = _step(MessageCosts(overhead_s=0.25), num_microbatches=1)
