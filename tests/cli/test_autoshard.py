@@ -82,7 +82,10 @@ def test_xla_derives_the_collectives(capsys: pytest.CaptureFixture[str]) -> None
     ("words", "told"),
     [
         ("megatron --dp 0", "`--dp` must be at least 1, not 0"),
-        ("megatron --op 2 --tables columns", "`--tables` columns is for `alpa-` models"),
+        (
+            "megatron --model tiny --op 2 --tables columns",
+            "`--tables` columns is for `alpa-` models",
+        ),
         (
             "megatron --model alpa-125m --dp 2 --tables columns",
             "`alpa-` models with `--dp 1`, not for alpa-125m with `--dp` 2",
