@@ -38,9 +38,11 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
+    results = _HERE / "results"
+    results.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         rows = list(_rows(Path(name), given.torch_python, given.networks, rounds=given.rounds))
-    write_csv(rows, _HERE / "results" / "table.csv")
+    write_csv(rows, results / "table.csv")
     print(markdown(rows))
 
 
