@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import json
 import lzma
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from jaxpipe.interchange.import_record import read_record as read_record_of_impo
 from jaxpipe.interchange.llama_config_json import config_of_llama
 from jaxpipe.interchange.tensor_files import read_json as read_model_json
 from jaxpipe.plan import read_resolved_plan
-from jaxpipe.plan.cost.layer_profile import flop_profile, read_profile, write_profile
+from jaxpipe.plan.cost import Profile, flop_profile, read_profile, write_profile
 from jaxpipe.run.drift.new_plan import adopted_in
 from jaxpipe.run.folder.folder_lock import holder_of, locked
 from jaxpipe.run.folder.list_runs import runs_in, summary_of
@@ -124,6 +125,23 @@ def _record(folder: Path) -> None:
             eval=tokens,
         ),
     )
+
+
+def _small_model() -> Profile:
+    return flop_profile(
+        num_layers=2,
+        layer_flop=1e9,
+        layer_parameters=1,
+        layer_kept_bytes=1,
+        activation_bytes=1,
+        flops_per_s=1e9,
+    )
+
+
+def _profile_of_stages(folder: Path) -> None:
+    stage = {"layers": 1, "forward_s": 1.0, "backward_s": 2.0}
+    times = {"device": "a core", "microbatch": 1, "stages": [stage, stage]}
+    (folder / "p.json").write_text(json.dumps(times))
 
 
 def _heartbeat(folder: Path) -> None:
@@ -270,18 +288,13 @@ READERS = {
     ),
     "profile": ForeignReader(
         file="p.json",
-        write=lambda folder: write_profile(
-            flop_profile(
-                num_layers=2,
-                layer_flop=1e9,
-                layer_parameters=1,
-                layer_kept_bytes=1,
-                activation_bytes=1,
-                flops_per_s=1e9,
-            ),
-            folder / "p.json",
-        ),
+        write=lambda folder: write_profile(_small_model(), folder / "p.json"),
         read=lambda folder: read_profile(folder / "p.json"),
+    ),
+    "profile of stages": ForeignReader(
+        file="p.json",
+        write=_profile_of_stages,
+        read=lambda folder: read_profile(folder / "p.json", counted=_small_model()),
     ),
     "adopted plan": _text("adopt.json", '{"step": 1, "replanned": {}}', adopted_in),
     "progress": ForeignReader(

@@ -6,7 +6,6 @@ this module with enough devices.
 
 import json
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,20 +30,17 @@ from jaxpipe.baselines.autoshard.spmd import (
     sharded_step,
     train_step,
 )
-from jaxpipe.baselines.autoshard.spmd.program import trace_program
 from jaxpipe.baselines.autoshard.strategy import (
     MeshShape,
-    OperatorChoice,
     ZeroLevel,
     jax_mesh,
-    parse_choice,
 )
 from jaxpipe.baselines.gpt.alpa_gpt import AlpaGpt
+from jaxpipe.baselines.gpt.tables_by_columns import SPLIT_BY_COLUMNS, whole_embeddings
 from jaxpipe.models import GptConfig, load_preset
 
 _NAMES = ("state.params", "state", "tokens", "targets")
 _RESULTS = ("state.params", "state")
-_TABLES_BY_COLUMNS = {"embed.tokens": -1, "embed.positions": -1}
 
 
 def main() -> None:
@@ -71,7 +67,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     shape = (case.batch, model.sequence)
     tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
     zero = ZeroLevel.GRADIENTS if case.reduce_scatter else ZeroLevel.NONE
-    split = {**model.split, **(_TABLES_BY_COLUMNS if by_columns else {})}
+    split = {**model.split, **(SPLIT_BY_COLUMNS if by_columns else {})}
     strategy = baseline(state, shape, shape, mesh=mesh, split=split, zero=zero)
     params = state.pop("params")
     whole_step = train_step(model, optimizer, remat=case.remat)
@@ -107,25 +103,6 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         "asynchronous": len(compiled.asynchronous),
         "overlapped": sum(each.num_beside > 0 for each in compiled.asynchronous),
     }
-
-
-def whole_embeddings(
-    step: Callable[..., Any], arguments: Sequence[Any]
-) -> dict[int, OperatorChoice]:
-    """Return the choice that adds the vectors of tokens and positions whole, by its operator.
-
-    If both tables are split by columns, each is then gathered by itself, and the split spreads no
-    further.
-    """
-    program = trace_program(step, *arguments)
-    makers = {output: each.name for each in program.operators for output in each.outputs}
-    first = next(
-        each
-        for each in program.operators
-        if each.name == "add" and [makers.get(one) for one in each.inputs] == ["dot_general"] * 2
-    )
-    assert first.index is not None, first
-    return {first.index: parse_choice("RRR,RRR->RRR")}
 
 
 if __name__ == "__main__":

@@ -3,16 +3,24 @@
 The published float32 rows of (1, 4) have one all-reduce less than Megatron's split, and two
 all-gathers more. Here the tables of tokens and positions are split by columns, and the vectors that
 are looked up in each are gathered before they are added. Compiled for CPUs, and for V100s with the
-extra `aot`; nothing runs.
+extra `aot`; nothing runs. Seconds are predicted with the speed of float32 products that `jaxpipe
+autoshard` has, which was fitted to all six rows in float32.
 """
 
+import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
+from experiments.alpa_gpt.predict import Fitted, predicted_s, work_of
 from experiments.alpa_gpt.published import more_rows
-from experiments.table import Row, markdown, write_csv
-from jaxpipe.baselines.autoshard.hlo import CompileTarget, has_gpu_compiler, run_python
+from experiments.table import Row, markdown, percent, write_csv
+from jaxpipe.baselines.autoshard.hlo import (
+    CompileTarget,
+    has_gpu_compiler,
+    run_python,
+    target_speeds,
+)
 
 _HERE = Path(__file__).parent
 
@@ -43,8 +51,12 @@ def _rows(target: CompileTarget) -> Iterator[Row]:
     found = run_python(
         "experiments.alpa_gpt.compiled", request, num_devices=4, path=_HERE.parents[1]
     )
+    speeds = target_speeds(CompileTarget.V100)
+    fitted = Fitted(**json.loads((_HERE / "results" / "fitted.json").read_text()))
+    fitted = replace(fitted, speed=speeds.products["float32"])
     for place, each in enumerate(found):
         row, counts = published[place // 2], each["counts"]
+        seconds = predicted_s(work_of(row.case, each, speeds), fitted)
         yield {
             "target": target.value,
             "recompute": "yes" if row.case.remat else "no",
@@ -55,6 +67,9 @@ def _rows(target: CompileTarget) -> Iterator[Row]:
             "theirs: all-gathers": row.counts["allgather"],
             "peak GiB": f"{each['peak'] / 2**30:.2f}",
             "theirs: peak": f"{row.peak_gib:.2f}",
+            "seconds, predicted": f"{seconds:.3f}",
+            "theirs: seconds": f"{row.seconds:.3f}",
+            "seconds, error": percent(seconds / row.seconds - 1),
         }
 
 

@@ -60,6 +60,7 @@ class StrategySource:
     dp: int | None = None
     op: int | None = None
     zero: int = 0
+    tables: str = "rows"
     strategy: str | None = None
     pins: str | None = None
     duplex_file: bool = False
@@ -76,6 +77,9 @@ class MegatronAxes:
     zero: Literal[0, 1, 2, 3] = 0
     """What the devices of `--dp` shard: nothing (0), the optimizer's state (1), gradients too (2),
     parameters too (3)."""
+    tables: Literal["rows", "columns"] = "rows"
+    """How `--op` splits the tables of the embedding: that of tokens by rows, as Megatron does, or
+    both by columns, whose collectives are those of Alpa in float32; for `alpa-` models."""
 
     def source(self, compilation: Compilation) -> StrategySource:
         """Return the strategy.
@@ -85,7 +89,9 @@ class MegatronAxes:
         """
         if self.zero and compilation.reduce_scatter:
             raise ConfigError("`--reduce-scatter` is `--zero 2`: give one of them")
-        return StrategySource(mesh=self.dp * self.op, dp=self.dp, op=self.op, zero=self.zero)
+        return StrategySource(
+            mesh=self.dp * self.op, dp=self.dp, op=self.op, zero=self.zero, tables=self.tables
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +123,24 @@ def step_request(
         raise ConfigError(
             f"`--batch` must be a multiple of `--dp`: {samples} is not one of {source.dp}"
         )
+    _check_tables(step, source, compilation)
     parts = (step, source, compilation, execution or ExecutedSteps())
     return {name: value for part in parts for name, value in asdict(part).items()}
+
+
+def _check_tables(step: StepOptions, source: StrategySource, compilation: Compilation) -> None:
+    if source.tables == "rows":
+        return
+    if not step.model.startswith("alpa-") or source.dp != 1:
+        raise ConfigError(
+            f"`--tables` {source.tables} is for `alpa-` models with `--dp 1`, not for {step.model} "
+            f"with `--dp` {source.dp}; leave it out"
+        )
+    if compilation.partitioner == "gspmd":
+        raise ConfigError(
+            f"`--tables` {source.tables} needs jaxpipe's own partitioner, since it names an "
+            "operator: leave `--partitioner gspmd` out"
+        )
 
 
 def check_dtype(dtype: str, target: str) -> None:

@@ -4,26 +4,30 @@ Hosts of the plan become workers, in the order of their first ranks; the rankfil
 that order. A launcher that fails is restarted and resumes from the newest checkpoint; so is one
 whose pod is evicted: it saves and fails.
 
-Source: the reference and the controller of the Kubeflow MPI Operator, v2beta1; `prte-map(1)` for
-`+n0`.
+Source: the reference and the controller of the Kubeflow MPI Operator, v2beta1.
 """
 
 import re
 from collections.abc import Iterator
 
-from jaxpipe.errors import ConfigError, PlanError
+from jaxpipe.errors import ConfigError
 from jaxpipe.launch.launch_spec import Launch
 from jaxpipe.launch.shell import EXPORT, begin_lines, file_lines, wait_lines
+from jaxpipe.launch.worker_hosts import (
+    check_alike,
+    ranks_per_worker,
+    worker_rank_lines,
+    worker_slots,
+)
+from jaxpipe.launch.yaml_words import check_image, scalar
 
 _RETRIES = 10
 _TO_SAVE_S = 120
 """Seconds that the launcher has to save when its pod is evicted."""
 _HOSTFILE = "/etc/mpi/hostfile"
 """Where the operator puts it; Open MPI 5 ignores the variable that names it."""
-_IMAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/:@-]{0,510}[A-Za-z0-9_])?")
 _CLAIM = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-_NO_STRINGS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
-"""Words that YAML 1.1 reads as something else than a string."""
+_INSTEAD = "use `--target` mpirun or slurm, or plan on like devices, the same number on each host"
 
 
 def mpijob_manifest(launch: Launch, *, image: str, claim: str) -> str:
@@ -35,14 +39,14 @@ def mpijob_manifest(launch: Launch, *, image: str, claim: str) -> str:
             Kubernetes puts each on any node.
     """
     _check_names(image=image, claim=claim)
-    image, claim = _scalar(image), _scalar(claim)
-    _check_alike(launch)
-    ranks_per_host = _ranks_per_host(launch)
+    image, claim = scalar(image), scalar(claim)
+    check_alike(launch.devices, "mpijob", instead=_INSTEAD)
+    ranks_per_host = ranks_per_worker(launch.devices, "an MPIJob", instead=_INSTEAD)
     lines = [
         "apiVersion: kubeflow.org/v2beta1",
         "kind: MPIJob",
         "metadata:",
-        f"  name: {_scalar(launch.name)}",
+        f"  name: {scalar(launch.name)}",
         "spec:",
         f"  slotsPerWorker: {ranks_per_host}",
         "  runPolicy:",
@@ -76,79 +80,24 @@ def mpijob_manifest(launch: Launch, *, image: str, claim: str) -> str:
 
 
 def _check_names(*, image: str, claim: str) -> None:
-    if not _IMAGE.fullmatch(image):
-        raise ConfigError(
-            "`--image` must be the name of a container image, such as registry.example/jaxpipe:1, "
-            f"not {image!r:.80}"
-        )
+    check_image(image)
     if not _CLAIM.fullmatch(claim):
         raise ConfigError(
             f"`--claim` must be small letters, digits, `-` and `.`, not {claim!r:.80}"
         )
 
 
-def _check_alike(launch: Launch) -> None:
-    """Check that it does not matter which worker is which host.
-
-    Raises:
-        PlanError: the devices with ranks are unlike.
-    """
-    kinds = {
-        (device.gpu, device.effective_flops_per_s, device.peak_flops_per_s, device.memory_bytes): (
-            device.name
-        )
-        for device in launch.devices
-    }
-    if len(kinds) > 1:
-        raise PlanError(
-            "`--target` mpijob starts equal workers, which Kubernetes puts on any node: the plan "
-            f"has unlike devices, such as {' and '.join(list(kinds.values())[:2])}, and would lose "
-            "its placement; use `--target` mpirun or slurm, or plan on like devices"
-        )
-
-
-def _ranks_per_host(launch: Launch) -> int:
-    """Return the number of ranks of each host, which workers must have in common."""
-    counts = launch.ranks_of_host
-    if len(set(counts.values())) > 1:
-        listed = ", ".join(f"{host} {count}" for host, count in counts.items())
-        raise PlanError(
-            "`plan` must have the same number of ranks for each worker of an MPIJob, not "
-            f"{listed}; plan so, or use --target slurm or mpirun"
-        )
-    return next(iter(counts.values()))
-
-
-def _scalar(name: str) -> str:
-    """Return the YAML of a name: in quotes where it would be read as a number, a date or a truth.
-
-    >>> _scalar("jaxpipe:1"), _scalar("on"), _scalar("1.5")
-    ('jaxpipe:1', '"on"', '"1.5"')
-    """
-    is_plain = name[0].isalpha() and name.lower() not in _NO_STRINGS
-    return name if is_plain else f'"{name}"'
-
-
 def _script(launch: Launch) -> Iterator[str]:
-    workers = {host: number for number, host in enumerate(launch.ranks_of_host)}
-    taken = dict.fromkeys(workers, 0)
-    slots: list[int] = []
-    for device in launch.devices:
-        slots.append(taken[device.host])
-        taken[device.host] += 1
     yield "set -uo pipefail"
     # 'RANKS' in quotes: the shell expands nothing in these lines.
-    ranks = enumerate(zip(launch.devices, slots, strict=True))
-    yield from file_lines(
-        "/tmp/ranks",
-        (f"rank {rank}=+n{workers[device.host]} slot={slot}" for rank, (device, slot) in ranks),
-        word="RANKS",
-    )
+    lines = worker_rank_lines(launch, list(launch.ranks_of_host))
+    yield from file_lines("/tmp/ranks", lines, word="RANKS")
     yield from begin_lines(launch)
     # Containers run as root, which mpirun refuses by default.
     yield f"mpirun --allow-run-as-root {' '.join(launch.survival_options)}".rstrip() + " \\"
     yield f"  --hostfile {_HOSTFILE} --map-by rankfile:FILE=/tmp/ranks --bind-to none \\"
-    yield f'  -n {launch.plan.num_ranks} {EXPORT} {launch.mpirun_command(slots)} "${{resume[@]}}" &'
+    command = launch.mpirun_command(worker_slots(launch))
+    yield f'  -n {launch.plan.num_ranks} {EXPORT} {command} "${{resume[@]}}" &'
     yield from wait_lines(launch)
 
 
@@ -157,6 +106,9 @@ def _container(name: str, image: str) -> list[str]:
         f"            - name: {name}",
         f"              image: {image}",
         "              workingDir: /work",
+        # The operator puts keys into the folder of root, as whom sshd runs.
+        "              securityContext:",
+        "                runAsUser: 0",
         "              volumeMounts:",
         "                - name: work",
         "                  mountPath: /work",

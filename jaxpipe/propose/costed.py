@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 
 from jaxpipe.models import ModelConfig
@@ -34,14 +35,17 @@ class Costed:
     def overheads(self, *, chunk_bytes: float, ideal: bool, keep_warm: bool) -> Overheads:
         """Return the overheads fitted to DT-FM's runs; with `ideal`, the links as stated.
 
-        Without `keep_warm`, connections start slowly after silences if the cluster says so.
+        So they are for a profile that says how messages leave: another system's. Without
+        `keep_warm`, connections start slowly after silences if the cluster says so.
         """
         # How jaxpipe's own connections restart after an idle time is not DT-FM's constant.
         restart_bytes = None if keep_warm else self.cluster.restart_bytes
         stated = MessageCosts(restart_bytes=restart_bytes)
-        if ideal:
+        eager_bytes = self.profile.software.eager_bytes
+        if ideal or eager_bytes is not None:
             return Overheads(
-                messages=stated,
+                messages=replace(stated, eager_bytes=inf if eager_bytes is None else eager_bytes),
+                posts_ahead=self.profile.software.posts_ahead,
                 gradients=stated,
                 chunk_bytes=chunk_bytes,
                 local_factor=self.local_factor,
@@ -77,9 +81,10 @@ def costed(
     precision = precision_of(model, cluster, matmul_precision=matmul_precision)
     speeds = dtfm_constants().speeds(precision)
     unknown = None if tflops is None else tflops * 1e12  # TFLOP/s to FLOP/s
-    own = read_gpu_profiles(profiles_of, cluster)
+    counted = gpt_profile(model, remat=remat, flops_per_s=1.0)
+    own = read_gpu_profiles(profiles_of, cluster, counted=counted)
     if profile is not None or own:
-        measured = next(iter(own.values())) if profile is None else read_profile(profile)
+        measured = _measured(own, profile, counted)
         known = with_speeds(
             with_profiled_speeds(cluster, own),
             precision,
@@ -106,6 +111,13 @@ def costed(
         # Below 1: DT-FM's stages inside one host were faster than those over a network.
         local_factor=speeds.remote_fraction / speeds.local_fraction,
     )
+
+
+def _measured(own: Mapping[str, Profile], profile: Path | None, counted: Profile) -> Profile:
+    """Return the profile of a file, or else the first of those of GPU types."""
+    if profile is None:
+        return next(iter(own.values()))
+    return read_profile(profile, counted=counted)
 
 
 def _fraction(profile: Profile, precision: Precision) -> float:

@@ -9,8 +9,12 @@ from jaxpipe.plan.cost import Profile, read_profile
 from jaxpipe.topo import Cluster
 
 
-def read_gpu_profiles(given: Sequence[str], cluster: Cluster) -> dict[str, Profile]:
+def read_gpu_profiles(
+    given: Sequence[str], cluster: Cluster, *, counted: Profile
+) -> dict[str, Profile]:
     """Return the profile of each GPU type, from words `GPU=FILE`; the first is that of the model.
+
+    Files of stages take parameters and bytes from `counted`, the counted FLOPs of the model.
 
     Raises:
         ConfigError: a word is not one, or the cluster has no such GPU, or profiles differ in what
@@ -26,7 +30,7 @@ def read_gpu_profiles(given: Sequence[str], cluster: Cluster) -> dict[str, Profi
                 f"`paced.profile_of` must be a GPU of cluster {cluster.name!r} and its profile, "
                 f"`GPU=FILE`, not {word!r}; its GPUs are {', '.join(sorted(kinds)) or 'not named'}"
             )
-        found[name] = read_profile(Path(file))
+        found[name] = read_profile(Path(file), counted=counted)
     _check_alike(found)
     return found
 

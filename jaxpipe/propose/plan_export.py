@@ -4,7 +4,8 @@
 system      files                                                   schedules that it has
 =========== ======================================================= ========================
 torch-csv   `.csv`, for `torch.distributed.pipelining`              any
-torchtitan  `.torchtitan.toml` and the `.csv`                       any
+torchtitan  `.torchtitan.args`, options of the command line, and    any
+            the `.csv`
 megatron    `.megatron.args`, options of the command line           1F1B, interleaved 1F1B
 deepspeed   `.deepspeed.json`, and `.deepspeed-parts.json`, what    1F1B
             `PipelineModule.parts` is: the first layer of each
@@ -21,11 +22,11 @@ the ranks of a stage one after the other, where jaxpipe numbers those of a repli
 """
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Any
 
 from jaxpipe.collective import CodecKind
 from jaxpipe.errors import PlanError
@@ -33,7 +34,6 @@ from jaxpipe.plan import Plan, Sharing
 from jaxpipe.propose.options import TrainingSystem
 from jaxpipe.schedule import ScheduleKind, schedule_text
 from jaxpipe.schedule.remat import Remat
-from jaxpipe.topo.toml_text import toml_pair, toml_rows, toml_text
 
 SCHEDULES: Mapping[TrainingSystem, tuple[ScheduleKind, ...]] = MappingProxyType(
     {
@@ -125,7 +125,7 @@ def _torch_csv(work: _Work) -> dict[str, str]:
 
 
 def _torchtitan(work: _Work) -> dict[str, str]:
-    """Return the sections of its job file that a plan decides; names are those of its Llama 3."""
+    """Return options; names of modules are those of its Llama 3."""
     plan = work.plan
     ends = list(accumulate(plan.cut))
     names = [
@@ -133,27 +133,30 @@ def _torchtitan(work: _Work) -> dict[str, str]:
         for end, size in zip(ends, plan.cut, strict=True)
     ]
     names[0].insert(0, "tok_embeddings")
-    names[-1] += ["norm", "output"]
-    parallelism = [
-        "[parallelism]",
-        toml_pair("pipeline_parallel_degree", plan.num_pipeline_ranks),
-        toml_pair("pipeline_parallel_schedule_csv", work.csv_name),
-        toml_pair("pipeline_parallel_microbatch_size", plan.microbatch),
-        toml_pair("data_parallel_replicate_degree", plan.num_replicas),
-        toml_pair("data_parallel_shard_degree", 1),
-        toml_pair("tensor_parallel_degree", work.tensor_degree),
-        *toml_rows("module_fqns_per_model_part", names),
-    ]
-    sections: dict[str, dict[str, Any]] = {
-        "training": {
-            "local_batch_size": work.replica_batch,
-            "global_batch_size": work.batch,
-            "seq_len": work.sequence,
-        },
-        "activation_checkpoint": {"mode": "full" if work.recomputes else "none"},
+    names[-1] += ["norm", "lm_head"]
+    options = {
+        "parallelism.pipeline_parallel_degree": plan.num_pipeline_ranks,
+        # The file decides what a rank runs; this says only which stages are whose.
+        "parallelism.pipeline_parallel_schedule": (
+            "1F1B" if plan.num_chunks == 1 else "Interleaved1F1B"
+        ),
+        "parallelism.pipeline_parallel_schedule_csv": shlex.quote(work.csv_name),
+        "parallelism.pipeline_parallel_microbatch_size": plan.microbatch,
+        "parallelism.data_parallel_replicate_degree": plan.num_replicas,
+        "parallelism.data_parallel_shard_degree": 1,
+        "parallelism.tensor_parallel_degree": work.tensor_degree,
+        "parallelism.module_fqns_per_model_part": " ".join(map(",".join, names)),
+        "training.local_batch_size": work.replica_batch,
+        "training.global_batch_size": work.batch,
+        "training.seq_len": work.sequence,
     }
-    text = "\n".join(parallelism) + "\n\n" + toml_text(sections)
-    return {".torchtitan.toml": text, **_torch_csv(work)}
+    lines = [
+        *(f"--{name} {value}" for name, value in options.items()),
+        "--training.disable_cuda_graphs",  # it refuses them with a pipeline
+        # A word of its own, behind all options.
+        f"activation-checkpoint:{'full' if work.recomputes else 'none'}",
+    ]
+    return {".torchtitan.args": "\n".join(lines) + "\n", **_torch_csv(work)}
 
 
 def _megatron(work: _Work) -> dict[str, str]:

@@ -32,7 +32,8 @@ class Overheads:
     `messages` and `gradients` are the costs of activations and of gradients on links; of the
     bandwidth of shared NICs `nic_efficiency` is usable; gradients are sent in chunks of
     `chunk_bytes`. A stage whose messages all stay inside its host takes `local_factor` times the
-    seconds of the profile. With `blocking` no rank computes during a message between stages.
+    seconds of the profile. With `blocking` no rank computes during a message between stages; with
+    `posts_ahead` receives are posted before the computes that need them.
     """
 
     messages: MessageCosts = field(default_factory=MessageCosts)
@@ -41,6 +42,7 @@ class Overheads:
     chunk_bytes: float = inf
     local_factor: float = 1.0
     blocking: bool = False
+    posts_ahead: bool = False
 
 
 IDEAL = Overheads()
@@ -110,6 +112,7 @@ def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
         gradients=conditions.overheads.gradients,
         nic_efficiency=conditions.overheads.nic_efficiency,
         blocking=conditions.overheads.blocking,
+        posts_ahead=conditions.overheads.posts_ahead,
     )
 
 

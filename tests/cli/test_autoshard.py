@@ -82,6 +82,18 @@ def test_xla_derives_the_collectives(capsys: pytest.CaptureFixture[str]) -> None
     ("words", "told"),
     [
         ("megatron --dp 0", "`--dp` must be from 1 to 1,000,000,000, not 0"),
+        (
+            "megatron --model tiny --op 2 --tables columns",
+            "`--tables` columns is for `alpa-` models",
+        ),
+        (
+            "megatron --model alpa-125m --dp 2 --tables columns",
+            "`alpa-` models with `--dp 1`, not for alpa-125m with `--dp` 2",
+        ),
+        (
+            "megatron --model alpa-125m --op 2 --tables columns --partitioner gspmd",
+            "leave `--partitioner gspmd` out",
+        ),
         ("megatron --dp 4 --batch 6", "`--batch` must be a multiple of `--dp`: 6 is not one of 4"),
         ("compile none.json", "cannot read the strategy none.json"),
         ("execute none.json --steps 0", "`--steps` must be from 1 to 1,000,000,000, not 0"),
@@ -104,6 +116,22 @@ def test_pins_that_suit_no_mesh_are_named(
     (tmp_path / "pins.toml").write_text('[arguments]\n"state.parms.*" = "RR"\n')
     assert main([*_SEARCH, *_STEP, "--pins", str(tmp_path / "pins.toml")]) == 2
     assert "`arguments.state.parms.*` pins nothing" in capsys.readouterr().err
+
+
+def test_tables_by_columns_are_gathered_and_the_strategy_is_used_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = ("--model", "alpa-125m", "--layers", "1", "--batch", "1", "--dtype", "float32", "--json")
+    columns = ("--tables", "columns", "--out", str(tmp_path / "columns.json"))
+    by_columns = (*_MEGATRON, "--op", "2", *columns)
+    told = []
+    for words in ([*_MEGATRON, "--op", "2"], by_columns, [*_COMPILE, columns[-1]]):
+        assert main([*words, *step]) == 0
+        told.append(json.loads(capsys.readouterr().out)["counts"])
+    by_rows, first, again = told
+    assert first == again
+    assert first["allreduce"] == by_rows["allreduce"] - 1
+    assert first["allgather"] == by_rows["allgather"] + 2
 
 
 _BY_HAND = "autoshard megatron --model tiny --layers 1 --batch 4 --dtype float32 --dp 2"

@@ -6,7 +6,15 @@
 from pathlib import Path
 
 from jaxpipe import topo
-from jaxpipe.launch import Launch, SlurmMpi, mpijob_manifest, mpirun_script, slurm_script
+from jaxpipe.launch import (
+    Launch,
+    SlurmMpi,
+    docker_script,
+    mpijob_manifest,
+    mpirun_script,
+    skypilot_tasks,
+    slurm_script,
+)
 from jaxpipe.plan import default_plan
 from tests.plan_section import decided
 
@@ -44,7 +52,15 @@ def texts() -> dict[str, str]:
     stored = launch_on("two-region", stages=2, replicas=2, store="s3://bucket/my run")
     uneven = launch_on("homogeneous:hosts=2,devices=2", stages=3, replicas=1)
     limit, inside = "12:00:00", SlurmMpi.MPIRUN
+    tasks = {
+        f"skypilot_{name}": text for name, text in skypilot_tasks(hosts, image="jaxpipe:1").items()
+    }
+    (task_gpu,) = skypilot_tasks(gpus, image="jaxpipe:1").values()
     return {
+        **tasks,
+        "skypilot_gpu.yaml": task_gpu,
+        "docker_gpu.sh": docker_script(gpus, image="registry.example/jaxpipe:1"),
+        "docker_store.sh": docker_script(stored, image="registry.example/jaxpipe:1"),
         "mpirun.sh": mpirun_script(hosts),
         "mpirun_gpu.sh": mpirun_script(gpus),
         "mpirun_survive.sh": mpirun_script(survive),

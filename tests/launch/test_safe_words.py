@@ -13,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxpipe.errors import ConfigError
-from jaxpipe.launch import Launch, SlurmMpi, mpijob_manifest, mpirun_script, slurm_script
+from jaxpipe.launch import (
+    Launch,
+    SlurmMpi,
+    docker_script,
+    mpijob_manifest,
+    mpirun_script,
+    skypilot_tasks,
+    slurm_script,
+)
 from jaxpipe.topo import Cluster
 from tests.launch.golden_cases import launch_on
 
@@ -76,7 +84,7 @@ def test_folder_and_arguments_stay_words(folder: str, config: str, setting: str)
         return
     intended = dict(zip((FOLDER, *ARGUMENTS), (folder, *arguments), strict=True))
     intended[f"folder={FOLDER}"] = f"folder={folder}"
-    for make in (mpirun_script, batch_script, container_script):
+    for make in (mpirun_script, batch_script, container_script, task_script):
         expected = [intended.get(word, word) for word in named_alike(words(make(plain())))]
         assert named_alike(words(make(given))) == expected
 
@@ -89,6 +97,14 @@ def container_script(launch: Launch) -> str:
     manifest = yaml.safe_load(mpijob_manifest(launch, image="jaxpipe:1", claim="shared"))
     launcher = manifest["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]
     return launcher["containers"][0]["args"][0]
+
+
+def task_script(launch: Launch) -> str:
+    return yaml.safe_load(first_task(launch, image="jaxpipe:1"))["run"]
+
+
+def first_task(launch: Launch, *, image: str) -> str:
+    return next(iter(skypilot_tasks(launch, image=image).values()))
 
 
 def named_alike(found: list[str]) -> list[str]:
@@ -108,6 +124,35 @@ def test_names_stay_words(hosts: list[str], name: str):
     begin = next(i for i, line in enumerate(script) if line.startswith("cat > "))
     word = shlex.split(script[begin])[-1].removeprefix("<<")
     assert script[begin + 1 : script.index(word, begin + 1)] == hosts
+
+
+def in_regions(cluster: Cluster, regions: list[str]) -> Cluster:
+    """Return the cluster with other regions, of which the cluster checks the names."""
+    new = dict(zip(cluster.regions, regions, strict=True))
+    return replace(
+        cluster,
+        hosts=tuple(replace(host, region=new[host.region]) for host in cluster.hosts),
+        devices=tuple(replace(d, region=new[d.region]) for d in cluster.devices),
+    )
+
+
+@given(regions=st.lists(NAMES, min_size=2, max_size=2, unique=True), name=NAMES)
+def test_regions_stay_words_and_give_files_their_names(regions: list[str], name: str):
+    hosts = [host.name for host in plain().cluster.hosts]
+    cluster = unless_refused(lambda: renamed(in_regions(plain().cluster, regions), hosts, name))
+    if cluster is None:
+        return
+    tasks = skypilot_tasks(replace(plain(), cluster=cluster), image="jaxpipe:1")
+    assert len(tasks) == 2
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9-]*\.yaml", file) for file in tasks)
+    trees = [yaml.safe_load(text) for text in tasks.values()]
+    assert {type(tree["name"]) for tree in trees} == {str}
+    assert len({tree["name"] for tree in trees}) == 2
+    first, plain_run = trees[0]["run"], task_script(plain())
+    said = f"`ADDRESSES` must be those of 4 hosts: {regions[0]} 2, {regions[1]} 2"
+    plain_said = "`ADDRESSES` must be those of 4 hosts: ohio 2, virginia 2"
+    expected = [said if word == plain_said else word for word in words(plain_run)]
+    assert words(first) == expected
 
 
 @given(limit=TIMES)
@@ -137,6 +182,17 @@ def test_yaml_holds_the_names_that_were_given(image: str, claim: str):
     text = unless_refused(lambda: mpijob_manifest(plain(), image=image, claim=claim))
     if text is not None:
         assert in_manifest(text) == (image, claim, plain().name)
+
+
+@given(image=NASTY | IMAGES)
+def test_an_image_stays_one_word_of_tasks_and_scripts(image: str):
+    text = unless_refused(lambda: first_task(plain(), image=image))
+    script = unless_refused(lambda: docker_script(plain(), image=image))
+    assert (text is None) == (script is None)
+    if text is not None and script is not None:
+        assert yaml.safe_load(text)["resources"] == {"image_id": f"docker:{image}"}
+        assert shlex.split(script, comments=True)[-3:] == ["docker", "push", image]
+        assert shlex.split(script, comments=True)[-5:-3] == [image, "."]
 
 
 def in_manifest(text: str) -> tuple[str, str, str]:

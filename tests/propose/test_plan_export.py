@@ -2,7 +2,7 @@
 
 import json
 import re
-import tomllib
+import shlex
 from dataclasses import replace
 from itertools import chain, pairwise
 
@@ -63,6 +63,18 @@ def options(text: str) -> dict[str, str]:
     return {name.removeprefix("--"): value.strip('"') for name, _, value in words}
 
 
+def titan_options(text: str) -> dict[str, list[str]]:
+    """Return the words of each option of torchtitan, by its name; the last word is none's."""
+    *words, checkpoint = shlex.split(text)
+    given: dict[str, list[str]] = {"": [checkpoint]}
+    for word in words:
+        if word.startswith("--"):
+            given[word.removeprefix("--")] = []
+        else:
+            list(given.values())[-1].append(word)
+    return given
+
+
 def cut_of_layout(layout: str) -> list[int]:
     """Return the layers of each stage of Megatron's layout: `t*3` is `ttt`."""
     stages = re.sub(r"(\w)\*(\d+)", lambda m: m[1] * int(m[2]), layout).split("|")
@@ -87,18 +99,19 @@ def test_the_schedule_is_read_back_from_cells_of_torch(plan: Plan):
 @given(plan=PLANS)
 def test_torchtitan_gets_every_module_once_in_order(plan: Plan):
     files = exported(plan, TrainingSystem.TORCHTITAN)
-    tree = tomllib.loads(files[".torchtitan.toml"])
-    parallelism, training = tree["parallelism"], tree["training"]
-    names = parallelism["module_fqns_per_model_part"]
+    given = titan_options(files[".torchtitan.args"])
+    names = [part.split(",") for part in given["parallelism.module_fqns_per_model_part"]]
     layers = [f"layers.{layer}" for layer in range(sum(plan.cut))]
-    assert [*chain.from_iterable(names)] == ["tok_embeddings", *layers, "norm", "output"]
+    assert [*chain.from_iterable(names)] == ["tok_embeddings", *layers, "norm", "lm_head"]
     assert [sum("layers" in name for name in stage) for stage in names] == list(plan.cut)
-    assert len(names) % parallelism["pipeline_parallel_degree"] == 0
-    microbatches = training["local_batch_size"] // parallelism["pipeline_parallel_microbatch_size"]
-    assert microbatches == plan.num_microbatches
-    replicas = parallelism["data_parallel_replicate_degree"]
-    assert training["global_batch_size"] == training["local_batch_size"] * replicas
-    assert parallelism["pipeline_parallel_schedule_csv"] == "plan.csv"
+    number = {name: int(words[0]) for name, words in given.items() if "".join(words).isdigit()}
+    assert len(names) % number["parallelism.pipeline_parallel_degree"] == 0
+    local = number["training.local_batch_size"]
+    microbatch = number["parallelism.pipeline_parallel_microbatch_size"]
+    assert local // microbatch == plan.num_microbatches
+    replicas = number["parallelism.data_parallel_replicate_degree"]
+    assert number["training.global_batch_size"] == local * replicas
+    assert given["parallelism.pipeline_parallel_schedule_csv"] == ["plan.csv"]
     assert files[".csv"] == exported(plan, TrainingSystem.TORCH_CSV)[".csv"]
 
 
@@ -141,8 +154,8 @@ def test_what_a_plan_does_besides_is_written():
     given = exported(plan, TrainingSystem.MEGATRON)[".megatron.args"]
     assert "--untie-embeddings-and-output-weights" in given
     assert "--recompute-granularity full" in given
-    titan = tomllib.loads(exported(plan, TrainingSystem.TORCHTITAN)[".torchtitan.toml"])
-    assert titan["activation_checkpoint"] == {"mode": "full"}
+    titan = titan_options(exported(plan, TrainingSystem.TORCHTITAN)[".torchtitan.args"])
+    assert titan[""] == ["activation-checkpoint:full"]
     deepspeed = json.loads(exported(plan, TrainingSystem.DEEPSPEED)[".deepspeed.json"])
     assert deepspeed["pipeline"]["activation_checkpoint_interval"] == 1
     plain = plan_of(cut=[2, 2], replicas=1, microbatches=4)
@@ -153,6 +166,31 @@ def with_codec() -> Plan:
     plan = plan_of(cut=[2, 2], replicas=1, microbatches=4)
     pipelines = tuple(replace(p, codecs=(CodecKind.INT8,)) for p in plan.pipelines)
     return replace(plan, pipelines=pipelines)
+
+
+def test_the_name_of_the_schedule_file_stays_one_word():
+    plan = plan_of(cut=[2, 2], replicas=1, microbatches=4)
+    text = export_plan(
+        plan,
+        TrainingSystem.TORCHTITAN,
+        sequence=SEQUENCE,
+        devices=NAMES,
+        csv_name="my plan; $(id).csv",
+    )[".torchtitan.args"]
+    given = titan_options(text)
+    assert given["parallelism.pipeline_parallel_schedule_csv"] == ["my plan; $(id).csv"]
+
+
+@given(plan=PLANS)
+def test_megatrons_parser_reads_the_layout(plan: Plan):
+    parser = pytest.importorskip(
+        "megatron.core.transformer.pipeline_parallel_layer_layout", reason="needs megatron-core"
+    )
+    given = options(exported(plan, TrainingSystem.MEGATRON)[".megatron.args"])
+    layout = parser.PipelineParallelLayerLayout.from_str(
+        given["pipeline-model-parallel-layout"], int(given["pipeline-model-parallel-size"])
+    )
+    layout.validate_layer_layout(int(given["num-layers"]), None)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ from jaxpipe.baselines.gpt.execute_strategy import executed
 from jaxpipe.baselines.gpt.model_names import model_names
 from jaxpipe.baselines.gpt.model_sizes import duplex_graph
 from jaxpipe.baselines.gpt.sharding_problem import ShardingProblem, problem_of
+from jaxpipe.baselines.gpt.tables_by_columns import SPLIT_BY_COLUMNS, whole_embeddings
 from jaxpipe.errors import PlanError, UserError
 
 
@@ -85,7 +86,7 @@ def _chosen(problem: ShardingProblem) -> tuple[Strategy, Priced | None]:
     """Return the strategy by hand, of a file, or the one that a search finds."""
     request = problem.request
     if request["dp"] is not None:
-        return _by_hand(problem, split=problem.model.split), None
+        return _by_hand(problem), None
     if request["duplex_file"]:
         return _duplex(problem), None
     if request["strategy"] is not None:
@@ -94,13 +95,22 @@ def _chosen(problem: ShardingProblem) -> tuple[Strategy, Priced | None]:
     return priced.strategy, priced
 
 
-def _by_hand(problem: ShardingProblem, *, split: Mapping[str, int]) -> Strategy:
+def _by_hand(problem: ShardingProblem) -> Strategy:
     """Return Megatron's strategy on the mesh of the request."""
-    request = problem.request
-    state, tokens, targets = problem.step.of_one_microbatch(problem.arguments)
+    request, split = problem.request, problem.model.split
+    arguments = problem.step.of_one_microbatch(problem.arguments)
+    state, tokens, targets = arguments
     zero = [*ZeroLevel][2 if request["reduce_scatter"] else request["zero"]]
     mesh = problem.mesh(request["dp"], request["op"])
-    return baseline(state, tokens.shape, targets.shape, mesh=mesh, split=split, zero=zero)
+    if request["tables"] == "rows":
+        return baseline(state, tokens.shape, targets.shape, mesh=mesh, split=split, zero=zero)
+    split = {**split, **SPLIT_BY_COLUMNS}
+    strategy = baseline(state, tokens.shape, targets.shape, mesh=mesh, split=split, zero=zero)
+    return replace(
+        strategy,
+        name=f"{strategy.name}, tables by columns",
+        operators=whole_embeddings(problem.step.run, arguments),
+    )
 
 
 def _duplex(problem: ShardingProblem) -> Strategy:
@@ -120,11 +130,12 @@ def _duplex(problem: ShardingProblem) -> Strategy:
 
 
 def _read(problem: ShardingProblem) -> tuple[Strategy, Priced | None]:
-    """Return the strategy of a file, priced on the links of the target if it names operators."""
+    """Return the strategy of a file, priced on the links of the target if a search found it."""
     read = read_strategy(Path(problem.request["strategy"]))
     # With the links of this target, not of the one for which the file was written.
     strategy = replace(read, mesh=problem.mesh(read.mesh.dp, read.mesh.op))
-    if not strategy.operators:
+    # One by hand has no prediction, and names no operator or one: the others follow.
+    if not strategy.operators or strategy.seconds is None:
         return strategy, None
     priced = price_strategy(problem.graph(), strategy, problem.machine)
     return strategy, priced

@@ -10,8 +10,6 @@ from jaxpipe.plan.cost.layer_profile import (
     Profile,
     Software,
     flop_profile,
-    read_profile,
-    write_profile,
 )
 from jaxpipe.plan.cost.lower_bound import LowerBound, lower_bound
 from jaxpipe.plan.cost.memory import (
@@ -21,6 +19,7 @@ from jaxpipe.plan.cost.memory import (
     overfull,
     stage_memory,
 )
+from jaxpipe.plan.cost.profile_file import read_profile, write_profile
 
 __all__ = [
     "NO_SOFTWARE",

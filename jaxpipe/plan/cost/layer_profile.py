@@ -26,17 +26,15 @@ of the host encodes and decodes a value: `{"encode_s": 2.7e-9, "decode_s": 4e-10
 
 `sizes` is optional: the same profile measured with other sizes of microbatches. `software` is
 optional: the seconds of a rank beside its layers, `Software`.
+
+Another system, which has stages and not layers, may write `stages` in place of `activation_bytes`,
+`embed`, `layers` and `head`: see `jaxpipe.plan.cost.stage_times`.
 """
 
 from dataclasses import dataclass, field, replace
-from math import log
-from pathlib import Path
-
-import msgspec
+from math import inf, log
 
 from jaxpipe.collective import CodingRates
-from jaxpipe.errors import PlanError
-from jaxpipe.foreign_file import read_json, reason_of
 from jaxpipe.plan.partition import Cut, layers_of
 
 
@@ -55,14 +53,15 @@ class Part:
     frozen_rows: int = 0
 
     def __post_init__(self) -> None:
-        if (
-            self.backward_weight_s is not None
-            and not 0 <= self.backward_weight_s <= self.backward_s
-        ):
+        # Measured on their own, both halves together may take longer than the whole.
+        most_s = self.backward_s if self.backward_input_s is None else inf
+        if self.backward_weight_s is not None and not 0 <= self.backward_weight_s <= most_s:
             raise ValueError(
                 f"`backward_weight_s` ({self.backward_weight_s}) must be at most `backward_s` "
                 f"({self.backward_s}), of which it is a part"
             )
+        if self.backward_input_s is not None and not self.backward_input_s >= 0:
+            raise ValueError(f"`backward_input_s` must not be negative, is {self.backward_input_s}")
         if self.trained is not None and not 0 <= self.trained <= self.parameters:
             raise ValueError(
                 f"`trained` ({self.trained}) must be at most `parameters` ({self.parameters}), of "
@@ -156,18 +155,22 @@ class Software:
 
     Each forward and backward takes `call_s` more. A message to or from another rank keeps a rank
     busy for `message_s`, and `byte_s` for each of its bytes: it is copied on both sides. `step_s`
-    is once a step.
+    is once a step. Of a message `eager_bytes` leave before its receive is posted, None: all;
+    `posts_ahead` says that it is posted as early as PyTorch's runtime does, not when it is needed.
     """
 
     call_s: float = 0.0
     message_s: float = 0.0
     byte_s: float = 0.0
     step_s: float = 0.0
+    eager_bytes: float | None = None
+    posts_ahead: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("call_s", "message_s", "byte_s", "step_s"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"`{name}` must not be negative, is {getattr(self, name)}")
+        for name in ("call_s", "message_s", "byte_s", "step_s", "eager_bytes"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ValueError(f"`{name}` must not be negative, is {value}")
 
     def message(self, num_bytes: float) -> float:
         """Return the seconds for which a message keeps either rank busy."""
@@ -236,30 +239,6 @@ class Profile:
             head=near.head.scaled(factor),
             sizes=self.sizes,
         )
-
-
-_MOST_BYTES = 2**28
-
-
-def read_profile(path: Path) -> Profile:
-    """Return the profile in a JSON file.
-
-    Raises:
-        PlanError: the file cannot be read, or is not a profile.
-    """
-    try:
-        return read_json(path, Profile, most_bytes=_MOST_BYTES)
-    except OSError as error:
-        raise PlanError(f"cannot read the profile {path}: {reason_of(error)}") from error
-    except ValueError as error:
-        raise PlanError(
-            f"{path} is not a profile: {error}; `jaxpipe.plan.cost.layer_profile` shows the format"
-        ) from error
-
-
-def write_profile(profile: Profile, path: Path) -> None:
-    """Write a profile as JSON, for `read_profile`."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=2))
 
 
 def flop_profile(  # noqa: PLR0913 - the numbers that define a uniform model

@@ -7,12 +7,50 @@
                                          └ posts the receive
 
 Buffers hold the eager bytes at the receiver: NCCL's and the kernel's. A runtime that posts all
-receives ahead has no limit.
+receives ahead has no limit, one that posts them in the order of its schedule has them some computes
+ahead (`jaxpipe.schedule.early_receives`).
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeAlias
 
 from jaxpipe.network import EventQueue, Link
+from jaxpipe.schedule import Instruction
+from jaxpipe.schedule.early_receives import early_receives
+from jaxpipe.simulate.engine.step_model import Step, StepModel
+
+Posts: TypeAlias = tuple[Instruction, ...]
+"""Receives that a rank posts together."""
+
+
+def posts_by_position(
+    job: StepModel, programs: Sequence[Sequence[Step]]
+) -> list[Mapping[int, Posts]]:
+    """Return the receives that each rank posts ahead, by the position of its step behind them.
+
+    `programs[rank]` are the steps of a rank, of the first replica alone where all have the same.
+    """
+    if not job.posts_ahead:
+        return [{}] * job.num_ranks
+    (phase,) = job.phases
+    replicas = job.replicas[: len(programs)]
+    by_replica = {replica: early_receives(phase.of(replica)) for replica in set(replicas)}
+    posts = [
+        _behind(steps, by_replica[replica][job.number(rank)])
+        for rank, (replica, steps) in enumerate(zip(replicas, programs, strict=True))
+    ]
+    return posts * (job.num_ranks // len(posts))
+
+
+def _behind(steps: Sequence[Step], by_count: Mapping[int, Posts]) -> Mapping[int, Posts]:
+    computes = [
+        position
+        for position, step in enumerate(steps)
+        if step.instruction is not None and step.instruction.is_compute
+    ]
+    # Behind the compute itself: its own send comes later.
+    behind = [0, *(position + 1 for position in computes)]
+    return {behind[count]: receives for count, receives in by_count.items()}
 
 
 class PostedReceives:

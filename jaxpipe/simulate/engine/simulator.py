@@ -5,7 +5,8 @@ Every rank executes the lowered programs of the runtime, instruction by instruct
     forward, backward, update       the rank is busy for the seconds of the instruction
     send                            the message is posted to its link; the rank continues
     receive                         the rank waits until the message has arrived; its request lets
-                                    the rest of a message follow that was not sent eagerly
+                                    the rest of a message follow that was not sent eagerly; with
+                                    `StepModel.posts_ahead` it left earlier
     reduce stage                    the rank joins a collective and continues
     reduce tied, reduce scalars     the rank joins a collective and waits for its part of it
     gather                          the same, for each segment of the stage in turn
@@ -17,7 +18,7 @@ ends with its arrival. The same step always gives the same trace.
 """
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +29,7 @@ from jaxpipe.errors import PlanError
 from jaxpipe.network import EventQueue, Link, open_links
 from jaxpipe.schedule import Bucket, Instruction, Op, describe, holder
 from jaxpipe.simulate.engine.coders import Coders
-from jaxpipe.simulate.engine.posted_receives import PostedReceives
+from jaxpipe.simulate.engine.posted_receives import PostedReceives, Posts, posts_by_position
 from jaxpipe.simulate.engine.rendezvous import Rendezvous
 from jaxpipe.simulate.engine.running_collectives import BARRIER, CollectiveTracker, pairs
 from jaxpipe.simulate.engine.step_model import Step, StepModel, steps
@@ -115,12 +116,26 @@ def _needs_reductions(instruction: Instruction | None) -> bool:
 class _Rank:
     """The progress of a rank: its position, arrived messages, and the one that it waits for."""
 
-    __slots__ = ("arrived", "awaited", "begun", "first", "index", "position", "since_s", "steps")
+    __slots__ = (
+        "arrived",
+        "awaited",
+        "begun",
+        "first",
+        "index",
+        "position",
+        "posts",
+        "since_s",
+        "steps",
+    )
 
-    def __init__(self, index: int, *, first: int, steps: tuple[Step, ...]) -> None:
+    def __init__(
+        self, index: int, *, first: int, steps: tuple[Step, ...], posts: Mapping[int, Posts]
+    ) -> None:
         self.index = index
         self.first = first
         self.steps = steps
+        # By position: the receives that are posted there, ahead of the computes that need them.
+        self.posts = dict(posts)
         self.position = 0
         self.arrived: set[_Message] = set()
         self.awaited: _Message | None = None
@@ -141,8 +156,14 @@ class _Run:
         self._queue = EventQueue()
         shared = len(job.placement[0]) if job.has_shared_programs else job.num_ranks
         programs = [steps(job, rank) for rank in range(shared)]
+        posts = posts_by_position(job, programs)
         self._ranks = [
-            _Rank(rank, first=rank - job.number(rank), steps=programs[rank % shared])
+            _Rank(
+                rank,
+                first=rank - job.number(rank),
+                steps=programs[rank % shared],
+                posts=posts[rank],
+            )
             for rank in range(job.num_ranks)
         ]
         self._devices = [job.device(rank) for rank in range(job.num_ranks)]
@@ -176,6 +197,8 @@ class _Run:
         """Execute instructions of a rank until it has to wait."""
         while rank.position < len(rank.steps):
             phase, instruction = rank.steps[rank.position]
+            for early in rank.posts.pop(rank.position, ()):
+                self._post(rank, early, phase)
             if rank.begun and _needs_reductions(instruction):
                 return  # the `_leave` of the last of them continues here
             if instruction is None:
@@ -248,19 +271,29 @@ class _Run:
         return False
 
     def _receive(self, rank: _Rank, instruction: Instruction, phase: int) -> bool:
-        assert instruction.peer is not None, instruction
-        source = self._holder(rank, instruction.peer).index
-        message = (source, phase, instruction.peer, instruction.stage, instruction.microbatch)
+        message = self._message(rank, instruction, phase)
         rank.since_s = self._queue.now_s  # also if the message is there: a span without length
         if message in rank.arrived:
             return self._decode(rank, message)
         rank.awaited = message
+        if not self._job.posts_ahead:
+            self._post(rank, instruction, phase)
+        return False
+
+    def _post(self, rank: _Rank, instruction: Instruction, phase: int) -> None:
+        message = self._message(rank, instruction, phase)
+        source = message[0]
         pair = (self._devices[rank.index], self._devices[source])
         latency_s = float(self._job.cluster.latency_s[pair])
         num_bytes = self._job.message_bytes(source, rank.index)
         posted = self._posted[self._job.replicas[rank.index]]
         posted.post(message, num_bytes, latency_s=latency_s)
-        return False
+
+    def _message(self, rank: _Rank, instruction: Instruction, phase: int) -> _Message:
+        """Return the message of a receive of a rank."""
+        assert instruction.peer is not None, instruction
+        source = self._holder(rank, instruction.peer).index
+        return (source, phase, instruction.peer, instruction.stage, instruction.microbatch)
 
     def _arrive(self, rank: _Rank, receiver: _Rank, message: _Message, since_s: float) -> None:
         self._note_message(rank, Lane.SEND, since_s, message, peer=receiver)

@@ -58,7 +58,8 @@ class StepModel:
     `Bucket.STAGE` one for each segment, in their order, for the others disjoint ones; a bucket
     without any takes no time. `gathers` are the all-gathers of updated parameters, one for each
     segment, where programs gather them. With `blocking` neither rank computes during a message
-    between stages; collectives still overlap with compute.
+    between stages; collectives still overlap with compute. With `posts_ahead`, receives are posted
+    before the computes that need them (`jaxpipe.schedule.early_receives`); there is one phase then.
 
     Raises:
         PlanError: the placement, the phases and the durations do not fit each other.
@@ -82,6 +83,7 @@ class StepModel:
     backward_weight_s: tuple[float, ...] | None = None
     backward_input_s: tuple[float, ...] | None = None
     blocking: bool = False
+    posts_ahead: bool = False
     replicas: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """The replica of each rank."""
     first_ranks: tuple[int, ...] = field(init=False, repr=False, compare=False)

@@ -54,6 +54,37 @@ def test_the_rest_of_a_message_follows_the_request_of_its_receiver(eager_bytes: 
     assert min(s.end_s for s in received) == pytest.approx(arrives_s)
 
 
+def test_a_receive_may_be_posted_computes_ahead():
+    # The last stage posts its second receive after its first forward, before its backward of 20 s.
+    costs = MessageCosts(eager_bytes=0.0)
+    step = replace(_step(costs, num_microbatches=2, forward_s=10.0), posts_ahead=True)
+    arrives_s = 10.0 + (WIRE_S + LATENCY_S) + 10.0 + LATENCY_S + WIRE_S + LATENCY_S
+    sent = [s for s in simulate(step).spans if s.name == "send" and s.microbatch == 1]
+    assert min(s.end_s for s in sent) == pytest.approx(arrives_s)
+
+
+@pytest.mark.parametrize("num_microbatches", [1, 2, 5])
+def test_posting_ahead_is_between_posting_late_and_no_limit(num_microbatches: int):
+    late = _step(MessageCosts(eager_bytes=0.0), num_microbatches=num_microbatches)
+    free = _step(MessageCosts(), num_microbatches=num_microbatches)
+    ends_s = [_end_s(step) for step in (free, replace(late, posts_ahead=True), late)]
+    assert ends_s == sorted(ends_s)
+    assert _end_s(replace(free, posts_ahead=True)) == ends_s[0]
+
+
+def test_replicas_post_their_receives_as_one_does():
+    one = replace(_step(MessageCosts(eager_bytes=0.0), num_microbatches=3), posts_ahead=True)
+    cluster = topo.load("homogeneous:hosts=4,delay_ms=500,bandwidth_gbps=8")
+    both = replace(
+        one,
+        cluster=cluster,
+        placement=((0, 1), (2, 3)),
+        forward_s=one.forward_s * 2,
+        backward_s=one.backward_s * 2,
+    )
+    assert _end_s(both) == pytest.approx(_end_s(one))
+
+
 def test_the_rest_of_a_message_has_no_overhead():
     eager = _step(MessageCosts(eager_bytes=1e9, overhead_s=0.25), num_microbatches=1)
     whole = _step(MessageCosts(overhead_s=0.25), num_microbatches=1)

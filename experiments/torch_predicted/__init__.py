@@ -1,0 +1,1 @@
+"""Predict the steps of torch over emulated links."""
