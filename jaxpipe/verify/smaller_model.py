@@ -82,6 +82,9 @@ def smaller_model(
             "patch": min(model.patch, 2),
             "classes": min(model.classes, 5),
         }
+        # Narrow, as in the real model.
+        most = small["dim"] // 2
+        small["bottlenecks"] = tuple((after, min(rank, most)) for after, rank in model.bottlenecks)
     elif isinstance(model, LlamaConfig):
         kv_heads = _heads(model.num_kv_heads, parts)
         heads = kv_heads * min(2, model.num_heads // model.num_kv_heads)
