@@ -7,10 +7,9 @@ all trained parameters, a frozen parameter never changes. Layers, optimizer and 
 those of the run.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import jax
@@ -25,12 +24,13 @@ from jaxpipe.runtime.data import Samples
 from jaxpipe.runtime.data.order.samples import IGNORED
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.loss_scale import adjust, initial_loss_scale
-from jaxpipe.runtime.stage.model import Bottlenecked, Model, Parameters, Tuned, bottlenecks_of
+from jaxpipe.runtime.stage.model import Model, Parameters, Tuned, bottlenecks_of
 from jaxpipe.runtime.stage.moments import moments_of
 from jaxpipe.runtime.stage.optimizer import stage_optimizer
 from jaxpipe.runtime.stage.placed import Places, model_at, segment_positions
 from jaxpipe.verify.coded_boundaries import CodedBoundaries
 from jaxpipe.verify.coded_gradients import CodedGradients, ReplicaGradients
+from jaxpipe.verify.device_layers import through_layers
 
 Tensors = dict[str, np.ndarray]
 """By the names of a checkpoint."""
@@ -263,7 +263,7 @@ class OneDevice:
         # Layers use the numbers below `num_layers` for their keys; the embedding the next one.
         x = model.embed(params, inputs, jax.random.fold_in(key, model.num_layers))
         crossed = partial(self._boundaries.crossed, replica=replica, factor=factor)
-        x, inside, added = _through_layers(model, params, (x, inputs), key, crossed, offsets)
+        x, inside, added = through_layers(model, params, (x, inputs), key, crossed, offsets)
         of_head = {**params, "embed": {**params["embed"], **table}}
         loss = model.loss(of_head, x + offsets[model.num_layers], targets) + added
         return loss, {**inside, model.num_layers: x}
@@ -275,7 +275,7 @@ class OneDevice:
         crossed = partial(self._boundaries.crossed, replica=replica, factor=1.0)
         offsets = dict.fromkeys(range(model.num_layers), jnp.zeros(()))
         x = model.embed(params, inputs, None)
-        x, *_ = _through_layers(model, params, (x, inputs), None, crossed, offsets)
+        x, *_ = through_layers(model, params, (x, inputs), None, crossed, offsets)
         return model.loss(params, x, targets)
 
     def _updated(
@@ -318,48 +318,6 @@ class OneDevice:
             return np.reshape(rows, (-1, *(1,) * (leaf.ndim - 1)))
 
         return jax.tree.map_with_path(of_leaf, params)
-
-
-def _through_layers(  # noqa: PLR0913 - one pass for the loss and for the held-out loss
-    model: Model,
-    params: Parameters,
-    start: tuple[Any, Any],
-    key: Any,
-    crossed: Callable[..., Any],
-    offsets: dict[int, Any],
-) -> tuple[Any, dict[int, Any], Any]:
-    """Return the output of the last layer, what enters each layer, and what layers add to the loss.
-
-    Starts from the embedding of inputs, and these. A loop over layers is one function; at a
-    bottleneck it ends, and another one begins.
-    """
-    x, inputs = start
-    ranks, total, inside = bottlenecks_of(model), 0.0, {}
-
-    def layer(x: Any, given: Any) -> tuple[Any, Any]:
-        weights, number, offset, boundary = given
-        read = crossed(x, layer=boundary) + offset
-        output = model.block(weights, read, None if key is None else jax.random.fold_in(key, number))
-        output, added = output if isinstance(output, tuple) else (output, 0.0)
-        return output, (x, added)
-
-    for first, end in pairwise([0, *sorted(ranks), model.num_layers]):
-        numbers = jnp.arange(first, end)
-        boundaries, added_to = numbers, [offsets[number] for number in range(first, end)]
-        if first in ranks:
-            assert isinstance(model, Bottlenecked), model
-            kept = model.narrow(params, x, first)
-            read = crossed(kept, layer=first) + offsets[first]
-            x = model.widen(params, read, inputs, first)
-            # Crossed already: no boundary has the number -1.
-            boundaries, added_to[0] = numbers.at[0].set(-1), jnp.zeros_like(x)
-        blocks = jax.tree.map(lambda leaf, a=first, b=end: leaf[a:b], params["blocks"])
-        added_to = jnp.stack(jnp.broadcast_arrays(*added_to))
-        x, (before, added) = jax.lax.scan(layer, x, (blocks, numbers, added_to, boundaries))
-        inside |= dict(zip(range(first, end), before, strict=True))
-        inside |= {first: kept} if first in ranks else {}
-        total += jnp.sum(added)
-    return x, inside, total
 
 
 def _added(before: _OfReplica | None, gradients: _OfReplica) -> _OfReplica:

@@ -56,9 +56,10 @@ class Stage:
         tokens -> embed -> block -> block ─┬─> block -> block -> head -> loss <- targets
                                        activation
 
-    At a bottleneck (`jaxpipe.runtime.stage.model.Bottlenecked`) between two stages the activation is
-    narrow. The blocks of its parameters are stacked over the layers, and scanned, or come from `spread`.
-    `segments` are the layers of the parts whose gradients are reduced apart, by default one part.
+    At a bottleneck (`jaxpipe.runtime.stage.model.Bottlenecked`) between stages, the activation is
+    narrow. The blocks of its parameters are stacked over the layers, and scanned, or come from
+    `spread`. `segments` are the layers of the parts whose gradients are reduced apart, by default
+    one part.
     With `shares_embedding`, a stage of another replica holds a tied embedding as well, also if this
     is the only stage of its own. `layout` is that over the devices of its rank.
     """
