@@ -24,10 +24,10 @@ def through_layers(
     crossed: Callable[..., Any],
     offsets: dict[int, Any],
 ) -> tuple[Any, dict[int, Any], Any]:
-    """Return the output of the last layer, what enters each layer, and what layers add to the loss.
+    """Return the last layer's output, what enters each layer, and what layers add to the loss.
 
-    The `start` is the embedding of the inputs, and the inputs. What enters a layer is that before it
-    has `crossed`; the `offsets` are added behind.
+    The `start` is the embedding of the inputs, and the inputs. What enters a layer is the value
+    before it has `crossed`; the `offsets` are added behind.
     """
     x, inputs = start
     ranks, total, inside = bottlenecks_of(model), 0.0, {}

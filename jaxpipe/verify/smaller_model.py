@@ -79,12 +79,9 @@ def smaller_model(
         small: dict[str, Any] = {
             "num_heads": heads,
             "dim": heads * _head_width(heads, model.dim, parts),
-            "patch": min(model.patch, 2),
-            "classes": min(model.classes, 5),
+            **{"patch": min(model.patch, 2), "classes": min(model.classes, 5)},
+            "bottlenecks": tuple((after, min(rank, heads)) for after, rank in model.bottlenecks),
         }
-        # Narrow, as in the real model.
-        most = small["dim"] // 2
-        small["bottlenecks"] = tuple((after, min(rank, most)) for after, rank in model.bottlenecks)
     elif isinstance(model, LlamaConfig):
         kv_heads = _heads(model.num_kv_heads, parts)
         heads = kv_heads * min(2, model.num_heads // model.num_kv_heads)
@@ -100,8 +97,8 @@ def smaller_model(
         }
     else:  # of another package: how its widths depend on each other is not known
         return replace(model, num_layers=num_layers)
-    fused = model.attention is Attention.FLASH
-    small["attention"] = Attention.PRODUCT if fused else model.attention
+    if model.attention is Attention.FLASH:
+        small["attention"] = Attention.PRODUCT
     return replace(model, **common, **small, logits_bytes=_logits_bytes(model, common))
 
 

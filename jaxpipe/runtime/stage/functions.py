@@ -1,6 +1,6 @@
 """The computations of a stage in a training step, as pure functions that can be jitted."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -103,7 +103,7 @@ class StageFunctions:
             is_first=self.stage.is_first,
             is_last=self.stage.is_last,
             layout=self.stage.layout,
-            received=self._of_width(self.stage.received_width),
+            received=self.stage.received(self.hidden()),
             activation=self.activation(),
             loss_cotangent=self.loss_cotangent(),
             sharded=self.sharded,
@@ -159,15 +159,11 @@ class StageFunctions:
 
     def activation(self) -> jax.ShapeDtypeStruct:
         """Return the shape of what one microbatch sends to the next stage."""
-        return self._of_width(self.stage.sent_width)
+        return self.stage.sent(self.hidden())
 
     def hidden(self) -> jax.ShapeDtypeStruct:
         """Return the shape of the input of a layer, of one microbatch."""
         return _embedded.eval_shape(self.stage.model, self.work.inputs)
-
-    def _of_width(self, width_of: Callable[[int], int]) -> jax.ShapeDtypeStruct:
-        *lead, width = self.hidden().shape
-        return jax.ShapeDtypeStruct((*lead, width_of(width)), self.hidden().dtype)
 
     def init(self) -> tuple[Parameters, optax.OptState]:
         """Return fresh parameters and moments."""
@@ -199,10 +195,9 @@ class StageFunctions:
         key = microbatch_key(seed=self.work.seed, step=position[0], microbatch=position[1])
         weights = self._trained(compute)
         if self.stage.is_first:
-            hidden = self.hidden()
             # Samples have no gradient. That of the input of the first layer is computed instead, so
             # that the input half of a split backward reaches through all layers on this stage too.
-            offset = jnp.zeros(hidden.shape, hidden.dtype)
+            offset = jnp.zeros_like(self.hidden())
             return forward_with_residuals(
                 lambda weights, offset: self.stage.apply(
                     overlay(compute, weights), x, targets, key, offset=offset

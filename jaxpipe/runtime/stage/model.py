@@ -127,7 +127,7 @@ class Bottlenecked(Protocol):
 
 
 def bottlenecks_of(model: Model) -> Mapping[int, int]:
-    """Return the ranks of the bottlenecks of a model, by the number of layers before; often none."""
+    """Return the ranks of the bottlenecks of a model, by the number of layers before them."""
     return model.bottlenecks if isinstance(model, Bottlenecked) else {}
 
 

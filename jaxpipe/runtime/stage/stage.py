@@ -22,8 +22,8 @@ from jaxpipe.runtime.stage.model import (
     bottlenecks_of,
 )
 from jaxpipe.runtime.stage.placed import (
-    SampleParts,
     Places,
+    SampleParts,
     has_places,
     model_at,
     segment_positions,
@@ -33,8 +33,9 @@ from jaxpipe.schedule import Remat
 Input = (
     Int[Array | np.ndarray, "microbatch seq"]
     | Integer[Array | np.ndarray, "microbatch height width channels"]
-    | Float[Array | np.ndarray, "microbatch seq dim"]
+    | Float[Array | np.ndarray, "microbatch seq received"]
 )
+"""Samples, or an activation; at a bottleneck it has fewer numbers than the input of a layer."""
 Targets = (
     Int[Array | np.ndarray, "microbatch seq"]
     | Int[Array | np.ndarray, " microbatch"]
@@ -42,7 +43,7 @@ Targets = (
     | None
 )
 """What the last stage reads; of packed samples and behind bottlenecks, what others read, too."""
-Output = Float[Array, "microbatch seq dim"] | Float[Array, ""] | WithLoss
+Output = Float[Array, "microbatch seq sent"] | Float[Array, ""] | WithLoss
 """An activation; of the last stage the loss; of others whose layers add to the loss, a pair."""
 
 
@@ -95,13 +96,17 @@ class Stage:
         """Whether a bottleneck before one of its layers reads tokens that are not its input."""
         return not self.is_first and any(after in self.layers for after in self._bottlenecks)
 
-    def sent_width(self, width: int) -> int:
-        """Return the numbers of a token that leave the stage, where its layers have `width`."""
-        return self._bottlenecks.get(self.layers.stop, width)
+    def sent(self, hidden: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        """Return the shape of what leaves the stage, given that of the input of a layer."""
+        return self._at_boundary(hidden, after=self.layers.stop)
 
-    def received_width(self, width: int) -> int:
-        """Return the numbers of a token that enter the stage, where its layers have `width`."""
-        return self._bottlenecks.get(self.layers.start, width)
+    def received(self, hidden: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        """Return the shape of what enters the stage, given that of the input of a layer."""
+        return self._at_boundary(hidden, after=self.layers.start)
+
+    def _at_boundary(self, hidden: jax.ShapeDtypeStruct, *, after: int) -> jax.ShapeDtypeStruct:
+        width = self._bottlenecks.get(after, hidden.shape[-1])
+        return jax.ShapeDtypeStruct((*hidden.shape[:-1], width), hidden.dtype)
 
     @property
     def _bottlenecks(self) -> Mapping[int, int]:
