@@ -110,7 +110,11 @@ def test_what_crosses_a_cut_is_the_rank_in_the_format_of_activations():
         (
             {
                 "bottlenecks": ((1, 2),),
-                **{"patch": 2, "sequence": 5, "classes": 2, "tied": False, "causal": False},
+                "patch": 2,
+                "sequence": 5,
+                "classes": 2,
+                "tied": False,
+                "causal": False,
             },
             r"`bottlenecks` \(rank 2 after 1 layers\) must be empty where inputs are pictures",
         ),

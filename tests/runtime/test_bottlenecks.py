@@ -1,6 +1,7 @@
 """Ranks with bottlenecks train as one device does, and send no more than the rank of each."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -90,8 +91,7 @@ def test_a_run_resumes_under_another_plan_with_its_bottlenecks(
 ):
     folder = tmp_path / "run"
     run_tree(tree_of(folder, dataset, plan={"stages": 3, "replicas": 1}))
-    for after in (3, 4):
-        shutil.rmtree(folder / f"checkpoints/step-{after:08d}", ignore_errors=True)
+    shutil.rmtree(folder / "checkpoints" / "step-00000004")
     names = open_checkpoint(latest(folder)).tensors
     assert {"bottlenecks.1.down", "mu.bottlenecks.2.previous"} <= set(names)
     plan = {"stages": 2, "replicas": 2, "cut": [1, 2]}
