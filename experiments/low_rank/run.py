@@ -63,24 +63,34 @@ def report(cases: Mapping[str, Any]) -> None:
             "loss": f"{float(row['loss']):.4f}",
             "uncompressed_loss": f"{plain[row['seed']]:.4f}",
         }
-        for row in sorted(runs, key=_key)
+        for row in sorted(runs, key=lambda row: (row["boundary"], -int(row["rank"]), row["seed"]))
         if row["boundary"] != _NONE and row["seed"] in plain
     ]
     write_csv(rows, _RESULTS / "loss.csv")
-    table = markdown([_summary(group) for group in grouped(rows, "boundary", "rank").values()])
+    groups = grouped(rows, "boundary", "rank")
+    table = markdown(
+        [
+            _summary(group, groups[boundary, str(model.dim)])
+            for (boundary, _), group in groups.items()
+        ]
+    )
     (_RESULTS / "summary.md").write_text(table + "\n")
     print(table)
 
 
-def _summary(rows: Sequence[Row]) -> Row:
+def _summary(rows: Sequence[Row], whole: Sequence[Row]) -> Row:
+    """Return the means of some seeds, beside those of the same seeds with `whole` width."""
     losses, plain = numbers(rows, "loss"), numbers(rows, "uncompressed_loss")
+    seeds = {row["seed"] for row in rows}
+    of_whole = numbers([row for row in whole if row["seed"] in seeds], "loss")
     return {
         "after layers": rows[0]["boundary"],
         "rank": rows[0]["rank"],
         "fewer bytes": f"{float(rows[0]['bytes_ratio']):.0f} x",
         "held-out loss": f"{mean(losses):.3f}",
         "lowest, highest": f"{min(losses):.3f}, {max(losses):.3f}",
-        "of the uncompressed": f"{mean(losses) / mean(plain) - 1:+.1%}",
+        "to uncompressed": f"{mean(losses) / mean(plain) - 1:+.1%}",
+        "to all numbers": f"{mean(losses) / mean(of_whole) - 1:+.1%}",
         "seeds": len(rows),
     }
 

@@ -31,7 +31,8 @@ def tree_of(folder: Path, dataset: Path, **sections: Any) -> Tree:
     return tiny_tree(folder, dataset, model=model, train=train, **sections)
 
 
-def losses(metrics: list[StepMetrics]) -> list[float]:
+def losses(metrics: list[StepMetrics]) -> list[float | None]:
+    """Return the losses of the steps, then the norms of their gradients."""
     return [step.loss for step in metrics] + [step.grad_norm for step in metrics]
 
 
@@ -42,7 +43,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory, dataset: Path) -> Path:
     return folder
 
 
-def of_reference(folder: Path) -> list[float]:
+def of_reference(folder: Path) -> list[float | None]:
     return losses(read_metrics(folder / "metrics.jsonl"))
 
 
