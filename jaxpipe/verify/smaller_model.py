@@ -79,7 +79,8 @@ def smaller_model(
         small: dict[str, Any] = {
             "num_heads": heads,
             "dim": heads * _head_width(heads, model.dim, parts),
-            "patch": min(model.patch, 2), "classes": min(model.classes, 5),
+            "patch": min(model.patch, 2),
+            "classes": min(model.classes, 5),
             "bottlenecks": tuple((after, min(rank, heads)) for after, rank in model.bottlenecks),
         }
     elif isinstance(model, LlamaConfig):
