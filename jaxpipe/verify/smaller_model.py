@@ -75,7 +75,7 @@ def smaller_model(
         **_experts(model, parts),
     }
     if isinstance(model, GptConfig):
-        small = _of_gpt(model, parts)
+        small: dict[str, Any] = _of_gpt(model, parts)
     elif isinstance(model, LlamaConfig):
         kv_heads = _heads(model.num_kv_heads, parts)
         heads = kv_heads * min(2, model.num_heads // model.num_kv_heads)
