@@ -27,6 +27,8 @@ With experts, a layer is a pair: "blocks" has the parts "dense", as above, and "
     {"router": (layers, dim, experts), "up": (layers, experts, dim, hidden),
      "down": (layers, experts, hidden, dim)}
 
+With bottlenecks, there is the part "bottlenecks" of `jaxpipe.models.bottleneck`.
+
 With classes, the head's kernel has a row per class; with patches, "embed" is that of
 `jaxpipe.models.patches`.
 
@@ -51,6 +53,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
+from jaxpipe.models.bottleneck import draw_bottlenecks, narrow, widen
 from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.models.kernels.attention import self_attention
 from jaxpipe.models.kernels.cached_attention import CachedAttention
@@ -62,6 +65,7 @@ from jaxpipe.models.transformer import (
     INIT_STD,
     Head,
     Hidden,
+    Parameters,
     Parts,
     Transformer,
     by_token,
@@ -347,10 +351,36 @@ class Gpt(Transformer):
         """Whether keys and values can be kept.
 
         Tokens of an encoder read later ones, pictures have none, and experts have a capacity that
-        all tokens of a text share.
+        all tokens of a text share. A bottleneck reads the token before.
         """
         config = self.config
-        return config.causal and not (config.experts or config.classes or config.patch)
+        others = config.experts or config.classes or config.patch or config.bottlenecks
+        return config.causal and not others
+
+    @property
+    def bottlenecks(self) -> Mapping[int, int]:
+        """The rank of each bottleneck, by the number of layers before it."""
+        return dict(self.config.bottlenecks)
+
+    def init(self, key: Key[Array, ""], *, layers: range, embed: bool, head: bool) -> Parameters:
+        """Return fresh parameters: those of every model, and of the bottlenecks beside layers."""
+        params = Transformer.init(self, key, layers=layers, embed=embed, head=head)
+        drawn = draw_bottlenecks(self.config, key, layers=layers, std=INIT_STD)
+        return params | ({"bottlenecks": drawn} if drawn else {})
+
+    def narrow(self, params: Parameters, x: Hidden, after: int) -> Float[Array, "batch seq rank"]:
+        """Return what is kept of the output of a layer at a bottleneck."""
+        return narrow(params["bottlenecks"][str(after)], x)
+
+    def widen(
+        self,
+        params: Parameters,
+        x: Float[Array, "batch seq rank"],
+        tokens: Int[Array, "batch seq"],
+        after: int,
+    ) -> Hidden:
+        """Return the input of the layer behind a bottleneck."""
+        return widen(params["bottlenecks"][str(after)], x, tokens)
 
     def _parts(self) -> Parts:
         return Parts(

@@ -61,11 +61,14 @@ class GptConfig:
         dispatch: how tokens are brought to their experts.
         routing_groups: groups of a batch whose tokens compete for the slots of experts; 0 if each
             sequence is a group.
+        bottlenecks: places where few numbers of a token are kept, such as `[[2, 8], [4, 8]]`: after
+            2 layers 8 of them, after 4 layers 8. A plan that cuts the layers there sends no more
+            (`jaxpipe.models.bottleneck`).
 
     Raises:
         ValueError: a size below 1, `dim` not a multiple of `num_heads`, `dropout` outside [0, 1),
-            an unknown format, a tied head of classes, patches that fill no square, or next tokens
-            as targets that are visible.
+            an unknown format, a tied head of classes, patches that fill no square, next tokens as
+            targets that are visible, or a bottleneck that is not between two layers.
 
     >>> config = GptConfig(num_layers=2, dim=64, num_heads=4, sequence=32, vocabulary=256)
     >>> config.hidden
@@ -95,6 +98,7 @@ class GptConfig:
     z_loss: float = 0.0
     dispatch: Dispatch = Dispatch.EINSUM
     routing_groups: int = 0
+    bottlenecks: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         for lowest, names in ((1, _SIZES), (0, _COUNTS)):
@@ -117,6 +121,7 @@ class GptConfig:
                     f"`{name}` must be one of {', '.join(DTYPE_BYTES)}, not {getattr(self, name)!r}"
                 )
         self._check_ends()
+        self._check_bottlenecks()
         _ = self.routing  # raises what is wrong with it
 
     def _check_ends(self) -> None:
@@ -137,6 +142,25 @@ class GptConfig:
             raise ValueError(
                 f"`sequence` must be 1 more than the patches of a square picture, not "
                 f"{self.sequence}; for example {side**2 + 1}"
+            )
+
+    def _check_bottlenecks(self) -> None:
+        places = [after for after, _ in self.bottlenecks]
+        if places != sorted(set(places)) or not all(0 < a < self.num_layers for a in places):
+            raise ValueError(
+                f"`bottlenecks` must be after 1 to {self.num_layers - 1} layers, each place once "
+                f"and in order, not after {', '.join(map(str, places))}"
+            )
+        for after, rank in self.bottlenecks:
+            if not 1 <= rank <= self.dim:
+                raise ValueError(
+                    f"`bottlenecks` must keep at least 1 number and at most `dim`, {self.dim}, "
+                    f"not {rank} after {after} layers"
+                )
+        if self.bottlenecks and self.patch:
+            raise ValueError(
+                f"`bottlenecks` ({_listed(self.bottlenecks)}) must be empty where inputs are "
+                f"pictures, with `patch` {self.patch}: what tokens say is added behind each"
             )
 
     @property
@@ -172,6 +196,11 @@ class GptConfig:
             return None
         side = self.patch * math.isqrt(self.sequence - 1)
         return side, side, self.channels
+
+
+
+def _listed(bottlenecks: tuple[tuple[int, int], ...]) -> str:
+    return ", ".join(f"rank {rank} after {after} layers" for after, rank in bottlenecks)
 
 
 _SIZES = ("num_layers", "dim", "num_heads", "sequence", "vocabulary", "logits_bytes", "channels")

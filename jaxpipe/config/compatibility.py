@@ -158,11 +158,13 @@ _EXPERTS = Setting(
 )
 _CLASSES = _above("model.classes", 0)
 _DROPOUT = _above("model.dropout", 0)
+_BOTTLENECKS = _given("model.bottlenecks")
 _CAUSAL = _equal("model.causal", True)
 
 _ONE_DEVICE = "a paced run emulates ranks of one device"
 _UNCOMPRESSED = "a paced run emulates all-reduces without codecs"
 _APART = "each device computes its part of a sequence alone"
+_NO_PART = "the projections of a bottleneck are on one device"
 _DIVIDED_ONCE = "moments are divided over replicas or over the devices of a rank"
 
 EXCLUSIONS: tuple[Exclusion, ...] = (
@@ -258,6 +260,44 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
         _SEQUENCE_PARALLEL,
         "sequences are divided over `mesh.tensor` or over `mesh.context`",
         "set one of them to its default",
+    ),
+    Exclusion(_BOTTLENECKS, _MESH, _NO_PART, "remove the section `mesh`"),
+    Exclusion(_BOTTLENECKS, _GROUPS, _NO_PART, "plan one device per rank"),
+    Exclusion(
+        _BOTTLENECKS,
+        _UNEQUAL_CUTS,
+        "replicas reduce the projections of a bottleneck with the layers beside it",
+        "give replicas one cut",
+    ),
+    Exclusion(
+        _BOTTLENECKS,
+        _ISLANDS,
+        "an outer loop exchanges layers and ends alone",
+        "set `outer.islands` to 0, or `model.bottlenecks` to []",
+    ),
+    Exclusion(
+        _BOTTLENECKS,
+        _LORA,
+        "an adapted model is exported without the projections of a bottleneck",
+        "set `lora.rank` to 0, or `model.bottlenecks` to []",
+    ),
+    Exclusion(
+        _BOTTLENECKS,
+        _FROZEN,
+        "the projections of a bottleneck are trained with all layers beside it",
+        "remove `train.frozen`, or set `model.bottlenecks` to []",
+    ),
+    Exclusion(
+        _BOTTLENECKS,
+        _PACK,
+        "a bottleneck reads the token before, which may be of another document",
+        "set `data.pack` to false, or `model.bottlenecks` to []",
+    ),
+    Exclusion(
+        _BOTTLENECKS,
+        _PACED,
+        "messages of a paced run have one size",
+        "set `model.bottlenecks` to []",
     ),
     Exclusion(
         _GROUPS, _MESH, "the plan or the section decides the mesh", "remove the section `mesh`"

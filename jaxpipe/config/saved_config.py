@@ -11,6 +11,7 @@ from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.finetune import LoraConfig, is_adapter
 from jaxpipe.finetune.merge import merged_tensors
 from jaxpipe.models import ModelConfig, num_parameters
+from jaxpipe.models.bottleneck_costs import bottleneck_parameters
 from jaxpipe.runtime.checkpoint import Checkpoint, Read
 from jaxpipe.runtime.checkpoint.checkpoint_files import files_of
 from jaxpipe.runtime.metrics.records import METRICS_TENSOR
@@ -107,7 +108,8 @@ def _check_size(checkpoint: Checkpoint, model: ModelConfig) -> None:
     entries = [checkpoint.tensors[name] for name in parameter_names(checkpoint)]
     saved, stated = (
         sum(prod(entry.shape) for entry in entries),
-        num_parameters(model, layers=model.num_layers, embed=True, head=True),
+        num_parameters(model, layers=model.num_layers, embed=True, head=True)
+        + bottleneck_parameters(model, layers=range(model.num_layers)),
     )
     if model.num_layers > len(entries) or saved != stated:
         raise _wrong(

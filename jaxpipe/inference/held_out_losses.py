@@ -24,7 +24,7 @@ from jaxpipe.runtime.data import (
 from jaxpipe.runtime.data.order.samples import IGNORED
 from jaxpipe.runtime.stage.calls import TargetArrays
 from jaxpipe.runtime.stage.model import Parameters
-from jaxpipe.runtime.stage.placed import PackedTargets
+from jaxpipe.runtime.stage.placed import SampleParts
 from jaxpipe.runtime.stage.stage import Stage, Targets
 from jaxpipe.runtime.storage.object_folder import Folder
 
@@ -90,7 +90,7 @@ def held_out_losses(
 def _targets(read: Samples) -> TargetArrays:
     if read.segments is None:
         return read.targets
-    return PackedTargets(segments=read.segments, targets=read.targets)
+    return SampleParts(segments=read.segments, targets=read.targets)
 
 
 def _summed(stage: Stage, params: Parameters, inputs: Array, targets: Targets) -> Array:

@@ -92,7 +92,7 @@ def gpt2_config_of(config: GptConfig) -> dict[str, Any]:
 
 
 def check_is_gpt2(config: GptConfig) -> None:
-    """Check that a model is a GPT-2, which it is without experts, classes and pictures.
+    """Check that a model is a GPT-2, which has no experts, classes, pictures and bottlenecks.
 
     Raises:
         ConfigError: it is not.
@@ -103,6 +103,14 @@ def check_is_gpt2(config: GptConfig) -> None:
             raise ConfigError(
                 f"`model.{field}` must be {value}, not {actual}: only a GPT-2 can be exported"
             )
+
+    if config.bottlenecks:
+        raise ConfigError(
+            f"`model.bottlenecks` must be empty, not {list(map(list, config.bottlenecks))}: only a "
+            "GPT-2 can be exported, which has no projections between layers, and they cannot be "
+            "folded into a layer, whose input is the output of another one; `generate` and "
+            "`evaluate` read the run itself"
+        )
 
 
 def _check(name: str, value: Any, values: tuple[Any, ...]) -> None:

@@ -141,6 +141,7 @@ def paced_stage(
         is_first=stage == 0,
         is_last=stage == job.pipeline_size(rank) * job.num_chunks - 1,
         layout=ONE_DEVICE,
+        received=jax.ShapeDtypeStruct(message.shape, message.dtype),
         activation=jax.ShapeDtypeStruct(message.shape, message.dtype),
         loss_cotangent=message,
         sharded=sharded,

@@ -53,7 +53,7 @@ class BriefStage:
         params, _ = jax.eval_shape(functions.init)
         self.compute = jax.eval_shape(functions.cast, params)
         self.gradients = jax.eval_shape(functions.zeros)
-        self.inputs = work.inputs if spec.is_first else spec.activation
+        self.inputs = work.inputs if spec.is_first else spec.received
         self.targets = work.targets if spec.is_last else None
         position = jax.ShapeDtypeStruct((2,), np.int32)
         self.forward = Program(functions.forward, self.compute, self.inputs, self.targets, position)

@@ -12,6 +12,7 @@ import msgspec
 from jaxpipe.collective import CodingRates
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import ModelConfig, costs
+from jaxpipe.models.bottleneck_costs import without_bottlenecks
 from jaxpipe.plan import Cut
 from jaxpipe.plan.cost import Part, Profile
 from jaxpipe.plan.partition import layers_of
@@ -84,7 +85,7 @@ def measure_gpt(
             f"not {','.join(map(str, cut))}"
         )
     measure = partial(_measured, config, settings=settings, clock=clock, observe=observe)
-    model = build_model(config)
+    model = build_model(without_bottlenecks(config))
     blocks = blocks_in_a_row(config)
     kinds = (
         measure(Ends(model), (1, 1), 0, name="embedding", layers=0),

@@ -83,8 +83,9 @@ def with_gentler_boundaries(plan: Plan, conditions: Conditions, *, enough_s: flo
 def _boundaries(plan: Plan, conditions: Conditions) -> Iterator[tuple[float, int, int]]:
     """Yield the seconds of a message over each boundary, its replica and the stage before it."""
     for replica, pipeline in enumerate(plan.pipelines):
-        num_bytes = conditions.profile.scaled(microbatch=pipeline.microbatch).activation_bytes
-        for stage, hop in enumerate(pairwise(pipeline.devices)):
+        profile = conditions.profile.scaled(microbatch=pipeline.microbatch)
+        hops = zip(pairwise(pipeline.devices), profile.message_bytes(pipeline.cut), strict=True)
+        for stage, (hop, num_bytes) in enumerate(hops):
             both = (hop, (hop[1], hop[0]))
             message_s = max(
                 lone_message_s(conditions.cluster, pair, num_bytes=num_bytes) for pair in both

@@ -8,7 +8,7 @@ from jaxpipe.config import Config, cluster_from
 from jaxpipe.models import DTYPE_BYTES, ModelConfig
 from jaxpipe.plan.cost import BytesPerParameter, Profile, slowness
 from jaxpipe.propose.costed import costed
-from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
+from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile, with_bottlenecks
 from jaxpipe.propose.trained_part import TrainedPart
 from jaxpipe.schedule import Remat
 from jaxpipe.simulate import Conditions
@@ -62,7 +62,7 @@ def costs_of(
     part = TrainedPart(lora=config.lora, frozen=config.train.frozen)
     conditions = Conditions(
         cluster=known.cluster,
-        profile=part.profile(known.profile, model),
+        profile=with_bottlenecks(part.profile(known.profile, model), model),
         slow=slowness(known.cluster, known.profile, known.precision),
         gradient_bytes=bytes_of(config).gradient,
         overheads=known.overheads(
@@ -72,7 +72,10 @@ def costs_of(
             keep_warm=config.run.keep_warm,
         ),
         recomputes=remat is Remat.FULL,
-        profiles={name: part.profile(each, model) for name, each in known.profiles.items()},
+        profiles={
+            name: with_bottlenecks(part.profile(profile, model), model)
+            for name, profile in known.profiles.items()
+        },
         codecs=codecs_of(config),
         activation_value_bytes=DTYPE_BYTES[model.compute_dtype],
         gathered_bytes=DTYPE_BYTES[model.param_dtype] if config.optimizer.sharded else 0.0,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from jaxpipe.collective import AllReduceKind, CodecKind
 from jaxpipe.config import Config, is_tuned, tuned_model_from
 from jaxpipe.models import num_parameters
+from jaxpipe.models.bottleneck_costs import bottleneck_parameters
 from jaxpipe.plan import Cut, Plan, default_plan
 from jaxpipe.propose.conditions import trained_model
 from jaxpipe.propose.device_speeds import precision_of
@@ -86,8 +88,13 @@ def _gradient_bytes(config: Config, plan: Plan, own: "Model | None") -> tuple[li
 
         counts = trained_parameters(tuned_model_from(config, own))
         of_stage, tokens = partial(counts.of_stage, tied=model.tied), counts.tokens
+    starts = accumulate(plan.segments, initial=0)
     segment_bytes = [
-        _GRADIENT_BYTES * of_stage(layers=n, embed=number == 0, head=number == last)
-        for number, n in enumerate(plan.segments)
+        _GRADIENT_BYTES
+        * (
+            of_stage(layers=n, embed=number == 0, head=number == last)
+            + bottleneck_parameters(model, layers=range(start, start + n))
+        )
+        for number, (start, n) in enumerate(zip(starts, plan.segments, strict=False))
     ]
     return segment_bytes, _GRADIENT_BYTES * tokens

@@ -1,6 +1,9 @@
 """Profile of a model from counted FLOPs: where `models` and `plan` meet."""
 
+from dataclasses import replace
+
 from jaxpipe.models import ModelConfig, costs
+from jaxpipe.models.bottleneck_costs import bottleneck_parameters, narrow_bytes
 from jaxpipe.models.gpt_config import DTYPE_BYTES
 from jaxpipe.plan.cost import BytesPerParameter, Part, Profile
 from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
@@ -30,7 +33,7 @@ def gpt_profile(config: ModelConfig, *, remat: Remat, flops_per_s: float) -> Pro
     )
     embed = costs.num_parameters(config, layers=0, embed=True, head=False)
     both = costs.num_parameters(config, layers=0, embed=True, head=True)
-    return Profile(
+    counted = Profile(
         device="computed",
         flops_per_s=flops_per_s,
         microbatch=1,
@@ -44,6 +47,28 @@ def gpt_profile(config: ModelConfig, *, remat: Remat, flops_per_s: float) -> Pro
             backward_s=2 * head / flops_per_s,
             parameters=both - embed,
         ),
+    )
+    return with_bottlenecks(counted, config)
+
+
+def with_bottlenecks(profile: Profile, config: ModelConfig) -> Profile:
+    """Return a profile, and those of its sizes, with the bottlenecks of a model.
+
+    A profile that has them stays as it is. Seconds are those of the layers: the projections take
+    little next to them.
+    """
+    narrow = narrow_bytes(config, batch=profile.microbatch, sequence=config.sequence)
+    if not narrow or profile.narrow_bytes:
+        return profile
+    more = [bottleneck_parameters(config, layers=range(n, n + 1)) for n in range(config.num_layers)]
+    return replace(
+        profile,
+        layers=tuple(
+            replace(layer, parameters=layer.parameters + number)
+            for layer, number in zip(profile.layers, more, strict=True)
+        ),
+        narrow_bytes=narrow,
+        sizes=tuple(with_bottlenecks(size, config) for size in profile.sizes),
     )
 
 

@@ -15,6 +15,7 @@ import xxhash
 
 from jaxpipe.config import Config
 from jaxpipe.models import costs
+from jaxpipe.models.bottleneck_costs import without_bottlenecks
 from jaxpipe.plan.cost import Profile, write_profile
 from jaxpipe.profile.kept_profile import kept_profile, measured_profile
 from jaxpipe.profile.machine_speed import Speed, kept_speed, measured_speed
@@ -73,7 +74,7 @@ def machine_costs(
 def profile_task(config: Config, *, microbatches: tuple[int, ...]) -> ProfileTask:
     """Return what to measure of a configuration, for microbatches of these sizes in samples."""
     return ProfileTask(
-        model=trained_model(config),
+        model=without_bottlenecks(trained_model(config)),
         microbatches=microbatches,
         remat=config.train.remat or Remat.NONE,
         loop=config.train.loop,

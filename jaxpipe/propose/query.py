@@ -147,10 +147,14 @@ def executable(config: Config, objective: Objective) -> Objective:
 def bound_of(task: Task, conditions: Conditions, codecs: Codecs = NO_CODECS) -> LowerBound:
     """Return the bound of every plan for the devices whose messages have at least these bytes."""
     ratio = codecs.boundary_ratio(conditions.activation_value_bytes)
-    gradient_bytes = task.bytes_each.gradient
+    gradient_bytes, profile = task.bytes_each.gradient, task.profile
     return lower_bound(
         task.cluster,
-        replace(task.profile, activation_bytes=task.profile.activation_bytes * ratio),
+        replace(
+            profile,
+            activation_bytes=profile.activation_bytes * ratio,
+            narrow_bytes={after: n * ratio for after, n in profile.narrow_bytes.items()},
+        ),
         slow=task.slow,
         batch=task.batch,
         gradient_bytes=gradient_bytes * codecs.far_ratio(gradient_bytes),

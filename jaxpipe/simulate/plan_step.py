@@ -145,6 +145,16 @@ def gathered_bytes(plan: Plan, conditions: Conditions) -> tuple[float, ...]:
     return (first - plan.shares_embedding * profile.embed.num_gradients * each, *others)
 
 
+def _plain_bytes(plan: Plan, pipeline: Pipeline, conditions: Conditions) -> tuple[int, ...]:
+    """Return the bytes of a message over each boundary of a pipeline, before a codec.
+
+    With several chunks on a rank, two ranks share several boundaries: all count as the largest.
+    """
+    profile = conditions.profile.scaled(microbatch=pipeline.microbatch)
+    sizes = profile.message_bytes(pipeline.cut)
+    return sizes if plan.num_chunks == 1 else (max(sizes),) * len(sizes)
+
+
 def _activation_bytes(
     plan: Plan, conditions: Conditions
 ) -> float | tuple[float | tuple[float, ...], ...]:
@@ -154,11 +164,14 @@ def _activation_bytes(
     """
 
     def of_replica(pipeline: Pipeline) -> float | tuple[float, ...]:
-        plain = conditions.profile.scaled(microbatch=pipeline.microbatch).activation_bytes
+        profile = conditions.profile.scaled(microbatch=pipeline.microbatch)
+        plain = _plain_bytes(plan, pipeline, conditions) or (profile.activation_bytes,)
         codecs = [replace(conditions.codecs, boundary=codec) for codec in pipeline.codecs]
         sizes = tuple(
-            plain * each.boundary_ratio(conditions.activation_value_bytes)
-            for each in codecs or [conditions.codecs]
+            num_bytes * each.boundary_ratio(conditions.activation_value_bytes)
+            for num_bytes, each in zip(
+                plain, codecs or [conditions.codecs] * len(plain), strict=True
+            )
         )
         return sizes if len(set(sizes)) > 1 else sizes[0]
 
@@ -171,13 +184,12 @@ def _boundary_coding(plan: Plan, conditions: Conditions) -> tuple[tuple[Coding, 
     """Return the seconds of coding at each boundary of each replica; nothing without any codec."""
 
     def of_replica(pipeline: Pipeline) -> tuple[Coding, ...]:
-        plain = conditions.profile.scaled(microbatch=pipeline.microbatch).activation_bytes
         kinds = pipeline.codecs or (conditions.codecs.boundary,) * (pipeline.num_stages - 1)
         return tuple(
             coding_of(kind, conditions.profile.coding).times(
-                plain / conditions.activation_value_bytes
+                num_bytes / conditions.activation_value_bytes
             )
-            for kind in kinds
+            for kind, num_bytes in zip(kinds, _plain_bytes(plan, pipeline, conditions), strict=True)
         )
 
     each = tuple(of_replica(pipeline) for pipeline in plan.pipelines)
@@ -243,12 +255,14 @@ def _with_software(part: Part, pipeline: Pipeline, stage: int, conditions: Condi
         return part
     groups, last = _holders(pipeline), pipeline.num_stages - 1
     profile = conditions.profile.scaled(microbatch=pipeline.microbatch)
-    message_s = software.message(profile.activation_bytes)
+    messages = profile.message_bytes(pipeline.cut)
     # The message before a stage, in either direction, and that behind it: none inside a rank.
-    num_messages = sum(
-        groups[near] != groups[stage] for near in (stage - 1, stage + 1) if 0 <= near <= last
+    messages_s = sum(
+        software.message(messages[min(near, stage)])
+        for near in (stage - 1, stage + 1)
+        if 0 <= near <= last and groups[near] != groups[stage]
     )
-    busy_s = software.call_s + num_messages * message_s
+    busy_s = software.call_s + messages_s
     is_first_of_rank = stage < pipeline.num_ranks
     delayed = part.delayed(forward_s=busy_s, backward_s=busy_s)
     return replace(delayed, update_s=part.update_s + is_first_of_rank * software.step_s)

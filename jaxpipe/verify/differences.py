@@ -143,7 +143,8 @@ def _of_boundaries(
     plan: Plan, of_ranks: Sequence[tuple[int, RankStep]], expected: DeviceStep, step: int
 ) -> Iterator[Difference]:
     """Compare activations from the first stage on, then their gradients from the last stage on."""
-    largest = max(float(np.abs(array).max()) for array in expected.of_hidden.values())
+    gradients = chain.from_iterable(entering.values() for entering in expected.of_hidden.values())
+    largest = max(float(np.abs(array).max()) for array in gradients)
     forwards, backwards = [], []
     for rank, computed in of_ranks:
         replica = plan.replica(rank)

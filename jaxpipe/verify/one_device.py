@@ -24,15 +24,18 @@ from jaxpipe.runtime.data import Samples
 from jaxpipe.runtime.data.order.samples import IGNORED
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.loss_scale import adjust, initial_loss_scale
-from jaxpipe.runtime.stage.model import Model, Parameters, Tuned
+from jaxpipe.runtime.stage.model import Model, Parameters, Tuned, bottlenecks_of
 from jaxpipe.runtime.stage.moments import moments_of
 from jaxpipe.runtime.stage.optimizer import stage_optimizer
 from jaxpipe.runtime.stage.placed import Places, model_at, segment_positions
 from jaxpipe.verify.coded_boundaries import CodedBoundaries
 from jaxpipe.verify.coded_gradients import CodedGradients, ReplicaGradients
+from jaxpipe.verify.device_layers import through_layers
 
 Tensors = dict[str, np.ndarray]
 """By the names of a checkpoint."""
+Entering = dict[int, np.ndarray]
+"""What enters a layer, by the number of layers before it."""
 _OfReplica = tuple[Parameters, Mapping[str, Any]]
 """Gradients of a replica, and those of its head alone of a tied embedding."""
 
@@ -62,8 +65,8 @@ class Microbatch:
 class DeviceStep:
     """What one device computes in a step, before its update.
 
-    `hidden[number][layer]` is the input of a layer in a microbatch, the last one that of the head;
-    `of_hidden` is its gradient, in the loss that is a mean over the step.
+    `hidden[number][layer]` is what enters a layer in a microbatch, the last one the head, at a
+    bottleneck what it keeps; `of_hidden` is its gradient, in the loss that is a mean over the step.
     """
 
     loss: float
@@ -72,8 +75,8 @@ class DeviceStep:
     gradients: Tensors
     tree: Parameters
     samples: np.ndarray
-    hidden: dict[int, np.ndarray]
-    of_hidden: dict[int, np.ndarray]
+    hidden: dict[int, Entering]
+    of_hidden: dict[int, Entering]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +128,7 @@ class OneDevice:
         loss, hidden, of_hidden = 0.0, {}, {}
         of_replicas: dict[int, _OfReplica] = {}
         for part in parts:
-            offsets = np.zeros(self._hidden_shape(part))
+            offsets = {n: np.zeros(shape) for n, shape in self._entering_shapes(part).items()}
             key_of_part = jax.random.fold_in(key, part.number)
             (lost, inside), (of_params, of_table, of_offsets) = self._loss(
                 state.params, table, offsets, part.arrays, key_of_part, factor
@@ -133,8 +136,10 @@ class OneDevice:
             loss += float(lost)
             before = of_replicas.get(part.replica)
             of_replicas[part.replica] = _added(before, (of_params, of_table))
-            hidden[part.number] = np.asarray(inside)
-            of_hidden[part.number] = np.asarray(of_offsets) / max(num_targets, 1)
+            hidden[part.number] = {n: np.asarray(entering) for n, entering in inside.items()}
+            of_hidden[part.number] = {
+                n: np.asarray(gradient) / max(num_targets, 1) for n, gradient in of_offsets.items()
+            }
         total = self._total(list(of_replicas.values()), island, factor=factor, step=step)
         tree = jax.tree.map(lambda leaf: leaf / max(num_targets, 1), total)
         squares = sum(float(np.sum(leaf**2)) for leaf in jax.tree.leaves(tree))
@@ -226,10 +231,11 @@ class OneDevice:
             state = adjust(config, state, finite=True)
         return state.scale
 
-    def _hidden_shape(self, part: Microbatch) -> tuple[int, ...]:
+    def _entering_shapes(self, part: Microbatch) -> dict[int, tuple[int, ...]]:
         # Asked for each microbatch: JAX traces it once for each size.
-        width = self._embed.eval_shape(part.inputs).shape
-        return (self._job.model.num_layers + 1, *width)
+        *lead, width = self._embed.eval_shape(part.inputs).shape
+        ranks, num_layers = bottlenecks_of(self._job.model), self._job.model.num_layers
+        return {number: (*lead, ranks.get(number, width)) for number in range(num_layers + 1)}
 
     def _embedded(self, inputs: Any) -> Any:
         return self._job.model.embed(self._fresh(), inputs, None)
@@ -242,48 +248,34 @@ class OneDevice:
         self,
         params: Parameters,
         table: Mapping[str, Any],
-        offsets: Any,
+        offsets: dict[int, Any],
         part: tuple[Any, ...],
         key: Any,
         factor: Any,
     ) -> tuple[Any, Any]:
-        """Return the loss of a microbatch, summed over its targets, and the inputs of layers.
+        """Return the loss of a microbatch, summed over its targets, and what enters layers.
 
-        Inputs are those before a codec, and offsets are added after it. The head reads `table`, if
-        it is not empty, in place of that of `params`.
+        It is that before a codec, and offsets are added after it. The head reads `table`, if it is
+        not empty, in place of that of `params`.
         """
         inputs, targets, segments, replica = part
         model, params = self._ready(params, segments)
         # Layers use the numbers below `num_layers` for their keys; the embedding the next one.
         x = model.embed(params, inputs, jax.random.fold_in(key, model.num_layers))
         crossed = partial(self._boundaries.crossed, replica=replica, factor=factor)
-
-        def layer(x: Any, given: Any) -> tuple[Any, Any]:
-            weights, number, offset = given
-            read = crossed(x, layer=number) + offset
-            output = model.block(weights, read, jax.random.fold_in(key, number))
-            output, added = output if isinstance(output, tuple) else (output, 0.0)
-            return output, (x, added)
-
-        numbers = jnp.arange(model.num_layers)
-        x, (before, added) = jax.lax.scan(layer, x, (params["blocks"], numbers, offsets[:-1]))
+        x, inside, added = through_layers(model, params, (x, inputs), key, crossed, offsets)
         of_head = {**params, "embed": {**params["embed"], **table}}
-        loss = model.loss(of_head, x + offsets[-1], targets) + jnp.sum(added)
-        return loss, jnp.concatenate([before, x[None]])
+        loss = model.loss(of_head, x + offsets[model.num_layers], targets) + added
+        return loss, {**inside, model.num_layers: x}
 
     def _evaluated(self, params: Parameters, part: tuple[Any, ...]) -> Any:
         """Return the summed loss without dropout and without what layers add in training."""
         inputs, targets, segments, replica = part
         model, params = self._ready(params, segments)
-
-        def layer(x: Any, given: Any) -> tuple[Any, None]:
-            weights, number = given
-            read = self._boundaries.crossed(x, replica=replica, layer=number, factor=1.0)
-            output = model.block(weights, read, None)
-            return (output[0] if isinstance(output, tuple) else output), None
-
-        layers = params["blocks"], jnp.arange(model.num_layers)
-        x, _ = jax.lax.scan(layer, model.embed(params, inputs, None), layers)
+        crossed = partial(self._boundaries.crossed, replica=replica, factor=1.0)
+        offsets = dict.fromkeys(range(model.num_layers), jnp.zeros(()))
+        x = model.embed(params, inputs, None)
+        x, *_ = through_layers(model, params, (x, inputs), None, crossed, offsets)
         return model.loss(params, x, targets)
 
     def _updated(

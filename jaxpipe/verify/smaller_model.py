@@ -75,13 +75,7 @@ def smaller_model(
         **_experts(model, parts),
     }
     if isinstance(model, GptConfig):
-        heads = _heads(model.num_heads, parts)
-        small: dict[str, Any] = {
-            "num_heads": heads,
-            "dim": heads * _head_width(heads, model.dim, parts),
-            "patch": min(model.patch, 2),
-            "classes": min(model.classes, 5),
-        }
+        small: dict[str, Any] = _of_gpt(model, parts)
     elif isinstance(model, LlamaConfig):
         kv_heads = _heads(model.num_kv_heads, parts)
         heads = kv_heads * min(2, model.num_heads // model.num_kv_heads)
@@ -97,9 +91,21 @@ def smaller_model(
         }
     else:  # of another package: how its widths depend on each other is not known
         return replace(model, num_layers=num_layers)
-    fused = model.attention is Attention.FLASH
-    small["attention"] = Attention.PRODUCT if fused else model.attention
+    if model.attention is Attention.FLASH:
+        small["attention"] = Attention.PRODUCT
     return replace(model, **common, **small, logits_bytes=_logits_bytes(model, common))
+
+
+def _of_gpt(model: GptConfig, parts: MeshParts) -> dict[str, Any]:
+    heads = _heads(model.num_heads, parts)
+    return {
+        "num_heads": heads,
+        "dim": heads * _head_width(heads, model.dim, parts),
+        "patch": min(model.patch, 2),
+        "classes": min(model.classes, 5),
+        # Fewer than the width, as in the real model.
+        "bottlenecks": tuple((after, min(rank, heads)) for after, rank in model.bottlenecks),
+    }
 
 
 def _heads(heads: int, parts: MeshParts) -> int:

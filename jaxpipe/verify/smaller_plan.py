@@ -222,7 +222,7 @@ def _smaller_plan(
         counts = _fewer_microbatches(pipelines)
     new = zip(
         pipelines,
-        _smaller_cuts(pipelines, keeps=_counts_layers(config.train.frozen)),
+        _smaller_cuts(pipelines, keeps=_counts_layers(config)),
         counts,
         _fewer_samples(config, pipelines, parts),
         strict=True,
@@ -244,10 +244,15 @@ def _smaller_plan(
     return smaller, ranks_of_plan
 
 
-def _counts_layers(frozen: Sequence[str]) -> bool:
+def _counts_layers(config: Config) -> bool:
+    """Return whether layers are named by their numbers: by a bottleneck, or frozen parameters."""
+    return bool(getattr(config.model, "bottlenecks", ())) or _names_layers(config.train.frozen)
+
+
+def _names_layers(frozen: Sequence[str]) -> bool:
     """Return whether a pattern of frozen parameters names layers by their numbers.
 
-    >>> _counts_layers(("embed.*", "blocks.*.mlp.*")), _counts_layers(("blocks.[0-3].*",))
+    >>> _names_layers(("embed.*", "blocks.*.mlp.*")), _names_layers(("blocks.[0-3].*",))
     (False, True)
     """
     return any(re.match(r"blocks\.(?!\*)", pattern) for pattern in frozen)

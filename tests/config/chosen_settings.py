@@ -84,6 +84,7 @@ EXAMPLES = {
     "`model.classes` > 0": Example({"model": {"classes": 2, "tied": False, "causal": False}}),
     "`model.dropout` > 0": Example({"model": {"dropout": 0.1}}),
     "`model.causal` = true": Example({"model": {"causal": True}}),
+    "`model.bottlenecks` given": Example({"model": {"bottlenecks": [[1, 4]]}}),
 }
 
 

@@ -24,7 +24,7 @@ from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.rank_mesh import MeshConfig
 from jaxpipe.runtime.stage.context import in_order, zigzag
 from jaxpipe.runtime.stage.mesh import layout_over
-from jaxpipe.runtime.stage.placed import PackedTargets
+from jaxpipe.runtime.stage.placed import SampleParts
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.runtime.stage.vjp import forward_with_residuals
 from jaxpipe.schedule import Remat
@@ -146,7 +146,7 @@ def _values(name: str, mesh: str, remat: Remat, *, is_packed: bool) -> Any:
     inputs, targets = draw.integers(0, VOCABULARY, (2, BATCH, SEQUENCE), dtype=np.int32)
     targets[0, :5] = -100  # these do not count
     segments = np.sort(draw.integers(0, 3, (BATCH, SEQUENCE), dtype=np.int32), axis=1)
-    packed: Any = PackedTargets(segments=segments, targets=targets) if is_packed else targets
+    packed: Any = SampleParts(segments=segments, targets=targets) if is_packed else targets
     model, config = MODELS[name], MESHES.get(mesh, MeshConfig())
     layout = layout_over(jax.local_devices(), config, split=model.split)
     stage = _stage(model, layout=layout, loop=Loop.SCAN, remat=remat)

@@ -61,9 +61,11 @@ def check_comparison(
 def _check_same(config: Config) -> None:
     model, optimizer = config.model, config.optimizer
     dropout = getattr(model, "dropout", 0.0)  # a family without the field drops nothing
+    bottlenecks = list(map(list, getattr(model, "bottlenecks", ())))
     # The sharded step has float32 parameters, no loss scaling and no dropout.
     refused = {
         "model.dropout": (dropout, dropout == 0, "0"),
+        "model.bottlenecks": (bottlenecks, not bottlenecks, "[]"),
         "model.param_dtype": (model.param_dtype, model.param_dtype == "float32", "float32"),
         "model.compute_dtype": (
             model.compute_dtype,

@@ -102,8 +102,9 @@ def _line(
     compute = slow[placement] * np.array([part.forward_s + part.backward_s for part in parts])
     of_ranks = compute.reshape(len(replicas), plan.num_chunks, -1).sum(axis=1)
     ahead, behind = placement[:, :-1], placement[:, 1:]
+    message_bytes = np.array(profile.message_bytes(pipeline.cut))
     wires = [
-        profile.activation_bytes / cluster.bandwidth_bytes_per_s[pair]
+        message_bytes / cluster.bandwidth_bytes_per_s[pair]
         for pair in ((ahead, behind), (behind, ahead))
     ]
     latency = cluster.latency_s[ahead, behind] + cluster.latency_s[behind, ahead]

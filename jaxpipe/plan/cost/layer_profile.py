@@ -21,6 +21,9 @@ how many of the parameters have a gradient and moments, by default all; with ada
 `frozen_rows` is optional: how many of those never change, since a layer is frozen of which other
 layers are trained, by default 0.
 
+`narrow_bytes` is optional: what a stage sends in place of `activation_bytes` where the model keeps
+fewer numbers of a token, by the number of layers before the cut: `{"4": 1048576}`.
+
 `coding` is optional: for codecs of messages by name, such as `int8`, the seconds in which one core
 of the host encodes and decodes a value: `{"encode_s": 2.7e-9, "decode_s": 4e-10}`.
 
@@ -32,6 +35,7 @@ Another system, which has stages and not layers, may write `stages` in place of 
 """
 
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from math import inf, log
 
 from jaxpipe.collective import CodingRates
@@ -192,6 +196,7 @@ class Profile:
     embed: Part
     layers: tuple[Part, ...]
     head: Part
+    narrow_bytes: dict[int, int] = field(default_factory=dict)
     coding: CodingRates = field(default_factory=dict)
     sizes: tuple["Profile", ...] = ()
     software: Software = NO_SOFTWARE
@@ -202,9 +207,20 @@ class Profile:
                 f"`flops_per_s` ({self.flops_per_s}) must be positive, `microbatch` "
                 f"({self.microbatch}) at least 1, and `layers` not empty, has {len(self.layers)}"
             )
+        for after, num_bytes in self.narrow_bytes.items():
+            if not (0 < after < len(self.layers) and num_bytes > 0):
+                raise ValueError(
+                    f"`narrow_bytes` must be bytes of cuts after 1 to {len(self.layers) - 1} "
+                    f"layers, not {num_bytes} after {after}"
+                )
         for codec, costs in self.coding.items():
             if not min(costs.encode_s, costs.decode_s) >= 0:
                 raise ValueError(f"`coding.{codec}` must not have negative seconds: {costs}")
+
+    def message_bytes(self, cut: Cut) -> tuple[int, ...]:
+        """Return the bytes of a message between each stage and the next one."""
+        places = accumulate(cut[:-1])
+        return tuple(self.narrow_bytes.get(after, self.activation_bytes) for after in places)
 
     def stage(self, cut: Cut, stage: int) -> Part:
         """Return a stage of a partition; the first holds the embedding, the last the head."""
@@ -234,6 +250,7 @@ class Profile:
             near,
             microbatch=microbatch,
             activation_bytes=round(near.activation_bytes * factor),
+            narrow_bytes={after: round(n * factor) for after, n in near.narrow_bytes.items()},
             embed=near.embed.scaled(factor),
             layers=tuple(layer.scaled(factor) for layer in near.layers),
             head=near.head.scaled(factor),

@@ -71,7 +71,8 @@ def lower_bound(
         return LowerBound(compute_s=0.0, cut_s=0.0)
     gradients = _Gradients.of(work_s, [part.num_gradients * gradient_bytes for part in parts])
     speeds = 1 / slow
-    activations = float(batch * one.activation_bytes)
+    # A plan may cut where the fewest bytes cross.
+    activations = float(batch * min((one.activation_bytes, *one.narrow_bytes.values())))
     return LowerBound(
         compute_s=float(work_s.sum() / speeds.sum()),
         cut_s=max(

@@ -106,13 +106,16 @@ def stage_memory(
         num_parameters = -(-sum(parameters[stage] for stage in stages) // parts_of_model)
         kept_bytes = max(parts[stage].kept_bytes for stage in stages)
         num_shares = degree // tensor if plan.sharing is Sharing.TENSOR else degree
+        # The first stage reads samples, which are counted as an activation.
+        messages = (profile.activation_bytes, *profile.message_bytes(pipeline.cut))
+        message_bytes = max(messages[stage] for stage in stages)
         largest = max(trained[stage] for stage in stages)
         return StageMemory(
             parameters=num_parameters * each.parameter,
             gradients=-(-sum(trained[stage] for stage in stages) // parts_of_model) * each.gradient,
             optimizer=-(-sum(updated[stage] for stage in stages) // parts_of_model)
             * each.optimizer,
-            activations=live[number] * (-(-kept_bytes // num_shares) + profile.activation_bytes),
+            activations=live[number] * (-(-kept_bytes // num_shares) + message_bytes),
             copies=num_parameters * each.copy,
             packed=-(-largest // parts_of_model) * each.gradient,
         )

@@ -6,6 +6,7 @@ import numpy as np
 
 from jaxpipe.config import Config, cluster_from
 from jaxpipe.models import DTYPE_BYTES, activation_bytes
+from jaxpipe.models.bottleneck_costs import narrow_bytes
 from jaxpipe.network import MessageCosts
 from jaxpipe.plan import Plan, check_islands, islands_of
 from jaxpipe.propose.conditions import codecs_of, conditions_of
@@ -82,6 +83,7 @@ def _sizes(config: Config, plan: Plan, cluster: Cluster) -> Conditions:
         # Any speed: no seconds are used.
         gpt_profile(model, remat=plan.remat or Remat.NONE, flops_per_s=1.0),
         activation_bytes=activation_bytes(model, batch=1, sequence=sequence),
+        narrow_bytes=narrow_bytes(model, batch=1, sequence=sequence),
     )
     return Conditions(
         cluster=cluster,

@@ -24,15 +24,15 @@ from jaxpipe.comm import HostOrDeviceArray
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.mesh import StageLayout
 from jaxpipe.runtime.stage.model import Parameters
-from jaxpipe.runtime.stage.placed import PackedTargets
+from jaxpipe.runtime.stage.placed import SampleParts
 from jaxpipe.runtime.stage.split_backward import Carried
 from jaxpipe.runtime.stage.vjp import Residuals
 from jaxpipe.runtime.stage.zero1 import ShardedParameters
 
 Scalar: TypeAlias = HostOrDeviceArray | np.floating
 
-TargetArrays: TypeAlias = HostOrDeviceArray | PackedTargets | None
-"""Targets, which the last stage reads; of packed samples, what every stage reads."""
+TargetArrays: TypeAlias = HostOrDeviceArray | SampleParts | None
+"""Targets, which the last stage reads; of packed samples and behind bottlenecks, more."""
 
 OutputArrays: TypeAlias = HostOrDeviceArray | tuple[HostOrDeviceArray, HostOrDeviceArray]
 """What a forward returns, or its cotangent.
@@ -46,19 +46,23 @@ both.
 class StageSpec:
     """The position of a stage in its pipeline, and the shapes that cross its boundaries.
 
-    `activation` is what one microbatch sends to the next stage, `loss_cotangent` the cotangent of
-    the loss, from which the backward of the last stage starts. `sharded` is None unless replicas
+    `activation` is what one microbatch sends to the next stage, `received` what it gets from the
+    one before; of the first stage, the input of the first layer. `loss_cotangent` is the cotangent
+    of the loss, from which the backward of the last stage starts. `sharded` is None unless replicas
     shard the optimizer (ZeRO-1). Where some targets do not count, samples are `masked`: the
     cotangent is that of a mean over all targets, and `update` takes the scale that corrects it.
+    A stage with a bottleneck before one of its layers `reads_tokens`, unless they are its input.
     """
 
     is_first: bool
     is_last: bool
     layout: StageLayout
+    received: jax.ShapeDtypeStruct
     activation: jax.ShapeDtypeStruct
     loss_cotangent: HostOrDeviceArray
     sharded: ShardedParameters | None = None
     masked: bool = False
+    reads_tokens: bool = False
 
 
 @runtime_checkable

@@ -23,7 +23,7 @@ from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.mesh import StageLayout
 from jaxpipe.runtime.stage.model import Parameters
-from jaxpipe.runtime.stage.placed import PackedTargets
+from jaxpipe.runtime.stage.placed import SampleParts
 from jaxpipe.runtime.stage.row_products import fast_row_products
 from jaxpipe.runtime.stage.split_backward import Carried, SplitBackward
 from jaxpipe.runtime.stage.vjp import Residuals
@@ -288,11 +288,15 @@ def _inputs(
 ) -> tuple[tuple[Any, Any], jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
     """Return the shapes of the arguments from outside: input and targets, position, a scalar."""
     work, shape = functions.work, spec.layout.shape
-    x = work.inputs if spec.is_first else spec.activation
+    x = work.inputs if spec.is_first else spec.received
     targets: Any = shape(work.targets.shape, work.targets.dtype) if spec.is_last else None
-    if work.packed:
-        segments = shape(work.inputs.shape, work.inputs.dtype)
-        targets = PackedTargets(segments=segments, targets=targets)
+    if work.packed or spec.reads_tokens:
+        tokens = shape(work.inputs.shape, work.inputs.dtype)
+        targets = SampleParts(
+            segments=tokens if work.packed else None,
+            tokens=tokens if spec.reads_tokens else None,
+            targets=targets,
+        )
     data = (shape(x.shape, x.dtype), targets)
     return data, shape((2,), jnp.int32), shape((), spec.loss_cotangent.dtype)
 

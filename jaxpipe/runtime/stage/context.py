@@ -34,13 +34,15 @@ from jaxpipe.runtime.stage.placed import Places, segment_positions
 class Tokens:
     """What a stage reads of a microbatch, (microbatch, seq, ...) each; None for what it does not.
 
-    `x` are samples or activations; see `jaxpipe.runtime.stage.stage.Stage.apply`.
+    `x` are samples or activations; see `jaxpipe.runtime.stage.stage.Stage.apply`. `known` are the
+    tokens that a bottleneck reads.
     """
 
     x: Any
     targets: Any = None
     offset: Any = None
     segments: Any = None
+    known: Any = None
 
 
 def in_parts(

@@ -103,10 +103,12 @@ class StageFunctions:
             is_first=self.stage.is_first,
             is_last=self.stage.is_last,
             layout=self.stage.layout,
+            received=self.stage.received(self.hidden()),
             activation=self.activation(),
             loss_cotangent=self.loss_cotangent(),
             sharded=self.sharded,
             masked=self.masked,
+            reads_tokens=self.stage.reads_tokens,
         )
 
     @property
@@ -157,6 +159,10 @@ class StageFunctions:
 
     def activation(self) -> jax.ShapeDtypeStruct:
         """Return the shape of what one microbatch sends to the next stage."""
+        return self.stage.sent(self.hidden())
+
+    def hidden(self) -> jax.ShapeDtypeStruct:
+        """Return the shape of the input of a layer, of one microbatch."""
         return _embedded.eval_shape(self.stage.model, self.work.inputs)
 
     def init(self) -> tuple[Parameters, optax.OptState]:
@@ -189,10 +195,9 @@ class StageFunctions:
         key = microbatch_key(seed=self.work.seed, step=position[0], microbatch=position[1])
         weights = self._trained(compute)
         if self.stage.is_first:
-            activation = self.activation()
             # Samples have no gradient. That of the input of the first layer is computed instead, so
             # that the input half of a split backward reaches through all layers on this stage too.
-            offset = jnp.zeros(activation.shape, activation.dtype)
+            offset = jnp.zeros_like(self.hidden())
             return forward_with_residuals(
                 lambda weights, offset: self.stage.apply(
                     overlay(compute, weights), x, targets, key, offset=offset

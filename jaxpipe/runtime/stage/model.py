@@ -6,6 +6,8 @@ stages that compute with it::
     {"embed":  {...},    on the first stage (and, if tied, the "tokens" leaf on the last one too)
      "blocks": {...},    every leaf stacked over the layers of the stage, in order
      "head":   {...}}    on the last stage
+
+A model with bottlenecks (`Bottlenecked`) has the part "bottlenecks" on the stages beside them.
 """
 
 from collections.abc import Mapping
@@ -22,6 +24,9 @@ Targets: TypeAlias = Int[Array, "batch seq"] | Int[Array, " batch"]
 """The next tokens, or the labels of samples."""
 
 Hidden: TypeAlias = Float[Array, "batch seq dim"]
+
+Narrow: TypeAlias = Float[Array, "batch seq rank"]
+"""What is kept of an activation at a bottleneck."""
 
 WithLoss: TypeAlias = tuple[Hidden, Float[Array, ""]]
 """An activation, and what the layers that computed it add to the loss."""
@@ -96,6 +101,34 @@ class Model(Protocol):
         Its input is that of `head`, not logits: those of all tokens may not fit into memory.
         """
         ...
+
+
+@runtime_checkable
+class Bottlenecked(Protocol):
+    """What a `Model` with bottlenecks offers, in addition: places where it keeps fewer numbers.
+
+    Their parameters are the part "bottlenecks" of those of the stages beside them.
+    """
+
+    @property
+    def bottlenecks(self) -> Mapping[int, int]:
+        """The numbers that are kept of a token, by the number of layers before the place."""
+        ...
+
+    def narrow(self, params: Parameters, x: Hidden, after: int, /) -> Narrow:
+        """Return what is kept of the output of the layer before the place."""
+        ...
+
+    def widen(
+        self, params: Parameters, x: Narrow, tokens: Int[Array, "batch seq"], after: int, /
+    ) -> Hidden:
+        """Return the input of the layer behind the place."""
+        ...
+
+
+def bottlenecks_of(model: Model) -> Mapping[int, int]:
+    """Return the ranks of the bottlenecks of a model, by the number of layers before them."""
+    return model.bottlenecks if isinstance(model, Bottlenecked) else {}
 
 
 @runtime_checkable

@@ -13,14 +13,17 @@ from jaxpipe.runtime.stage.wrapped_model import WrappedModel
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackedTargets:
-    """What a stage reads of packed samples: their segments; if it is the last one, targets.
+class SampleParts:
+    """What a stage reads of samples beside its input, where that is more than targets.
 
-    Both are integers (microbatch, seq). A segment is a document, or the filling at the end; all
-    tokens of a document have its number.
+    All are integers (microbatch, seq), or None. Every stage reads the `segments` of packed samples:
+    a segment is a document, or the filling at the end, and all tokens of a document have its
+    number. A stage behind a bottleneck reads `tokens`, those that the first stage has read. The
+    last stage reads `targets`.
     """
 
-    segments: Any
+    segments: Any = None
+    tokens: Any = None
     targets: Any = None
 
 

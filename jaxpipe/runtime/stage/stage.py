@@ -1,8 +1,9 @@
 """The layers of one stage as a pure function, and the rematerialisation of their activations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -13,10 +14,16 @@ from jaxtyping import Array, Float, Int, Integer
 from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.stage.context import Tokens, in_parts
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE, StageLayout
-from jaxpipe.runtime.stage.model import Model, Parameters, WithLoss
+from jaxpipe.runtime.stage.model import (
+    Bottlenecked,
+    Model,
+    Parameters,
+    WithLoss,
+    bottlenecks_of,
+)
 from jaxpipe.runtime.stage.placed import (
-    PackedTargets,
     Places,
+    SampleParts,
     has_places,
     model_at,
     segment_positions,
@@ -26,16 +33,17 @@ from jaxpipe.schedule import Remat
 Input = (
     Int[Array | np.ndarray, "microbatch seq"]
     | Integer[Array | np.ndarray, "microbatch height width channels"]
-    | Float[Array | np.ndarray, "microbatch seq dim"]
+    | Float[Array | np.ndarray, "microbatch seq received"]
 )
+"""Samples, or an activation; at a bottleneck it has fewer numbers than the input of a layer."""
 Targets = (
     Int[Array | np.ndarray, "microbatch seq"]
     | Int[Array | np.ndarray, " microbatch"]
-    | PackedTargets
+    | SampleParts
     | None
 )
-"""What the last stage reads; of packed samples, what every stage reads."""
-Output = Float[Array, "microbatch seq dim"] | Float[Array, ""] | WithLoss
+"""What the last stage reads; of packed samples and behind bottlenecks, what others read, too."""
+Output = Float[Array, "microbatch seq sent"] | Float[Array, ""] | WithLoss
 """An activation; of the last stage the loss; of others whose layers add to the loss, a pair."""
 
 
@@ -49,8 +57,10 @@ class Stage:
         tokens -> embed -> block -> block ─┬─> block -> block -> head -> loss <- targets
                                        activation
 
-    The blocks of its parameters are stacked over the layers, and scanned, or come from `spread`.
-    `segments` are the layers of the parts whose gradients are reduced apart, by default one part.
+    At a bottleneck (`jaxpipe.runtime.stage.model.Bottlenecked`) between stages, the activation is
+    narrow. The blocks of its parameters are stacked over the layers, and scanned, or come from
+    `spread`. `segments` are the layers of the parts whose gradients are reduced apart, by default
+    one part.
     With `shares_embedding`, a stage of another replica holds a tied embedding as well, also if this
     is the only stage of its own. `layout` is that over the devices of its rank.
     """
@@ -80,6 +90,27 @@ class Stage:
         """Whether another stage holds the same token embedding, with a gradient of its own."""
         is_shared = self.num_stages > 1 or self.shares_embedding
         return self.model.tied and is_shared and (self.is_first or self.is_last)
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether a bottleneck before one of its layers reads tokens that are not its input."""
+        return not self.is_first and any(after in self.layers for after in self._bottlenecks)
+
+    def sent(self, hidden: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        """Return the shape of what leaves the stage, given that of the input of a layer."""
+        return self._at_boundary(hidden, after=self.layers.stop)
+
+    def received(self, hidden: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        """Return the shape of what enters the stage, given that of the input of a layer."""
+        return self._at_boundary(hidden, after=self.layers.start)
+
+    def _at_boundary(self, hidden: jax.ShapeDtypeStruct, *, after: int) -> jax.ShapeDtypeStruct:
+        width = self._bottlenecks.get(after, hidden.shape[-1])
+        return jax.ShapeDtypeStruct((*hidden.shape[:-1], width), hidden.dtype)
+
+    @property
+    def _bottlenecks(self) -> Mapping[int, int]:
+        return bottlenecks_of(self.model)
 
     def init(self, *, seed: int) -> Parameters:
         """Return fresh parameters: they depend on the seed, never on the partition of layers."""
@@ -182,7 +213,41 @@ class Stage:
             # Layers use the numbers below `num_layers` for their keys; the embedding the next one.
             hidden = self.model.embed(params, hidden, _fold(key, self.model.num_layers))
         hidden = hidden if tokens.offset is None else hidden + tokens.offset
-        return self._blocks(params["blocks"], hidden, key)
+        known, total = tokens.x if self.is_first else tokens.known, None
+        for layers in self._between_bottlenecks():
+            hidden = self._widened(params, hidden, known, after=layers.start)
+            blocks = self._blocks_of(params["blocks"], layers)
+            hidden, added = self._blocks(blocks, layers, hidden, key)
+            total = added if total is None or added is None else total + added
+            hidden = self._narrowed(params, hidden, after=layers.stop)
+        return hidden, total
+
+    def _between_bottlenecks(self) -> list[range]:
+        """Return the layers that no bottleneck parts, together."""
+        places = [after for after in self._bottlenecks if after in self.layers[1:]]
+        edges = (self.layers.start, *places, self.layers.stop)
+        return [range(start, stop) for start, stop in pairwise(edges)]
+
+    def _blocks_of(self, blocks: Parameters | tuple, layers: range) -> Parameters | tuple:
+        if layers == self.layers:
+            return blocks
+        rows = slice(layers.start - self.layers.start, layers.stop - self.layers.start)
+        if isinstance(blocks, tuple):
+            return blocks[rows]
+        return jax.tree.map(lambda leaf: leaf[rows], blocks)
+
+    def _widened(self, params: Parameters, x: Array, known: Array | None, *, after: int) -> Array:
+        if after not in self._bottlenecks:
+            return x
+        assert known is not None, "a stage behind a bottleneck reads tokens"
+        assert isinstance(self.model, Bottlenecked), self.model
+        return self.model.widen(params, x, known, after)
+
+    def _narrowed(self, params: Parameters, x: Array, *, after: int) -> Array:
+        if after not in self._bottlenecks:
+            return x
+        assert isinstance(self.model, Bottlenecked), self.model
+        return self.model.narrow(params, x, after)
 
     def _block(self, *, scanned: bool) -> Callable:
         # The places of tokens are arrays of the function that is being traced: for it alone.
@@ -191,7 +256,7 @@ class Stage:
         return traced_once(self.model, self.remat)
 
     def _blocks(
-        self, blocks: Parameters | tuple, x: Array, key: Array | None
+        self, blocks: Parameters | tuple, layers: range, x: Array, key: Array | None
     ) -> tuple[Array, Array | None]:
         scanned = isinstance(blocks, dict)
         block = self._block(scanned=scanned)
@@ -206,10 +271,10 @@ class Stage:
             return output if isinstance(output, tuple) else (output, None)
 
         if scanned:
-            x, added = jax.lax.scan(step, x, (blocks, jnp.asarray(self.layers)))
+            x, added = jax.lax.scan(step, x, (blocks, jnp.asarray(layers)))
             return self.layout.between_layers(x), None if added is None else added.sum()
         total = None
-        for layer in zip(blocks, self.layers, strict=True):
+        for layer in zip(blocks, layers, strict=True):
             x, added = step(x, layer)
             total = added if total is None or added is None else total + added
         return self.layout.between_layers(x), total
@@ -239,11 +304,12 @@ def microbatch_key(
 
 
 def _tokens(x: Input, targets: Targets, offset: Array | None) -> Tokens:
-    segments = None
-    if isinstance(targets, PackedTargets):
-        segments, targets = jnp.asarray(targets.segments), targets.targets
-    labels = None if targets is None else jnp.asarray(targets)
-    return Tokens(x=jnp.asarray(x), targets=labels, offset=offset, segments=segments)
+    parts = targets if isinstance(targets, SampleParts) else SampleParts(targets=targets)
+    segments, known, labels = (
+        None if part is None else jnp.asarray(part)
+        for part in (parts.segments, parts.tokens, parts.targets)
+    )
+    return Tokens(x=jnp.asarray(x), targets=labels, offset=offset, segments=segments, known=known)
 
 
 def _fold(key: Array | None, number: Array | int) -> Array | None:

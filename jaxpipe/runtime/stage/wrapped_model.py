@@ -3,9 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
-from jaxpipe.runtime.stage.model import Hidden, Inputs, Model, Parameters, Targets
+from jaxpipe.runtime.stage.model import (
+    Bottlenecked,
+    Hidden,
+    Inputs,
+    Model,
+    Narrow,
+    Parameters,
+    Targets,
+    bottlenecks_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,26 @@ class WrappedModel:
     def embed(self, params: Parameters, inputs: Inputs, key: Key[Array, ""] | None) -> Hidden:
         """Return the input of the first layer."""
         return self.model.embed(params, inputs, key)
+
+    @property
+    def bottlenecks(self) -> Mapping[int, int]:
+        """The ranks of the bottlenecks, by the number of layers before them."""
+        return bottlenecks_of(self.model)
+
+    def narrow(self, params: Parameters, x: Hidden, after: int) -> Narrow:
+        """Return what is kept of the output of a layer at a bottleneck."""
+        return self._bottlenecked.narrow(params, x, after)
+
+    def widen(
+        self, params: Parameters, x: Narrow, tokens: Int[Array, "batch seq"], after: int
+    ) -> Hidden:
+        """Return the input of the layer behind a bottleneck."""
+        return self._bottlenecked.widen(params, x, tokens, after)
+
+    @property
+    def _bottlenecked(self) -> Bottlenecked:
+        assert isinstance(self.model, Bottlenecked), self.model
+        return self.model
 
     def head(
         self, params: Parameters, x: Hidden

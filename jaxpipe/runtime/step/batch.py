@@ -2,6 +2,7 @@
 
 from jaxpipe.runtime.data import Samples
 from jaxpipe.runtime.job import Job
+from jaxpipe.runtime.stage.model import bottlenecks_of
 from jaxpipe.runtime.step.interpreter import StepBatch
 
 NO_STEP = -1
@@ -30,9 +31,10 @@ def eval_step_batch(job: Job, *, rank: int, index: int) -> StepBatch:
 def _reads(job: Job, rank: int) -> bool:
     """Return whether a rank reads samples: the first stage reads inputs, the last targets.
 
-    All stages read which tokens of packed samples are of one document.
+    All stages read which tokens of packed samples are of one document, and those behind a
+    bottleneck the tokens.
     """
-    if job.data.packed:
+    if job.data.packed or bottlenecks_of(job.model):
         return True
     ends = {0, job.plan.pipeline(rank).num_stages - 1}
     return not ends.isdisjoint(job.plan.stages(rank))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import jax
 import numpy as np
 from jaxtyping import Int, Integer
 
@@ -17,10 +18,10 @@ from jaxpipe.comm import (
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.data.order.samples import IGNORED
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
-from jaxpipe.runtime.stage.calls import StageCalls, TargetArrays
+from jaxpipe.runtime.stage.calls import StageCalls, StageSpec, TargetArrays
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.loss_scale import is_finite
-from jaxpipe.runtime.stage.placed import PackedTargets
+from jaxpipe.runtime.stage.placed import SampleParts
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.completion_queue import CompletionQueue
 from jaxpipe.runtime.step.gradient_sync import GradientSync
@@ -41,7 +42,7 @@ class StepBatch:
     `samples` are windows of tokens, inputs and, shifted by one, targets; or, with `labels` as
     targets, inputs of any kind. None on ranks that need neither. `first_microbatch` is the number
     of the replica's microbatch 0, counted over all replicas. All ranks read the `segments` of
-    packed samples.
+    packed samples, and those behind a bottleneck the inputs.
     """
 
     step: int
@@ -152,17 +153,13 @@ class Interpreter:
         self.recorder.start_step(batch.step)
         # One scale for the whole step: the loss is multiplied, and the gradients divided, by it.
         scale = None if state.loss_scale is None else state.loss_scale.scale
-        spec = next(iter(self.calls.values())).spec  # activations of all stages are alike
         mailbox = Mailbox(
             program,
             transport=self.messages,
             recorder=self.recorder,
             rank_of=lambda stage: self.plan.rank(replica=self.replica, stage=stage),
             num_stages=self.plan.pipelines[self.replica].num_stages,
-            content=MessageContent(
-                like=spec.layout.shape(spec.activation.shape, spec.activation.dtype),
-                receive=self.receive,
-            ),
+            content=MessageContent(likes=_boundary_shapes(self.calls), receive=self.receive),
             timeouts=self.timeouts,
         )
         stages = {
@@ -196,6 +193,15 @@ class Interpreter:
         )
 
 
+def _boundary_shapes(calls: Mapping[int, StageCalls]) -> dict[int, jax.ShapeDtypeStruct]:
+    """Return what crosses each boundary of these stages, by the number of the stage before it."""
+    shapes: dict[int, jax.ShapeDtypeStruct] = {}
+    for number, spec in ((number, stage.spec) for number, stage in calls.items()):
+        for boundary, array in ((number - 1, spec.received), (number, spec.activation)):
+            shapes[boundary] = spec.layout.shape(array.shape, array.dtype)
+    return shapes
+
+
 @dataclass(slots=True, kw_only=True)
 class _Run:
     """One execution of a program, and the state that ends with it.
@@ -225,7 +231,7 @@ class _Run:
         position = np.array((self.batch.step, self.batch.first_microbatch + microbatch), np.int32)
         start_s = self.interpreter.recorder.now()
         activation, loss = stage.forward(
-            microbatch, x, self._with_segments(targets, microbatch), position
+            microbatch, x, self._sample_parts(targets, microbatch, spec), position
         )
         self._computes(instruction, stage, start_s)
         if targets is not None:
@@ -295,22 +301,27 @@ class _Run:
         self.completions.add(Lane.COMPUTE, instruction, stage.take_dispatched(), start_s=start_s)
 
     def _inputs(self, microbatch: int) -> Integer[np.ndarray, "samples ..."]:
-        assert self.batch.samples is not None, "the first and the last stage read samples"
+        assert self.batch.samples is not None, "not every stage reads samples"
         samples = self.batch.samples[microbatch]
         return samples[:, :-1] if self.batch.labels is None else samples
 
     def _targets(self, microbatch: int) -> Int[np.ndarray, "samples ..."]:
-        assert self.batch.samples is not None, "the first and the last stage read samples"
+        assert self.batch.samples is not None, "not every stage reads samples"
         if self.batch.labels is None:
             return self.batch.samples[microbatch][:, 1:]
         return self.batch.labels[microbatch]
 
-    def _with_segments(
-        self, targets: Int[np.ndarray, "samples ..."] | None, microbatch: int
+    def _sample_parts(
+        self, targets: Int[np.ndarray, "samples ..."] | None, microbatch: int, spec: StageSpec
     ) -> TargetArrays:
-        if self.batch.segments is None:
+        segments = self.batch.segments
+        if segments is None and not spec.reads_tokens:
             return targets
-        return PackedTargets(segments=self.batch.segments[microbatch], targets=targets)
+        return SampleParts(
+            segments=None if segments is None else segments[microbatch],
+            tokens=self._inputs(microbatch) if spec.reads_tokens else None,
+            targets=targets,
+        )
 
     def _tied_gradient(self) -> HostOrDeviceArray:
         """Return the gradient of the tied embedding, added over the stages of this rank.

@@ -4,7 +4,7 @@ A message is identified by its two stages and its microbatch, in the program and
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -54,9 +54,12 @@ class Receive(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageContent:
-    """The shape, dtype and sharding of every message; `receive` turns messages into arrays."""
+    """The shape, dtype and sharding of messages; `receive` turns messages into arrays.
 
-    like: jax.ShapeDtypeStruct
+    `likes` has those of each boundary, by the number of the stage before it.
+    """
+
+    likes: Mapping[int, jax.ShapeDtypeStruct]
     receive: Receive
 
 
@@ -115,7 +118,7 @@ class Mailbox:
         """Wait for the next message in the order of the program, and post one more."""
         receiving = self._posted.popleft()
         message = _message(instruction)
-        source, num_bytes = self._rank_of(message[0]), _num_bytes(self._content.like)
+        source, num_bytes = self._rank_of(message[0]), _num_bytes(self._like(message))
         with self._recorder.span(Lane.RECEIVE, instruction, peer=source, num_bytes=num_bytes):
             array = receiving.wait(timeout_s=self._timeouts.timeout_s)
         self._arrays[message] = array
@@ -140,10 +143,14 @@ class Mailbox:
         if self._unposted:
             message = _message(self._unposted.popleft())
             source = self._rank_of(message[0])
-            receive, like = self._content.receive, self._content.like
+            receive, like = self._content.receive, self._like(message)
             self._posted.append(
                 receive(self._transport, like, source=source, tag=self._tag(message))
             )
+
+    def _like(self, message: Message) -> jax.ShapeDtypeStruct:
+        source, destination, _ = message
+        return self._content.likes[min(source, destination)]
 
     def _tag(self, message: Message) -> int:
         """Return a tag that is unique among the messages between two ranks in one step.

@@ -179,8 +179,9 @@ class FleetCosts:
         compute *= np.where(is_remote, 1.0, self.local_factor)
         slowest = compute.max(axis=1)
         hop = np.zeros(devices.shape)  # to the next stage and back
+        num_bytes = np.array(profile.message_bytes(team.cut))
         for ahead, behind in ((devices[:, :-1], devices[:, 1:]), (devices[:, 1:], devices[:, :-1])):
-            alone, shared = self._wires(ahead, behind, crossing, profile.activation_bytes, flows)
+            alone, shared = self._wires(ahead, behind, crossing, num_bytes, flows)
             hop[:, :-1] += self.task.cluster.latency_s[ahead, behind] + alone
             slowest = np.maximum(slowest, shared.max(axis=1, initial=0.0))
         # From each stage to the end and back, over the microbatches that it keeps in flight.
@@ -194,7 +195,7 @@ class FleetCosts:
         sources: np.ndarray,
         destinations: np.ndarray,
         crossing: np.ndarray,
-        num_bytes: float,
+        num_bytes: np.ndarray,
         flows: _Flows,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the seconds of messages on links, alone and with shares of NICs and trunks."""

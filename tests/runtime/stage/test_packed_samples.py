@@ -19,7 +19,7 @@ from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.data.order.packing import packed_rows
 from jaxpipe.runtime.data.order.samples import IGNORED, Samples
 from jaxpipe.runtime.stage.model import Model
-from jaxpipe.runtime.stage.placed import PackedTargets, can_place
+from jaxpipe.runtime.stage.placed import SampleParts, can_place
 from jaxpipe.runtime.stage.stage import Stage
 from tests.oracles.llamas import GEMMA
 
@@ -85,7 +85,7 @@ def value_and_gradients(
         for stage, own in zip(stages, params, strict=True):
             targets: Any = samples.targets if stage.is_last else None
             if samples.segments is not None:
-                targets = PackedTargets(segments=samples.segments, targets=targets)
+                targets = SampleParts(segments=samples.segments, targets=targets)
             x = stage.apply(own, x, targets, None)
         return x
 

@@ -1,0 +1,1 @@
+"""The price in loss of boundaries of low rank."""
