@@ -3,7 +3,7 @@
 `runs.csv` has what was metered of each run, `curves.csv` its steps; `table.csv` follows from both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import isnan, nan
 from pathlib import Path
@@ -161,7 +161,7 @@ def keep(cell: Cell, outcome: Outcome, folder: Path, *, number: int) -> None:
         append_csv(row, folder / CURVES)
 
 
-def draw(curves: dict[str, Curve], path: Path, *, title: str) -> None:
+def draw(curves: Mapping[str, Curve], path: Path, *, title: str) -> None:
     """Draw held-out losses over time."""
     lines(
         {name: ([x for x, _ in curve], [y for _, y in curve]) for name, curve in curves.items()},

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxpipe.config import Config
@@ -25,14 +26,15 @@ def write_task(folder: Path, config: Config, values: Mapping[str, Any]) -> None:
     """Write the files that `peers.peer.Task` reads; `values` are its fields that differ."""
     folder.mkdir(exist_ok=True)
     model, train = gpt_config(config), config.train
-    np.savez(folder / "weights.npz", **dict(torch_weights(model, seed=config.run.seed)))
+    weights: dict[str, Any] = dict(torch_weights(model, seed=config.run.seed))
+    np.savez(folder / "weights.npz", **weights)
     batches, held_out = samples(config)
     np.save(folder / "train.npy", batches)
     np.save(folder / "held_out.npy", held_out)
     rates = learning_rate(config.optimizer, num_steps=train.steps)
     task = {
         "model": {name: getattr(model, name) for name in _SIZES},
-        "learning_rates": [float(rates(step)) for step in range(train.steps)],
+        "learning_rates": [np.asarray(rates(step)).item() for step in range(train.steps)],
         "eval_steps": [s for s in range(1, train.steps + 1) if train.evaluates_after(s)],
         **values,
     }
@@ -41,6 +43,7 @@ def write_task(folder: Path, config: Config, values: Mapping[str, Any]) -> None:
 
 def samples(config: Config) -> tuple[np.ndarray, np.ndarray]:
     """Return the batches of all steps, and the held-out samples that jaxpipe measures."""
+    assert config.data.folder is not None
     data = mixture_of(
         [open_dataset(Path(config.data.folder))], (1.0,), sequence=config.model.sequence
     )
@@ -63,10 +66,10 @@ def first_losses(config: Config, *, num_parts: int) -> list[float]:
     batch = samples(config)[0][0]
 
     def loss(rows: np.ndarray) -> float:
-        x = gpt.embed(params, rows[:, :-1], None)
+        x: Any = gpt.embed(params, jnp.asarray(rows[:, :-1]), None)
         for layer in range(model.num_layers):
             x = gpt.block(jax.tree.map(lambda leaf, i=layer: leaf[i], params["blocks"]), x, None)
-        targets = rows[:, 1:]
+        targets = jnp.asarray(rows[:, 1:])
         return float(gpt.loss(params, x, targets)) / targets.size
 
     return [loss(rows.astype(np.int32)) for rows in np.split(batch, num_parts)]

@@ -51,6 +51,8 @@ class HivemindPeer:
                 "min_refresh_period": settings["refresh_s"],
                 "default_refresh_period": settings["refresh_s"],
             },
+            # By default it takes a step with gradients of 0, which AdamW would count.
+            averager_opts={"initialize_optimizer": False},
             verbose=True,
         )
 

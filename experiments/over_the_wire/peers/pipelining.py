@@ -31,11 +31,7 @@ _TWO_STAGES = {
 
 
 def ranks_of_stages(schedule: str, *, num_ranks: int, num_stages: int) -> list[int]:
-    """Return the rank of each stage: in turns, or, for `zbv`, there and back.
-
-    >>> ranks_of_stages("zbv", num_ranks=2, num_stages=4)
-    [0, 1, 1, 0]
-    """
+    """Return the rank of each stage: in turns, or, for `zbv`, there and back: 0 1 1 0."""
     turns = [stage % num_ranks for stage in range(num_stages)]
     if schedule == "zbv":
         return [r if s < num_ranks else num_ranks - 1 - r for s, r in enumerate(turns)]
