@@ -10,6 +10,9 @@ from jaxpipe.topo.emulate import EngineKind, emulated
 
 _TIMEOUT_S = 1200.0
 _CHECKPOINT_EVERY = 5
+# Arguments in /proc/PID/cmdline end with NUL; the daemon of Open MPI, whose files carry the name of
+# jaxpipe as well, stays.
+_RANK = "-m\0jaxpipe"
 
 
 def run_jaxpipe(cell: Cell) -> Outcome:
@@ -31,7 +34,7 @@ def run_jaxpipe(cell: Cell) -> Outcome:
         kill = Kill(
             after=cell.kill_after,
             progress=metrics,
-            kill=lambda: kill_processes(processes_of(emulation, last_host, program="jaxpipe")),
+            kill=lambda: kill_processes(processes_of(emulation, last_host, program=_RANK)),
         )
         with metered(
             emulation, num_steps=lambda: last_step(metrics), half_cores=cell.half_cores
