@@ -1,147 +1,158 @@
-"""Train over the same emulated links: `python -m experiments.over_the_wire.run --torch-python P`.
+"""All systems over the same emulated networks: `python -m experiments.over_the_wire.run`.
 
-As root. For each network: `jaxpipe plan --export torch-csv` makes a plan; torch trains with its own
-schedules and with ours, on the cut and the microbatches of that plan, and jaxpipe trains the plan.
-Writes `results/runs.csv`, a row for each run, and `results/table.csv`, their medians. `--tiny` runs
-jaxpipe alone, with a small model, on one network, and keeps nothing.
+As root. Installs each peer from PyPI in an environment of its own, checks that all of them begin
+with the loss of jaxpipe, and writes `results/curves.csv`, a row for each step, and
+`results/runs.csv`, a row for each run; then the table and the pictures. `--tiny` runs jaxpipe
+alone, with a small model, on one network, and keeps nothing.
 """
 
 import argparse
 import os
-import subprocess
-import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
-from experiments.runtime_benchmark.runs import run_torch
-from experiments.table import Row, append_csv, grouped, markdown, numbers, read_csv, write_csv
+from experiments.over_the_wire.environments import python_of
+from experiments.over_the_wire.jaxpipe_run import run_jaxpipe
+from experiments.over_the_wire.outcomes import NETWORKS, RESULTS, keep, run_row, write_table
+from experiments.over_the_wire.peer_run import PeerRunner, peer_first_loss
+from experiments.over_the_wire.plans import MODEL
+from experiments.over_the_wire.systems import JAXPIPE, Cell, Outcome, Runner, System, read_systems
+from experiments.over_the_wire.task_files import first_losses, write_task
+from experiments.table import markdown
 from jaxpipe import topo
 from jaxpipe.config import load_config
-from jaxpipe.plan import Plan, read_plan
 from jaxpipe.runtime.data import Source, prepare
-from jaxpipe.runtime.metrics.records import read_metrics
-from jaxpipe.topo.emulate import EngineKind, addresses, emulated
 
-_HERE = Path(__file__).parent
-_MODEL, _CLUSTERS, _RESULTS = _HERE / "model.toml", _HERE / "networks", _HERE / "results"
-NETWORKS = ("campus", "universities", "continents", "home")
-_PYTHON = (sys.executable, "-P", "-m", "jaxpipe")
-_EXPORT = ("--export", "torch-csv")
-_TORCH_SCHEDULES = ("gpipe", "1f1b")
-_WARM_UP = 2
-_TIMEOUT_S = 1200.0
+_CLUSTERS = Path(__file__).parent / "networks"
+_HALF_CORES = {"unlike": ("there-0",)}
 _TINY = ("model.num_layers=2", "model.dim=32", "model.num_heads=2", "train.steps=4")
+_LOSS_TOLERANCE = 1e-4
+# A rank is killed between two meetings of systems that meet seldom.
+_KILL_AFTER = 4
+_TINY_NETWORK, _TINY_EVERY = "universities", 2
 
 
 def main() -> None:
-    """Measure, and write and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--torch-python", type=Path, help="a Python with torch")
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--tiny", action="store_true")
-    given = parser.parse_args()
-    if given.tiny:
-        with _folder() as folder:
-            print(markdown(measure("universities", folder, 0, torch_python=None, settings=_TINY)))
+    """Measure, and write and print the table."""
+    given = _arguments()
+    if given.table:
+        print(markdown(write_table(given.results)))
         return
-    if given.torch_python is None:
-        parser.error("--torch-python is missing: a Python with torch; or give --tiny")
+    changes = (*given.set, *(_TINY if given.tiny else ()))
+    cells = wanted(given.only, given.networks)
+    if given.tiny:
+        cells = [
+            (replace(system, every=min(system.every, _TINY_EVERY)), network)
+            for system, network in cells
+            if system.program == JAXPIPE and network == _TINY_NETWORK
+        ]
+    if given.kill:
+        cells = [cell for cell in cells if cell[0].survives]
+    check_first_losses([system for system, _ in cells], given.environments, changes)
     for number in range(given.rounds):
-        for network in given.networks:
-            with _folder() as folder:
-                for row in measure(network, folder, number, torch_python=given.torch_python):
-                    append_csv(row, _RESULTS / "runs.csv")
-    table = summarise(read_csv(_RESULTS / "runs.csv"))
-    write_csv(table, _RESULTS / "table.csv")
-    print(markdown(table))
+        for system, network in cells:
+            begin_s = time.monotonic()
+            cell, outcome = measure(system, network, given.environments, changes, kills=given.kill)
+            print(markdown([run_row(cell, outcome, number=number)]))
+            print(f"{time.monotonic() - begin_s:.0f} s in all", flush=True)
+            if not given.tiny:
+                keep(cell, outcome, given.results, number=number)
+    if not given.tiny:
+        print(markdown(write_table(given.results)))
+
+
+def wanted(only: Sequence[str], networks: Sequence[str]) -> list[tuple[System, str]]:
+    """Return systems and networks: all, or those of `only`, `SYSTEM`, or `SYSTEM/NETWORK`.
+
+    Raises:
+        ValueError: there is no such system or network.
+    """
+    cells = [(system, network) for network in networks for system in read_systems()]
+    chosen: list[tuple[System, str]] = []
+    for text in only:
+        name, _, network = text.partition("/")
+        matching = [cell for cell in cells if cell[0].matches(name) and network in ("", cell[1])]
+        if not matching:
+            names = sorted({system.name for system, _ in cells})
+            raise ValueError(
+                f"`--only {text}` matches nothing; systems are {', '.join(names)}, networks "
+                f"{', '.join(networks)}"
+            )
+        chosen += matching
+    return chosen if only else cells
 
 
 def measure(
+    system: System,
     network: str,
-    folder: Path,
-    number: int,
+    environments: Path,
+    changes: Sequence[str],
     *,
-    torch_python: Path | None,
-    settings: Sequence[str] = (),
-) -> list[Row]:
-    """Return a row for each system over one network; `settings` change the model."""
+    kills: bool = False,
+) -> tuple[Cell, Outcome]:
+    """Run a system over a network in a new folder; `kills` kills a rank."""
+    with _folder() as folder:
+        cell = cell_of(system, network, folder, changes)
+        if kills:
+            cell = replace(cell, kill_after=_KILL_AFTER + system.every)
+        outcome = runner_of(system, environments)(cell)
+        return cell, replace(outcome, load=f"{os.getloadavg()[0]:.1f}")
+
+
+def cell_of(system: System, network: str, folder: Path, changes: Sequence[str]) -> Cell:
+    """Return the run of a system over a network, with its configuration."""
     cluster = str(_CLUSTERS / f"{network}.toml")
-    changes = (f"plan.cluster={cluster}", f"data.folder={folder}/data", *settings)
-    plan_file = folder / "plan.toml"
-    _run((*_PYTHON, "plan", str(_MODEL), *_sets(changes), "--out", str(plan_file), *_EXPORT))
-    plan = read_plan(plan_file, topo.load(cluster))
-    run = f"{folder}/run"
-    train = (*_PYTHON, "train", str(_MODEL))
-    train = (*train, *_sets((*changes, f"plan.file={plan_file}", f"run.folder={run}")))
-    _run((*_PYTHON, "emulate", cluster, "--", *train))
-    steps_s = [step.step_s for step in read_metrics(Path(run) / "metrics.jsonl")]
-    config = load_config(_MODEL, changes, notice=None)
-    tokens = config.train.batch * config.model.sequence
-    rows = [("jaxpipe", plan.schedule_name, steps_s)]
-    if torch_python is not None:
-        for schedule in (*_TORCH_SCHEDULES, str(plan_file.with_suffix(".csv"))):
-            seconds = _torch_steps(torch_python, network, plan, schedule, changes)
-            is_ours = schedule not in _TORCH_SCHEDULES
-            name = f"{plan.schedule_name} of jaxpipe" if is_ours else schedule
-            rows.append(("torch", name, seconds))
-    return [
-        {
-            "network": network,
-            "system": system,
-            "schedule": schedule,
-            "run": number,
-            "step_seconds": median(seconds[_WARM_UP:]),
-            "tokens_per_second": tokens / median(seconds[_WARM_UP:]),
-            "load": f"{os.getloadavg()[0]:.1f}",
-        }
-        for system, schedule, seconds in rows
-    ]
+    changes = (
+        f"plan.cluster={cluster}",
+        f"data.folder={folder}/data",
+        f"optimizer.learning_rate={system.learning_rate}",
+        # Where ranks have met: their models are equal there.
+        *([f"train.eval_every={system.every}"] if system.every else []),
+        *changes,
+    )
+    return Cell(
+        system=system,
+        network=network,
+        cluster=topo.load(cluster),
+        config=load_config(MODEL, changes, notice=None),
+        changes=changes,
+        folder=folder,
+        half_cores=_HALF_CORES.get(network, ()),
+    )
 
 
-def summarise(rows: Sequence[Row]) -> list[Row]:
-    """Return the median of the runs of each system, and its speed over torch's own best."""
-    seconds = {
-        key: median(numbers(group, "step_seconds"))
-        for key, group in grouped(rows, "network", "system", "schedule").items()
-    }
-    best = {
-        network: min(seconds[network, "torch", schedule] for schedule in _TORCH_SCHEDULES)
-        for network, _, _ in seconds
-    }
-    return [
-        {
-            "network": network,
-            "system": system,
-            "schedule": schedule,
-            "step_seconds": step_s,
-            "over_torch": best[network] / step_s,
-        }
-        for (network, system, schedule), step_s in seconds.items()
-    ]
+def runner_of(system: System, environments: Path) -> Runner:
+    """Return what runs a system."""
+    if system.program == JAXPIPE:
+        return run_jaxpipe
+    return PeerRunner(python=python_of(system.environment, environments))
 
 
-def _torch_steps(
-    python: Path, network: str, plan: Plan, schedule: str, changes: Sequence[str]
-) -> list[float]:
-    """Train with torch over gloo, a rank on each host; return the seconds of each step."""
-    config = load_config(_MODEL, changes, notice=None)
-    names = ("num_layers", "dim", "num_heads", "sequence", "vocabulary")
-    task = {
-        "model": {name: getattr(config.model, name) for name in names},
-        "plan": {"cut": plan.cut, "microbatch": plan.microbatch, "schedule": schedule},
-        "batch": plan.batch,
-        "steps": config.train.steps,
-    }
-    cluster = topo.load(str(_CLUSTERS / f"{network}.toml"))
-    with emulated(cluster, kind=EngineKind.AUTO) as emulation:
-        hosts = [emulation.enter(cluster.devices[d].host) for d in plan.pipelines[0].devices]
-        settings = {"GLOO_SOCKET_IFNAME": addresses.DEVICE}
-        result = run_torch(python, task, num_ranks=len(hosts), hosts=hosts, settings=settings)
-    return result["step_s"]
+def check_first_losses(
+    systems: Sequence[System], environments: Path, changes: Sequence[str]
+) -> None:
+    """Check that all environments begin with the loss of jaxpipe, and print the differences.
+
+    Raises:
+        RuntimeError: one does not.
+    """
+    names = {system.environment: system for system in systems if system.environment}
+    if not names:
+        return
+    with _folder() as folder:
+        cell = cell_of(next(iter(names.values())), NETWORKS[0], folder, changes)
+        values = {"schedule": "", "settings": {}, "cut": [], "microbatch": 0, "addresses": []}
+        write_task(folder / "task", cell.config, values)
+        (expected,) = first_losses(cell.config, num_parts=1)
+        for name in names:
+            loss = peer_first_loss(python_of(name, environments), folder / "task")
+            print(f"first batch: {expected:.6f} in jaxpipe, {loss:.6f} in {name}", flush=True)
+            if abs(loss - expected) > _LOSS_TOLERANCE:
+                raise RuntimeError(f"{name} begins with loss {loss}, jaxpipe with {expected}")
 
 
 @contextmanager
@@ -152,23 +163,20 @@ def _folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def _sets(changes: Sequence[str]) -> tuple[str, ...]:
-    return tuple(word for change in changes for word in ("--set", change))
-
-
-def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(
-        command,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-        timeout=_TIMEOUT_S,
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", default=[], metavar="SYSTEM[/NETWORK]")
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--environments", type=Path, default=Path("build/over_the_wire"))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a change to model.toml"
     )
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} exited with {done.returncode}:\n{done.stdout}")
+    parser.add_argument("--kill", action="store_true", help="kill a rank; write recovery.csv")
+    parser.add_argument("--table", action="store_true", help="write the table again, run nothing")
+    parser.add_argument("--tiny", action="store_true")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
