@@ -36,6 +36,13 @@ from tests.runtime.training import run_tree
 
 STEPS = 3
 _MEASURED = ("merged", "adapter")
+_TIED = {"tie_word_embeddings": True}
+_PUBLISHED = {
+    **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), _TIED),
+    "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
+    "qwen3_moe": {"norm_topk_prob": True},
+}
+"""What llama.cpp takes for granted of some architectures, as all published models have it."""
 SETTINGS = (
     "plan.stages=2",
     f"train.steps={STEPS}",
@@ -65,7 +72,7 @@ def main(
             # Two stages of at least a group of layers.
             depth = {} if kind == "gpt2" else {"num_hidden_layers": 4}
             more = {"vocab_size": 256, "tie_word_embeddings": False, **depth}
-            fields = {**small_fields(kind), **more}
+            fields = {**small_fields(kind), **more, **(_PUBLISHED.get(kind, {}) if llama else {})}
             (folder / "config.json").write_text(json.dumps(fields))
             assert "logits" in asked(process, folder), kind
             _train(kind, folder, data)

@@ -308,4 +308,4 @@ def test_software_delays_the_first_half_of_a_backward():
 @pytest.mark.parametrize("name", ["call_s", "message_s", "byte_s", "step_s"])
 def test_software_takes_no_negative_time(name: str):
     with pytest.raises(ValueError, match=f"`{name}` must not be negative, is -1.0"):
-        Software(**{name: -1.0})
+        replace(Software(), **{name: -1.0})
