@@ -198,7 +198,6 @@ class GptConfig:
         return side, side, self.channels
 
 
-
 def _listed(bottlenecks: tuple[tuple[int, int], ...]) -> str:
     return ", ".join(f"rank {rank} after {after} layers" for after, rank in bottlenecks)
 
