@@ -35,7 +35,7 @@ def narrow_bytes(config: ModelConfig, *, batch: int, sequence: int) -> dict[int,
 
 
 def without_bottlenecks(config: Any) -> Any:
-    """Return the configuration of the model whose layers and ends are alike, without bottlenecks."""
+    """Return the configuration without bottlenecks: the layers and ends are those of that model."""
     return replace(config, bottlenecks=()) if _bottlenecks(config) else config
 
 
