@@ -36,13 +36,18 @@ from tests.runtime.training import run_tree
 
 STEPS = 3
 _MEASURED = ("merged", "adapter")
-_TIED = {"tie_word_embeddings": True}
-_PUBLISHED = {
-    **dict.fromkeys(("gemma", "gemma2", "gemma3_text"), _TIED),
-    "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
+_GEMMA = {"tie_word_embeddings": True}
+_PUBLISHED: dict[str, dict[str, Any]] = {
+    "gemma": _GEMMA,
+    "gemma2": {**_GEMMA, "query_pre_attn_scalar": 4},
+    "gemma3_text": {**_GEMMA, "query_pre_attn_scalar": 4, "sliding_window_pattern": 6},
+    "smollm3": {"no_rope_layer_interval": 4, "num_hidden_layers": 8},
     "qwen3_moe": {"norm_topk_prob": True},
 }
-"""What llama.cpp takes for granted of some architectures, as all published models have it."""
+"""What llama.cpp takes for granted of some architectures: it reads other values of no file.
+
+Its heads are scaled by their size (4 here), and published models have these values.
+"""
 SETTINGS = (
     "plan.stages=2",
     f"train.steps={STEPS}",

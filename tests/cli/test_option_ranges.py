@@ -66,7 +66,9 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize(
-    ("words", "command", "name", "kind"), OPTIONS, ids=lambda part: str(part)[:40]
+    ("words", "command", "name", "kind"),
+    OPTIONS,
+    ids=[f"{' '.join(words)} {name}" for words, _, name, _ in OPTIONS],
 )
 def test_absurd_numbers_are_refused_by_option(
     words: tuple[str, ...],
