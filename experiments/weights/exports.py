@@ -36,6 +36,9 @@ from tests.runtime.training import run_tree
 
 STEPS = 3
 _MEASURED = ("merged", "adapter")
+WITHIN, WITHIN_OF_TABLE = 1e-5, 5e-3
+"""Of the largest logit. llama.cpp looks GELU up in a table of float16 (`GGML_GELU_FP16`)."""
+_GELU = ("gemma", "gemma2", "gemma3_text", "gpt2")
 _GEMMA = {"tie_word_embeddings": True}
 _PUBLISHED: dict[str, dict[str, Any]] = {
     "gemma": _GEMMA,
@@ -95,8 +98,16 @@ def main(
         if llama:
             answered = list(_of_llama([Path(place) / kind for kind in names], python))
             write_rows("exports-llama-cpp.csv", answered)
-            rows += [row for row in answered if not row["error"]]
-    return int(any(float(row[name]) > 1e-5 for row in rows for name in _MEASURED if name in row))
+            rows += answered
+    return int(any(_is_wrong(row) for row in rows))
+
+
+def _is_wrong(row: dict[str, Any]) -> bool:
+    if row.get("error"):
+        return True
+    by_table = "llama_cpp_python" in row and row["architecture"] in _GELU
+    most = WITHIN_OF_TABLE if by_table else WITHIN
+    return any(float(row[name]) > most for name in _MEASURED if name in row)
 
 
 def _outputs(folder: Path) -> tuple[Path, Path]:
