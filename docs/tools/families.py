@@ -17,6 +17,7 @@ _GPT2 = ("gpt2", "GPT2LMHeadModel")
 def families_reference(root: Path) -> str:
     """Return a table with a row for each architecture that is imported."""
     measured = {version: dict(_measured(root, version)) for version in VERSIONS}
+    converted = _rows(root / RESULTS / "exports-llama-cpp.csv")
     head = ("`model_type`", "import", "stages", "LoRA", "export")
     rows = [
         (
@@ -26,10 +27,11 @@ def families_reference(root: Path) -> str:
             _adapters(ARCHITECTURES.get(kind)),
             "model, adapters",
             *(measured[version].get(kind, "not measured") for version in VERSIONS),
+            _by_llama_cpp(converted.get(kind)),
         )
         for kind, model in (*((k, record.model) for k, record in ARCHITECTURES.items()), _GPT2)
     ]
-    return table((*head, *(f"transformers {version}" for version in VERSIONS)), rows)
+    return table((*head, *(f"transformers {version}" for version in VERSIONS), "llama.cpp"), rows)
 
 
 def _stages(record: Architecture | None) -> str:
@@ -44,6 +46,12 @@ def _adapters(record: Architecture | None) -> str:
     if record is not None and record.experts:
         return "products of attention"
     return "products, some as one tensor" if record is not None and record.is_fused else "products"
+
+
+def _by_llama_cpp(row: Mapping[str, str] | None) -> str:
+    if row is None or row["error"]:
+        return "not measured"
+    return f"llama-cpp-python {row['llama_cpp_python']}: merged {_number(row['merged'])}"
 
 
 def _measured(root: Path, version: str) -> Iterator[tuple[str, str]]:
