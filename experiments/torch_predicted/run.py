@@ -143,6 +143,8 @@ def settings(network: str, *changes: str) -> tuple[str, ...]:
     cut = ",".join(map(str, _CUT))
     fixed = (
         f"plan.cluster={_CLUSTERS / network}.toml",
+        f"plan.stages={len(_CUT)}",
+        "plan.replicas=1",
         f"plan.cut=[{cut}]",
         f"plan.microbatch={_MICROBATCH}",
     )

@@ -27,8 +27,19 @@ COMPUTE, FAIL, NOT_HERE = "compute", "fail", "need a GPU"
 
 _IGNORED = "the emulation leaves it out, so its times would be those of another run"
 _IDLE = "the setting would do nothing"
+_NOT_COMPARED = "ranks compute, and what they compute was not compared with one device"
 _ON_LOSS = "ranks compute until one is lost, and then cannot continue"
+_BESIDE_BOTTLENECKS = (
+    "`mesh` of several devices",
+    "`plan.file` with several devices per rank",
+    "`outer.islands` > 0",
+    "`lora.rank` > 0",
+    "`train.frozen` given",
+    "`data.pack` = true",
+    "`run.compute` = paced",
+)
 PRINCIPLE = {
+    **{("`model.bottlenecks` given", other): _NOT_COMPARED for other in _BESIDE_BOTTLENECKS},
     ("`run.compute` = paced", "`run.transport` = nccl"): _IDLE,
     ("`run.compute` = paced", "`comm.gradients` ≠ none"): _IGNORED,
     ("`run.compute` = paced", "`outer.codec` ≠ none"): _IGNORED,

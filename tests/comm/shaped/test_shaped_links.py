@@ -83,7 +83,12 @@ def test_a_rank_alone_on_each_host_sees_what_the_simulator_sees(
         latency_s=hosts.latency_s,
         bandwidth_bytes_per_s=hosts.bandwidth_bytes_per_s,
         hosts=tuple(
-            Host(name=f"host-{i}", region="here", egress_bytes_per_s=egress, ingress_bytes_per_s=900.0)
+            Host(
+                name=f"host-{i}",
+                region="here",
+                egress_bytes_per_s=egress,
+                ingress_bytes_per_s=900.0,
+            )
             for i in devices
         ),
     )
