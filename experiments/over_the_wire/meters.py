@@ -29,7 +29,7 @@ _SENT = 8  # of the words behind the colon of a line of /proc/PID/net/dev
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What all hosts have used up to a moment, after so many steps; None: before training."""
+    """What all hosts have used up to a moment; `steps` have ended, None before training."""
 
     steps: int | None
     cpu_s: float

@@ -1,10 +1,11 @@
 """Import, LoRA in two stages, and exports of each architecture, opened by transformers and PEFT.
 
-    python -m experiments.weights.exports --python PYTHON [--path FOLDER] [--llama]
+    python -m experiments.weights.exports --python PYTHON [--path FOLDER]
+    python -m experiments.weights.exports --python PYTHON --llama
 
 PYTHON has torch, transformers and peft; FOLDER, if given, has another version of transformers,
 which then opens the same exports. With `--llama`, PYTHON has llama_cpp and sentencepiece, too, and
-llama.cpp converts and computes the merged ones.
+llama.cpp alone converts and computes the merged ones.
 """
 
 import json
@@ -85,7 +86,8 @@ def main(
             assert "logits" in asked(process, folder), kind
             _train(kind, folder, data)
         names = kinds or (*ARCHITECTURES, "gpt2")
-        for version in dict.fromkeys((None, path)):
+        # Models for llama.cpp have fewer kinds of fields: rows of transformers are of the others.
+        for version in () if llama else dict.fromkeys((None, path)):
             answers = _read([Path(place) / kind for kind in names], python, version)
             answered = [
                 _row(kind, Path(place) / kind, answer)

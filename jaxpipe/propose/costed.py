@@ -82,18 +82,18 @@ def costed(
     speeds = dtfm_constants().speeds(precision)
     unknown = None if tflops is None else tflops * 1e12  # TFLOP/s to FLOP/s
     counted = gpt_profile(model, remat=remat, flops_per_s=1.0)
-    own = read_gpu_profiles(profiles_of, cluster, counted=counted)
-    if profile is not None or own:
-        measured = _measured(own, profile, counted)
+    by_gpu = read_gpu_profiles(profiles_of, cluster, counted=counted)
+    if profile is not None or by_gpu:
+        measured = _measured(by_gpu, profile, counted)
         known = with_speeds(
-            with_profiled_speeds(cluster, own),
+            with_profiled_speeds(cluster, by_gpu),
             precision,
             # The part of its peak that the profiled device reached holds for other types, too.
             fraction=_fraction(measured, precision),
             unknown_flops_per_s=unknown or measured.flops_per_s,
         )
         return Costed(
-            cluster=known, profile=measured, precision=precision, local_factor=1.0, profiles=own
+            cluster=known, profile=measured, precision=precision, local_factor=1.0, profiles=by_gpu
         )
     known = with_speeds(
         cluster,
@@ -113,10 +113,10 @@ def costed(
     )
 
 
-def _measured(own: Mapping[str, Profile], profile: Path | None, counted: Profile) -> Profile:
+def _measured(by_gpu: Mapping[str, Profile], profile: Path | None, counted: Profile) -> Profile:
     """Return the profile of a file, or else the first of those of GPU types."""
     if profile is None:
-        return next(iter(own.values()))
+        return next(iter(by_gpu.values()))
     return read_profile(profile, counted=counted)
 
 

@@ -1,4 +1,4 @@
-"""A run over two hosts whose other interfaces lead nowhere; MPI is told no interface here.
+"""A run over two hosts that share one network and have others besides, without `run.interface`.
 
 ::
 

@@ -78,7 +78,7 @@ def _answer(*_: object) -> None:
 
 
 def kill_marked(name: str, value: str) -> None:
-    """Kill the processes that have inherited this variable of the environment, whoever is parent.
+    """Kill the processes that have inherited this variable of the environment from any parent.
 
     A process whose parent has ended is no descendant of what has started it. It costs a look at
     each process of this user; without `/proc` none is killed.
