@@ -14,6 +14,7 @@ Cost: at most `logits_bytes` of logits, and as much again while they are differe
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,6 +27,10 @@ from jaxpipe.models.kernels.accumulation import accumulation_dtype
 
 IGNORED = -100
 """The target of a token that does not count; its loss and its gradient are 0."""
+
+
+_LEAST_TOKENS, _LEAST_LOGITS = 128, 2**20
+"""A chunk has both at least, where chunks are left out: smaller products are less fast."""
 
 
 class _Residuals(NamedTuple):
@@ -118,7 +123,10 @@ def _forward_for(
 def _forward_with_gradient(
     x: Array, rows: Array, targets: Array, chunk: int, softcap: float
 ) -> tuple[Array, _OfInput]:
-    """Return the loss and its gradient of `x`, while the logits of a chunk are there."""
+    """Return the loss and its gradient of `x`, while the logits of a chunk are there.
+
+    On a CPU, tokens that count come first, and chunks of tokens that do not are left out.
+    """
 
     def add(total: Array, part: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         x, targets, is_token = part
@@ -128,8 +136,33 @@ def _forward_with_gradient(
         return total + jnp.sum(jnp.where(is_token, lost, 0)), _of_x(rows, of_logits, x.dtype)
 
     none = jnp.zeros((), accumulation_dtype(x.dtype))
-    loss, of_x = jax.lax.scan(add, none, _chunks(chunk, x, targets))
-    return loss, _OfInput(of_x.reshape(-1, x.shape[1])[: len(x)].astype(x.dtype))
+    # Elsewhere, the host would wait for the number of the chunks that count.
+    if jax.default_backend() == "cpu":
+        chunk = min(chunk, max(_LEAST_TOKENS, _LEAST_LOGITS // len(rows)))
+        order = jnp.argsort(targets == IGNORED)  # stable
+        num_counted = jnp.count_nonzero(targets != IGNORED)
+        chunks = _chunks(chunk, x[order], targets[order])
+        loss, of_x = _scan_first(-(-num_counted // chunk), add, none, chunks)
+        of_x = of_x.reshape(-1, x.shape[1])[jnp.argsort(order)]
+    else:
+        loss, of_x = jax.lax.scan(add, none, _chunks(chunk, x, targets))
+        of_x = of_x.reshape(-1, x.shape[1])[: len(x)]
+    return loss, _OfInput(of_x.astype(x.dtype))
+
+
+def _scan_first(
+    num: Array, step: Callable[[Array, Any], tuple[Array, Array]], total: Array, parts: Any
+) -> tuple[Array, Array]:
+    """Return what `jax.lax.scan` does, with 0 as the outputs of all parts but the first `num`."""
+
+    def advance(i: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        total, outputs = state
+        total, output = step(total, jax.tree.map(lambda part: part[i], parts))
+        return total, outputs.at[i].set(output)
+
+    _, output = jax.eval_shape(step, total, jax.tree.map(lambda part: part[0], parts))
+    outputs = jnp.zeros((len(jax.tree.leaves(parts)[0]), *output.shape), output.dtype)
+    return jax.lax.fori_loop(0, num, advance, (total, outputs))
 
 
 def _backward(
