@@ -8,7 +8,11 @@ CONFIG ?= experiments/quickstart/two_region.toml
 RUN ?= runs/$(shell date +%Y%m%d-%H%M%S)
 BIN := .venv/bin
 # A worker that crashes ends the run: with a new one in its place, xdist can wait for ever.
-TWO := --numprocesses 2 --dist loadscope --no-loadscope-reorder --max-worker-restart 0
+BY_FILE := --dist loadscope --no-loadscope-reorder --max-worker-restart 0
+TWO := --numprocesses 2 $(BY_FILE)
+# Tests wait for a quarter of their time, for deadlines and emulated links: a third process has work
+# for the core that would idle meanwhile.
+THREE := --numprocesses 3 $(BY_FILE)
 
 # A Python with torch, transformers 4, peft, gguf and lm_eval; a folder with transformers 5.
 REAL ?= build/real/bin/python
@@ -35,7 +39,7 @@ test: venv style
 # deadlines may starve. The first that fails again ends it, and so does a run without a failed test.
 all-tests: venv
 	@rm -f .pytest_cache/v/cache/lastfailed
-	$(BIN)/pytest $(TWO) -m 'not deep' || \
+	$(BIN)/pytest $(THREE) -m 'not deep' || \
 		$(BIN)/pytest -n0 --maxfail 1 --last-failed --last-failed-no-failures none
 
 # Laws draw new examples each time here, in `test` always the same ones.

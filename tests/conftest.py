@@ -5,6 +5,7 @@ file in one process, and all that make network namespaces in one too.
 """
 
 import compileall
+import ctypes
 import gc
 import os
 import signal
@@ -14,12 +15,18 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
+import psutil
 import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
 from xdist.scheduler import LoadScopeScheduling
 
-from jaxpipe.runtime.process.compile_cache import publish, use_compile_cache, variables_of_cache
+from jaxpipe.runtime.process.compile_cache import (
+    LEAST_SECONDS,
+    publish,
+    use_compile_cache,
+    variables_of_cache,
+)
 from jaxpipe.runtime.process.garbage_collection import collect_rarely
 from jaxpipe.runtime.process.quick_compiles import quick_flags
 from tests import MPI_FOLDER
@@ -55,6 +62,19 @@ _MAPPINGS = Path("/proc/self/maps")
 _MANY_MAPPINGS = 20_000
 """Linux gives a process 65,530, and a compiled function takes 13 or more of them (measured)."""
 
+_MUCH_MEMORY_BYTES = 1_500_000_000
+"""What a process holds after a file before it drops what was compiled.
+
+Without the limit, one process that ran half of tests/runtime grew to 4.1 GB (measured).
+"""
+
+_KEPT_IF_COMPILED_FOR_S = 0.1
+"""What the process of tests has compiled in less time is not written to the cache.
+
+Writing was half of the time that it compiled in (measured, with functions of stages). Ranks keep
+all of theirs, since those of later tests compile the same.
+"""
+
 _CACHE = pytest.StashKey[TemporaryDirectory[str]]()
 _MPI = pytest.StashKey[TemporaryDirectory[str]]()
 
@@ -75,7 +95,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
     if hasattr(config, "workerinput"):
-        use_compile_cache(os.environ)
+        _use_compile_cache()
         return
     # Where Python does not write bytecode (PYTHONDONTWRITEBYTECODE), each of hundreds of processes
     # would compile the sources again: 0.4 of the 1.8 s that the imports of a rank take (measured).
@@ -91,7 +111,13 @@ def pytest_configure(config: pytest.Config) -> None:
     # Speeds, profiles and searched plans that the user's own runs have kept would stand in for
     # those that a test asks for.
     os.environ["XDG_CACHE_HOME"] = str(Path(config.stash[_CACHE].name) / "user")
+    _use_compile_cache()
+
+
+def _use_compile_cache() -> None:
+    """Let jax, which is not imported yet, share a cache of what takes long to compile."""
     use_compile_cache(os.environ)
+    os.environ[LEAST_SECONDS] = str(_KEPT_IF_COMPILED_FOR_S)
 
 
 class _ByFile(LoadScopeScheduling):
@@ -130,10 +156,13 @@ def published() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def few_mappings() -> Iterator[None]:
-    """Drop what was compiled before its memory mappings run out: XLA would end with signal 11."""
+def little_memory() -> Iterator[None]:
+    """Drop what was compiled before memory runs out, or its mappings: XLA ends with signal 11."""
     yield
-    if not _MAPPINGS.exists() or _MAPPINGS.read_bytes().count(b"\n") < _MANY_MAPPINGS:
+    if not _MAPPINGS.exists():
+        return
+    many = _MAPPINGS.read_bytes().count(b"\n") >= _MANY_MAPPINGS
+    if not many and psutil.Process().memory_info().rss < _MUCH_MEMORY_BYTES:
         return
     import jax
 
@@ -142,6 +171,8 @@ def few_mappings() -> Iterator[None]:
     forget()
     jax.clear_caches()
     gc.collect()
+    # The allocator would keep half of it (measured).
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture(scope="module")

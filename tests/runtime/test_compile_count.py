@@ -1,6 +1,7 @@
 """Compilations are counted, with those that the compile cache has answered."""
 
 import uuid
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +10,17 @@ import pytest
 from jaxpipe.runtime.compile_count import counted_compiles
 
 
+@pytest.fixture
+def kept() -> Iterator[None]:
+    """Let this process write to the cache whatever it compiles; other tests keep little of it."""
+    least_s = jax.config.values["jax_persistent_cache_min_compile_time_secs"]
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    yield
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", least_s)
+
+
 @pytest.mark.slow
-def test_a_second_compilation_comes_from_the_cache() -> None:
+def test_a_second_compilation_comes_from_the_cache(kept: None) -> None:
     name = f"step_{uuid.uuid4().hex}"  # the cache of the tests does not know it
 
     def compile_again() -> None:

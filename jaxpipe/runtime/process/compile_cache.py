@@ -29,6 +29,9 @@ from jaxpipe.runtime.process.user_cache import check_private, processor, user_ca
 
 logger = logging.getLogger(__name__)
 
+LEAST_SECONDS = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+"""jax's variable: what took less time to compile is not cached."""
+
 _FOLDER, _SWITCH = "JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE"
 _FALSE = ("0", "false", "f", "no", "n", "off")
 _VIEWS, _SUFFIX = "views", "-cache"
@@ -95,7 +98,7 @@ def _variables(view: Path) -> dict[str, str]:
     return {
         _FOLDER: str(view),
         # By default, jax keeps only what takes a second to compile.
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        LEAST_SECONDS: "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         # XLA's own caches would put the path of the view into the key of each executable.
         "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
