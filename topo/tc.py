@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from math import ceil, inf
 
+from jaxpipe.foreign_file import lines_of
 from jaxpipe.topo.cluster import Cluster, Host
 from jaxpipe.topo.shaping import ShapedPeer, shaped_peers
 from jaxpipe.topo.token_bucket import TokenBucket
@@ -174,7 +175,7 @@ def parse_addresses(text: str) -> dict[str, Address]:
         ValueError: a line is something else, or a host has two.
     """
     addresses: dict[str, Address] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(lines_of(text), start=1):
         words = line.partition("#")[0].split()
         if not words:
             continue

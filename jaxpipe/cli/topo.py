@@ -25,8 +25,8 @@ from jaxpipe.topo.token_bucket import parse_rate, parse_size, parse_time
 from jaxpipe.topo.write import cluster_toml
 
 _MOST_NAMES = 8
-_MOST_BYTES = 2**24
 """Of hosts in a line."""
+_MOST_BYTES = 2**24
 
 
 @contextmanager

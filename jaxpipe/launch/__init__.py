@@ -14,13 +14,18 @@ from jaxpipe.launch.mpijob_manifest import mpijob_manifest
 from jaxpipe.launch.mpirun_script import mpirun_script
 from jaxpipe.launch.skypilot_tasks import skypilot_tasks
 from jaxpipe.launch.slurm_script import SlurmMpi, slurm_script
+from jaxpipe.launch.target import OPTIONS_OF, Target, check_options, targets_of
 
 __all__ = [
+    "OPTIONS_OF",
     "Launch",
     "SlurmMpi",
+    "Target",
+    "check_options",
     "docker_script",
     "mpijob_manifest",
     "mpirun_script",
     "skypilot_tasks",
     "slurm_script",
+    "targets_of",
 ]
