@@ -8,8 +8,8 @@ import tyro
 from jaxpipe.errors import ConfigError
 from jaxpipe.launch import (
     Launch,
+    LaunchTarget,
     SlurmMpi,
-    Target,
     check_options,
     docker_script,
     mpijob_manifest,
@@ -24,7 +24,7 @@ _IMAGE = "jaxpipe:latest"
 def launch(  # noqa: PLR0913  each is an option of the command line
     config: tyro.conf.Positional[Path],
     *,
-    target: Target,
+    target: LaunchTarget,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
     time: str | None = None,
     notice: int | None = None,
@@ -56,24 +56,24 @@ def launch(  # noqa: PLR0913  each is an option of the command line
 
     options = {"time": time, "notice": notice, "mpi": mpi, "image": image, "claim": claim}
     check_options(target, {**options, "out": out})
-    if out is None and target is Target.SKYPILOT:
+    if out is None and target is LaunchTarget.SKYPILOT:
         raise ConfigError("`--out` must name the folder for the files of `--target` skypilot")
     image = _IMAGE if image is None else image
     job = launched_run(config, settings)
     match target:
-        case Target.MPIRUN:
+        case LaunchTarget.MPIRUN:
             print(mpirun_script(job), end="")
-        case Target.SLURM:
+        case LaunchTarget.SLURM:
             limit = "24:00:00" if time is None else time
             notice_s = 120 if notice is None else notice
             mpi = mpi or (SlurmMpi.MPIRUN if job.survives else SlurmMpi.PMIX)
             print(slurm_script(job, time_limit=limit, notice_s=notice_s, mpi=mpi), end="")
-        case Target.MPIJOB:
+        case LaunchTarget.MPIJOB:
             claim = "jaxpipe" if claim is None else claim
             print(mpijob_manifest(job, image=image, claim=claim), end="")
-        case Target.DOCKER:
+        case LaunchTarget.DOCKER:
             print(docker_script(job, image=image), end="")
-        case Target.SKYPILOT:
+        case LaunchTarget.SKYPILOT:
             assert out is not None
             _write_tasks(job, image=image, folder=out)
     return 0

@@ -6,7 +6,7 @@ from enum import StrEnum
 from jaxpipe.errors import ConfigError
 
 
-class Target(StrEnum):
+class LaunchTarget(StrEnum):
     """The launcher of the run."""
 
     MPIRUN = "mpirun"
@@ -21,17 +21,17 @@ class Target(StrEnum):
     """A script that builds the image of the two above from the Dockerfile of a clone."""
 
 
-OPTIONS_OF: Mapping[Target, tuple[str, ...]] = {
-    Target.MPIRUN: (),
-    Target.SLURM: ("time", "notice", "mpi"),
-    Target.MPIJOB: ("image", "claim"),
-    Target.SKYPILOT: ("image", "out"),
-    Target.DOCKER: ("image",),
+OPTIONS_OF: Mapping[LaunchTarget, tuple[str, ...]] = {
+    LaunchTarget.MPIRUN: (),
+    LaunchTarget.SLURM: ("time", "notice", "mpi"),
+    LaunchTarget.MPIJOB: ("image", "claim"),
+    LaunchTarget.SKYPILOT: ("image", "out"),
+    LaunchTarget.DOCKER: ("image",),
 }
 """Beside those that all targets take."""
 
 
-def targets_of(option: str) -> tuple[Target, ...]:
+def targets_of(option: str) -> tuple[LaunchTarget, ...]:
     """Return the targets that take an option.
 
     >>> [str(target) for target in targets_of("image")]
@@ -40,7 +40,7 @@ def targets_of(option: str) -> tuple[Target, ...]:
     return tuple(target for target, options in OPTIONS_OF.items() if option in options)
 
 
-def check_options(target: Target, options: Mapping[str, object]) -> None:
+def check_options(target: LaunchTarget, options: Mapping[str, object]) -> None:
     """Check that a target takes all options that are not None.
 
     Raises:

@@ -12,8 +12,8 @@ from jaxpipe.cli.main import main
 from jaxpipe.errors import PlanError
 from jaxpipe.launch import (
     OPTIONS_OF,
+    LaunchTarget,
     SlurmMpi,
-    Target,
     mpijob_manifest,
     mpirun_script,
     slurm_script,
@@ -118,8 +118,10 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("target", Target)
-def test_options_of_other_targets_are_refused(target: Target, capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize("target", LaunchTarget)
+def test_options_of_other_targets_are_refused(
+    target: LaunchTarget, capsys: pytest.CaptureFixture[str]
+):
     for option in OPTIONS.keys() - OPTIONS_OF[target]:
         words = ["launch", CONFIG, "--target", target, f"--{option}", OPTIONS[option]]
         assert main(words) == 2
