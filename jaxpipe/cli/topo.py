@@ -218,7 +218,7 @@ def _chosen(cluster: topo.Cluster, *, devices: str | None, plan: Path | None) ->
 
 def _numbers(devices: str) -> list[int]:
     numbers = devices.split(",")
-    if not all(number.strip().isdecimal() for number in numbers):
+    if not devices.isascii() or not all(number.strip().isdecimal() for number in numbers):
         raise ValueError(f"`--devices` must be numbers such as 0,2,1, is {devices!r}")
     return [int(number) for number in numbers]
 
