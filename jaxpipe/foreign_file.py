@@ -152,6 +152,19 @@ def decode_text(content: bytes) -> str:
         ) from None
 
 
+def lines_of(text: str) -> list[str]:
+    r"""Return the lines of a text without their ends, `\n` or `\r\n`, as other programs count them.
+
+    `str.splitlines` ends lines at form feeds, U+2028 and five other characters as well: it would
+    read what others take for a part of a word or of a comment.
+
+    >>> lines_of("# a\u2028b\r\nc\x0cd\n")
+    ['# a\u2028b', 'c\x0cd']
+    """
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    return lines if lines[-1] else lines[:-1]
+
+
 @overload
 def parse_json(content: bytes | str) -> Any: ...
 @overload

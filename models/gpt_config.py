@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from jaxpipe.models.moe.routing import Dispatch, Routing
+from jaxpipe.models.sizes import check_sizes
 
 DTYPE_BYTES: Final = MappingProxyType({"float32": 4, "bfloat16": 2, "float16": 2})
 """The number formats of parameters and activations, and their bytes per element."""
@@ -66,9 +67,10 @@ class GptConfig:
             (`jaxpipe.models.bottleneck`).
 
     Raises:
-        ValueError: a size below 1, `dim` not a multiple of `num_heads`, `dropout` outside [0, 1),
-            an unknown format, a tied head of classes, patches that fill no square, next tokens as
-            targets that are visible, or a bottleneck that is not between two layers.
+        ValueError: a size below 1 or above what a model has, `dim` not a multiple of `num_heads`,
+            `dropout` outside [0, 1), an unknown format, a tied head of classes, patches that fill
+            no square, next tokens as targets that are visible, or a bottleneck that is not between
+            two layers.
 
     >>> config = GptConfig(num_layers=2, dim=64, num_heads=4, sequence=32, vocabulary=256)
     >>> config.hidden
@@ -101,12 +103,8 @@ class GptConfig:
     bottlenecks: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
-        for lowest, names in ((1, _SIZES), (0, _COUNTS)):
-            for name in names:
-                if getattr(self, name) < lowest:
-                    raise ValueError(
-                        f"`{name}` must be at least {lowest}, not {getattr(self, name)}"
-                    )
+        check_sizes(self, _SIZES, least=1)
+        check_sizes(self, _COUNTS, least=0)
         if self.dim % self.num_heads:
             nearest = self.dim + self.num_heads - self.dim % self.num_heads
             raise ValueError(
@@ -122,7 +120,8 @@ class GptConfig:
                 )
         self._check_ends()
         self._check_bottlenecks()
-        _ = self.routing  # raises what is wrong with it
+        # Raises what is wrong with it, also where no layer has it.
+        self._routing(self.experts or self.experts_per_token)
 
     def _check_ends(self) -> None:
         if self.classes and self.tied:
@@ -176,10 +175,11 @@ class GptConfig:
     @property
     def routing(self) -> Routing | None:
         """The options of the mixtures of experts; None if all layers are dense."""
-        if not self.experts:
-            return None
+        return self._routing(self.experts) if self.experts else None
+
+    def _routing(self, experts: int) -> Routing:
         return Routing(
-            experts=self.experts,
+            experts=experts,
             experts_per_token=self.experts_per_token,
             capacity_factor=self.capacity_factor,
             normalised_gates=self.normalised_gates,
@@ -202,5 +202,14 @@ def _listed(bottlenecks: tuple[tuple[int, int], ...]) -> str:
     return ", ".join(f"rank {rank} after {after} layers" for after, rank in bottlenecks)
 
 
-_SIZES = ("num_layers", "dim", "num_heads", "sequence", "vocabulary", "logits_bytes", "channels")
+_SIZES = (
+    "num_layers",
+    "dim",
+    "num_heads",
+    "sequence",
+    "vocabulary",
+    "logits_bytes",
+    "channels",
+    "experts_per_token",
+)
 _COUNTS = ("classes", "patch", "experts", "routing_groups")

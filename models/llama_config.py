@@ -30,6 +30,7 @@ from typing import Literal
 
 from jaxpipe.models.gpt_config import DTYPE_BYTES, Attention
 from jaxpipe.models.moe.routing import Dispatch, Routing
+from jaxpipe.models.sizes import check_sizes
 
 
 class Activation(StrEnum):
@@ -126,9 +127,9 @@ class LlamaConfig:
             logits are computed in chunks of tokens, and again in the backward.
 
     Raises:
-        ValueError: a size below 1, heads that are no equal groups, an odd width of a head, an
-            unknown format, a window or a scaling without its numbers, or a fused kernel asked for
-            bounded scores.
+        ValueError: a size below 1 or above what a model has, heads that are no equal groups, an odd
+            width of a head, an unknown format, a window or a scaling without its numbers, or a
+            fused kernel asked for bounded scores.
 
     >>> config = LlamaConfig(
     ...     num_layers=2, dim=64, num_heads=4, num_kv_heads=2, hidden=128, sequence=32,
@@ -187,12 +188,8 @@ class LlamaConfig:
     logits_bytes: int = 2**26
 
     def __post_init__(self) -> None:
-        for lowest, names in ((1, _SIZES), (0, _NOT_NEGATIVE)):
-            for name in names:
-                if not getattr(self, name) >= lowest:
-                    raise ValueError(
-                        f"`{name}` must be at least {lowest}, not {getattr(self, name)}"
-                    )
+        check_sizes(self, _SIZES, least=1)
+        check_sizes(self, _NOT_NEGATIVE, least=0)
         for name in _POSITIVE:
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"`{name}` must be above 0, not {getattr(self, name)}")

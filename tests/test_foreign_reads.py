@@ -104,6 +104,24 @@ ELSEWHERE = {
 """The modules that open or parse something else, how often, and what."""
 
 
+SPLIT_ELSEWHERE = {
+    "jaxpipe/baselines/autoshard/hlo/hlo_collectives.py": "a program that this process compiled",
+    "jaxpipe/baselines/autoshard/hlo/overlap.py": "a program that this process compiled",
+    "jaxpipe/baselines/autoshard/hlo/target.py": "what a process of ours printed",
+    "jaxpipe/cli/parse.py": "what tyro printed",
+    "jaxpipe/cli/plan_text.py": "a drawing of ours",
+    "jaxpipe/doctor/hello.py": "the last line of complaints, to be shown",
+    "jaxpipe/launch/mpirun_script.py": "a file of ours, of checked names",
+    "jaxpipe/plan/plan_file.py": "comments to write: each line behind its own `#`",
+    "jaxpipe/profile/measuring_process.py": "the last line of complaints, to be shown",
+    "jaxpipe/run/drift/search_process.py": "the last line of complaints, to be shown",
+    "jaxpipe/runtime/data/preparation/arrow_rows.py": "the first line of an error, to be shown",
+    "topo/emulate/relay_engine.py": "the last line of complaints, to be shown",
+    "topo/write.py": "comments to write: each line behind its own `#`",
+}
+"""The modules that use `splitlines`, and on what."""
+
+
 def reads_in(text: str) -> Iterator[str]:
     """Yield the calls that open or parse a file."""
     for node in ast.walk(ast.parse(text)):
@@ -126,6 +144,17 @@ def test_files_of_others_are_read_by_the_door_alone() -> None:
     others = {path: calls for path, calls in found.items() if len(calls) != counts.get(path)}
     assert not others, f"read files of others by `jaxpipe.foreign_file`, or list them: {others}"
     assert not counts.keys() - found.keys()
+
+
+def test_lines_of_others_end_where_other_programs_end_them() -> None:
+    # `str.splitlines` ends them at form feeds and U+2028 as well.
+    users = {
+        str(path)
+        for root in ("jaxpipe", "models", "topo")
+        for path in sorted(Path(root).rglob("*.py"))
+        if "chaos" not in path.parts and ".splitlines(" in path.read_text()
+    }
+    assert users == SPLIT_ELSEWHERE.keys(), "use `jaxpipe.foreign_file.lines_of`, or list them"
 
 
 def test_the_walk_finds_what_it_looks_for() -> None:

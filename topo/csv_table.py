@@ -2,6 +2,8 @@
 
 import csv
 
+from jaxpipe.foreign_file import lines_of
+
 
 def csv_rows(text: str) -> list[dict[str, str]]:
     r"""Return the rows of a table; lines that begin with `#` are comments.
@@ -12,7 +14,7 @@ def csv_rows(text: str) -> list[dict[str, str]]:
     Raises:
         ValueError: the text is not CSV, or a row is shorter or longer than the header.
     """
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    lines = [line for line in lines_of(text) if line.strip() and not line.startswith("#")]
     try:
         rows = list(csv.DictReader(lines))
     except csv.Error as error:

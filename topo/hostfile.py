@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from jaxpipe.foreign_file import lines_of
 from jaxpipe.topo.cluster import Cluster, Device
 from jaxpipe.topo.names import is_address, is_host_name
 from jaxpipe.topo.slurm import expand
@@ -63,8 +64,8 @@ def parse_hostfile(text: str) -> tuple[HostSlots, ...]:
         ValueError: a number of slots or a word is invalid, or no line names a host.
     """
     slots: dict[str, int] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
-        content = _COMMENT.split(line.removesuffix("\r"))[0].strip(_BLANKS)
+    for number, line in enumerate(lines_of(text), start=1):
+        content = _COMMENT.split(line)[0].strip(_BLANKS)
         if not content:
             continue
         word, *settings = _BETWEEN_WORDS.split(_AROUND_EQUALS.sub("=", content))

@@ -17,6 +17,8 @@ from functools import cache
 from math import inf
 from pathlib import Path
 
+from jaxpipe.foreign_file import lines_of
+
 _ROOT = Path("/")
 
 
@@ -75,7 +77,7 @@ def memory_bytes(*, root: Path = _ROOT) -> int | None:
 
 def _machine_bytes(root: Path) -> Iterator[int]:
     with suppress(OSError):
-        for line in (root / "proc/meminfo").read_text().splitlines():
+        for line in lines_of((root / "proc/meminfo").read_text()):
             if line.startswith("MemTotal:"):
                 yield int(line.split()[1]) * 1024
 
@@ -116,7 +118,7 @@ def _control_files(controller: str, name: str, *, root: Path) -> Iterator[str]:
 def _group_of(controller: str, root: Path) -> str:
     """Return the path of this process's control group, `/` if it is unknown."""
     with suppress(OSError):
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
+        for line in lines_of((root / "proc/self/cgroup").read_text()):
             _, controllers, path = line.split(":", 2)
             if controller in controllers.split(",") and path.startswith("/"):
                 return path

@@ -15,6 +15,7 @@ import re
 from functools import cache
 from importlib import resources
 
+from jaxpipe.foreign_file import lines_of
 from jaxpipe.topo.cluster_file import Speed
 from jaxpipe.topo.csv_table import csv_rows
 
@@ -37,7 +38,7 @@ def parse_gpu_links(text: str) -> tuple[tuple[str, ...], ...]:
         ValueError: the text has no such matrix, or a row of it is too short.
     """
     # nvidia-smi underlines its heading, also in a pipe.
-    lines = (line.split() for line in _TERMINAL_COLOURS.sub("", text).splitlines())
+    lines = (line.split() for line in lines_of(_TERMINAL_COLOURS.sub("", text)))
     # Rows of NICs and the legend begin with other words.
     head, *rows = [cells for cells in lines if cells and _GPU.fullmatch(cells[0])] or [[]]
     num_gpus = sum(1 for cell in head if _GPU.fullmatch(cell))

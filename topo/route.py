@@ -17,6 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from jaxpipe.foreign_file import lines_of
+
 _DISCARD_PORT = 9
 _SIOCGIFCONF, _SIOCGIFNETMASK = 0x8912, 0x891B
 _REQUEST = struct.Struct("16s24x")  # an interface's name, and room for an address
@@ -135,7 +137,7 @@ def _ipv4_interfaces() -> list[tuple[str, ipaddress.IPv4Interface]]:
 
 
 def _ipv6_interfaces() -> list[tuple[str, ipaddress.IPv6Interface]]:
-    rows = (line.split() for line in Path("/proc/net/if_inet6").read_text().splitlines())
+    rows = (line.split() for line in lines_of(Path("/proc/net/if_inet6").read_text()))
     return [
         (name, ipaddress.IPv6Interface((int(address, 16), int(prefix, 16))))
         for address, _, prefix, _, _, name in rows

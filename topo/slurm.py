@@ -16,6 +16,7 @@ import re
 from itertools import product
 from math import prod
 
+from jaxpipe.foreign_file import lines_of
 from jaxpipe.topo.names import is_host_name, is_name
 
 MAX_NODES = 2**13
@@ -33,7 +34,7 @@ def parse_topology(text: str) -> dict[str, str]:
             switches; no line has nodes.
     """
     switch_of: dict[str, str] = {}
-    for number, line in enumerate(text.replace("\\\n", "").splitlines(), start=1):
+    for number, line in enumerate(lines_of(text.replace("\\\n", "")), start=1):
         fields = _fields(line)
         if not fields:
             continue

@@ -32,7 +32,9 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from math import ceil, inf
 
+from jaxpipe.foreign_file import lines_of
 from jaxpipe.topo.cluster import Cluster, Host
+from jaxpipe.topo.names import is_host_name
 from jaxpipe.topo.shaping import ShapedPeer, shaped_peers
 from jaxpipe.topo.token_bucket import TokenBucket
 from jaxpipe.topo.units import ms_from_seconds
@@ -174,11 +176,11 @@ def parse_addresses(text: str) -> dict[str, Address]:
         ValueError: a line is something else, or a host has two.
     """
     addresses: dict[str, Address] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(lines_of(text), start=1):
         words = line.partition("#")[0].split()
         if not words:
             continue
-        if len(words) != 2:
+        if len(words) != 2 or not is_host_name(words[0]):
             raise ValueError(f"line {number} of the addresses must be a host and an address")
         if words[0] in addresses:
             raise ValueError(f"line {number} of the addresses: {words[0]!r:.80} has one already")

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 
+from jaxpipe.foreign_file import lines_of
 from jaxpipe.topo.cluster_file import MAX_DEVICES
 from jaxpipe.topo.gpu import gpu, gpu_names
 from jaxpipe.topo.machine_limits import memory_bytes, usable_cores
@@ -112,7 +113,7 @@ def gpu_of_model(model: str) -> str | None:
 def _gpu_model(driver: Path) -> str:
     """Return the name of the first GPU as the driver gives it; "" if it is unknown."""
     for file in sorted(driver.glob("*/information")):
-        for line in file.read_text().splitlines():
+        for line in lines_of(file.read_text()):
             key, _, value = line.partition(":")
             if key == "Model":
                 return value.strip()

@@ -15,6 +15,8 @@ from types import MappingProxyType
 
 from jaxpipe.topo.units import ms_from_seconds
 
+_PACKET_BYTES = 1514
+"""Of Ethernet, with its header."""
 _LARGE = {"k": 1, "m": 2, "g": 3, "t": 4}
 _RATES = MappingProxyType(
     {"bit": 1 / 8, "bps": 1.0}
@@ -46,10 +48,10 @@ class TokenBucket:
             raise ValueError(
                 f"`rate` must be from 8 bit/s to 8e18 bit/s, is {self.bytes_per_s * 8:g}"
             )
-        if self.burst_bytes is not None and not 1 <= self.burst_bytes < 2**32:
+        if self.burst_bytes is not None and not _PACKET_BYTES <= self.burst_bytes < 2**32:
             raise ValueError(
-                f"`burst` must be from 1 byte to below 4 GiB, which tc counts in 32 bits, is "
-                f"{self.burst_bytes:g}"
+                f"`burst` must be from {_PACKET_BYTES} bytes, a packet, without which nothing "
+                f"passes, to below 4 GiB, which tc counts in 32 bits, is {self.burst_bytes:g}"
             )
         if not 1e-6 <= self.latency_s <= 3600:
             raise ValueError(f"`latency` must be from 1 us to an hour, is {self.latency_s:g} s")

@@ -16,6 +16,8 @@ from jaxpipe.runtime.data.preparation.source_files import source_files
 from jaxpipe.runtime.storage.checksum import checksum_bytes, checksum_file
 
 _CONTENT = " content"
+_NOT_GIVEN = str(None)
+"""Of an option, as records keep it."""
 
 
 def request_of(options: Mapping[str, Any], *, is_text: bool) -> dict[str, str]:
@@ -54,8 +56,8 @@ def check_same(out: Path, request: Mapping[str, str]) -> None:
     record = read_record(out)
     saved = _of_older_version(record, request) if record.request is None else record.request
     differing = [
-        f"`{name}` ({request[name]})"
-        + (f" was {saved[name]}" if request[name] != saved[name] else " has changed")
+        f"`{name}` ({_shown(request[name])})"
+        + (f" was {_shown(saved[name])}" if request[name] != saved[name] else " has changed")
         for name in request
         if name in saved and _differs(name, request, saved)
     ]
@@ -102,3 +104,7 @@ def _files(path: Path, *, is_text: bool) -> Iterator[Path]:
 
 def _checksum(lines: Iterable[str]) -> str:
     return checksum_bytes("\n".join(lines).encode())
+
+
+def _shown(value: str) -> str:
+    return "not given" if value == _NOT_GIVEN else value

@@ -7,8 +7,10 @@ from typing import Annotated
 import tyro
 
 from jaxpipe.cli.versions import version_line
+from jaxpipe.errors import ConfigError
 from jaxpipe.run.hosts.join_run import join_run
 from jaxpipe.run.hosts.join_words import read_join_file
+from jaxpipe.topo.names import is_host_name
 
 
 def join(
@@ -28,10 +30,15 @@ def join(
         host: the name of this host in the cluster of the run, by default its own name.
         timeout: how long to wait for the first step of this host [s].
     """
+    host = socket.gethostname() if host is None else host
+    if not is_host_name(host):
+        raise ConfigError(
+            f"`--host` must be the name of this host in the cluster of the run, not {host!r:.80}"
+        )
     print(
         join_run(
             read_join_file(run),
-            host=host or socket.gethostname(),
+            host=host,
             versions=version_line(),
             timeout_s=timeout,
             say=_show,

@@ -1,6 +1,5 @@
 """`jaxpipe launch`: prints a script that starts a run elsewhere, and submits nothing."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +8,9 @@ import tyro
 from jaxpipe.errors import ConfigError
 from jaxpipe.launch import (
     Launch,
+    LaunchTarget,
     SlurmMpi,
+    check_options,
     docker_script,
     mpijob_manifest,
     mpirun_script,
@@ -17,32 +18,19 @@ from jaxpipe.launch import (
     slurm_script,
 )
 
-
-class LauncherName(StrEnum):
-    """The launcher of the run."""
-
-    MPIRUN = "mpirun"
-    """Open MPI's mpirun, from one of the hosts."""
-    SLURM = "slurm"
-    """A batch script for sbatch."""
-    MPIJOB = "mpijob"
-    """A manifest of Kubeflow's MPI operator."""
-    SKYPILOT = "skypilot"
-    """Task files of SkyPilot, one for each region of the plan."""
-    DOCKER = "docker"
-    """A script that builds the image of the two above from the Dockerfile of a clone."""
+_IMAGE = "jaxpipe:latest"
 
 
 def launch(  # noqa: PLR0913  each is an option of the command line
     config: tyro.conf.Positional[Path],
     *,
-    target: LauncherName,
+    target: LaunchTarget,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
-    time: str = "24:00:00",
-    notice: int = 120,
+    time: str | None = None,
+    notice: int | None = None,
     mpi: SlurmMpi | None = None,
-    image: str = "jaxpipe:latest",
-    claim: str = "jaxpipe",
+    image: str | None = None,
+    claim: str | None = None,
     out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
 ) -> int:
     """Print a script or a manifest that starts a run as its plan places it; submit nothing.
@@ -53,32 +41,39 @@ def launch(  # noqa: PLR0913  each is an option of the command line
         config: a TOML file, read on every host from the same path.
         target: the launcher: `mpirun`, `slurm`, `mpijob` or `skypilot`; or `docker`, for the image.
         settings: a change to the configuration, such as `train.steps=10`; may be repeated.
-        time: SLURM's time limit, after which the run is requeued.
-        notice: how many seconds before that the ranks are signalled to save.
-        mpi: how SLURM starts the ranks: srun with `pmix` (Open MPI, unless `run.survive` is shrink)
-            or `pmi2` (MPICH), or Open MPI's `mpirun`, where SLURM has no PMIx.
-        image: the container image of an MPIJob or of SkyPilot, with jaxpipe and Open MPI.
-        claim: the volume claim of an MPIJob with the configuration, the data and the runs.
-        out: the folder for the task files of SkyPilot, which are several.
+        time: of slurm: the time limit, after which the run is requeued. Default: 24:00:00.
+        notice: of slurm: how many seconds before that the ranks are signalled to save. Default:
+            120.
+        mpi: of slurm: how it starts the ranks: srun with `pmix` (Open MPI, unless `run.survive` is
+            shrink) or `pmi2` (MPICH), or Open MPI's `mpirun`, where SLURM has no PMIx.
+        image: of mpijob, skypilot and docker: the container image, with jaxpipe and Open MPI.
+            Default: jaxpipe:latest.
+        claim: of mpijob: the volume claim with the configuration, the data and the runs. Default:
+            jaxpipe.
+        out: of skypilot: the folder for its task files, which are several.
     """
     from jaxpipe.cli.launched_run import launched_run  # slow; `--help` can do without
 
-    if (out is None) == (target is LauncherName.SKYPILOT):
-        raise ConfigError(
-            "`--out` must name the folder for the files of `--target` skypilot; other targets print"
-        )
+    options = {"time": time, "notice": notice, "mpi": mpi, "image": image, "claim": claim}
+    check_options(target, {**options, "out": out})
+    if out is None and target is LaunchTarget.SKYPILOT:
+        raise ConfigError("`--out` must name the folder for the files of `--target` skypilot")
+    image = _IMAGE if image is None else image
     job = launched_run(config, settings)
     match target:
-        case LauncherName.MPIRUN:
+        case LaunchTarget.MPIRUN:
             print(mpirun_script(job), end="")
-        case LauncherName.SLURM:
+        case LaunchTarget.SLURM:
+            limit = "24:00:00" if time is None else time
+            notice_s = 120 if notice is None else notice
             mpi = mpi or (SlurmMpi.MPIRUN if job.survives else SlurmMpi.PMIX)
-            print(slurm_script(job, time_limit=time, notice_s=notice, mpi=mpi), end="")
-        case LauncherName.MPIJOB:
+            print(slurm_script(job, time_limit=limit, notice_s=notice_s, mpi=mpi), end="")
+        case LaunchTarget.MPIJOB:
+            claim = "jaxpipe" if claim is None else claim
             print(mpijob_manifest(job, image=image, claim=claim), end="")
-        case LauncherName.DOCKER:
+        case LaunchTarget.DOCKER:
             print(docker_script(job, image=image), end="")
-        case LauncherName.SKYPILOT:
+        case LaunchTarget.SKYPILOT:
             assert out is not None
             _write_tasks(job, image=image, folder=out)
     return 0

@@ -108,6 +108,6 @@ def _precision(precision: MatmulPrecision) -> str:
 
 def _cut(layers: str | None) -> tuple[int, ...]:
     numbers = [] if layers is None else layers.split(",")
-    if not all(number.strip().isdecimal() for number in numbers):
+    if not all(n.isascii() and n.strip().isdecimal() for n in numbers):
         raise ConfigError(f"`--layers` must be numbers such as 2,2, is {layers!r}")
     return tuple(int(number) for number in numbers)

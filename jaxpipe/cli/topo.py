@@ -25,8 +25,8 @@ from jaxpipe.topo.token_bucket import parse_rate, parse_size, parse_time
 from jaxpipe.topo.write import cluster_toml
 
 _MOST_NAMES = 8
-_MOST_BYTES = 2**24
 """Of hosts in a line."""
+_MOST_BYTES = 2**24
 
 
 @contextmanager
@@ -218,7 +218,7 @@ def _chosen(cluster: topo.Cluster, *, devices: str | None, plan: Path | None) ->
 
 def _numbers(devices: str) -> list[int]:
     numbers = devices.split(",")
-    if not all(number.strip().isdecimal() for number in numbers):
+    if not devices.isascii() or not all(number.strip().isdecimal() for number in numbers):
         raise ValueError(f"`--devices` must be numbers such as 0,2,1, is {devices!r}")
     return [int(number) for number in numbers]
 

@@ -335,5 +335,6 @@ def _apply(tree: dict[str, Any], setting: str) -> None:
         tree[key] = parse_toml(f"value = {text}")["value"]
     except ValueError:
         # TOML has no integers of more than 64 bits; the field that is given one states its range.
-        is_integer = text.strip().removeprefix("-").isdecimal()
+        digits = text.strip().removeprefix("-")
+        is_integer = digits.isascii() and digits.isdecimal()
         tree[key] = int(text) if is_integer else text

@@ -17,6 +17,7 @@ from jaxpipe.doctor.finding import Finding, Health
 from jaxpipe.doctor.judge import judge_job
 from jaxpipe.doctor.survival import judge_survival
 from jaxpipe.errors import ConfigError
+from jaxpipe.foreign_file import lines_of
 from jaxpipe.runtime.process.affinity import pin
 from jaxpipe.runtime.process.gpu_assignment import take_devices
 from jaxpipe.runtime.process.mpirun import find_mpirun, launch_command
@@ -72,7 +73,7 @@ def say_hello(*, num_ranks: int = 2, timeout_s: float) -> tuple[Finding, ...]:
 
 def _met(output: str) -> Iterator[list[RankFacts]]:
     """Yield the facts in the output; an MPI, or a script around it, prints lines of its own."""
-    for line in output.splitlines():
+    for line in lines_of(output):
         with suppress(msgspec.DecodeError):
             yield msgspec.json.decode(line, type=list[RankFacts])
 

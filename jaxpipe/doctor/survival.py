@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jaxpipe.doctor.finding import Finding, Health
 from jaxpipe.errors import ConfigError
+from jaxpipe.foreign_file import lines_of
 from jaxpipe.runtime.process.mpirun import launch_command
 from jaxpipe.runtime.process.ulfm_support import SURVIVAL_OPTIONS, check_survival
 
@@ -34,7 +35,7 @@ def judge_survival(mpirun: str) -> Finding:
         ).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
         return _finding(f"unknown: `ompi_info` next to {mpirun} does not answer ({error})")
-    if _HAS_ULFM not in options.splitlines():
+    if _HAS_ULFM not in lines_of(options):
         return _finding(f"{_ENDS}: this Open MPI was built without ULFM")
     return _finding('the other ranks can continue when one is lost: set `run.survive` to "shrink"')
 

@@ -16,7 +16,7 @@ class LoraConfig:
 
     rank: Annotated[int, Range(least=0, most=2**16)] = 0
     """Columns of A and rows of B; 0 trains no adapters."""
-    alpha: Annotated[float, Range(above=0)] = 16.0
+    alpha: Annotated[float, Range(above=0, most=1e38, why="adapters are float32")] = 16.0
     """Factor of the adapters, divided by `rank`."""
     targets: tuple[str, ...] = ("attention.*",)
     """Patterns of the products of each layer that have adapters, such as `attention.*`, `query` or

@@ -13,6 +13,9 @@ from jaxtyping import Array, Float, Int
 from jaxpipe.runtime.stage.model import Model, Parameters
 from jaxpipe.runtime.stage.stage import Stage
 
+_COLDEST = 1e-30
+"""Below it, the difference of two logits in float32 decides as at temperature 0."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
@@ -49,7 +52,8 @@ def draw(
     row: Int[Array, ""] | int = 0,
 ) -> Int[Array, ""]:
     """Return the token `number` that is added to the text `row` of a batch."""
-    if sampling.temperature == 0:  # the limit of the softmax below, which divides by it
+    # The limit of the softmax below, which divides by it; by less, float32 overflows.
+    if sampling.temperature < _COLDEST:
         return jnp.argmax(logits)
     key = jax.random.fold_in(jax.random.key(sampling.seed + row), number)
     scaled = likeliest(logits, sampling.top_k) / sampling.temperature

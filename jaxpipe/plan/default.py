@@ -223,7 +223,10 @@ def _schedule(config: PlanConfig) -> ScheduleKind | Schedule:
     if config.schedule_file is None:
         assert config.schedule is not None, config
         return config.schedule
-    return read_schedule(Path(config.schedule_file), num_stages=_num_stages(config)[0])
+    try:
+        return read_schedule(Path(config.schedule_file), num_stages=_num_stages(config)[0])
+    except PlanError as error:
+        raise PlanError(f"`plan.schedule_file`: {error}") from error
 
 
 def _num_microbatches(config: PlanConfig, *, batch: int, num_replicas: int) -> tuple[int, ...]:

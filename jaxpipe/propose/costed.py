@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 
+from jaxpipe.errors import ConfigError, UserError
 from jaxpipe.models import ModelConfig
 from jaxpipe.network import MessageCosts
 from jaxpipe.plan.cost import Profile, read_profile
@@ -117,7 +118,10 @@ def _measured(by_gpu: Mapping[str, Profile], profile: Path | None, counted: Prof
     """Return the profile of a file, or else the first of those of GPU types."""
     if profile is None:
         return next(iter(by_gpu.values()))
-    return read_profile(profile, counted=counted)
+    try:
+        return read_profile(profile, counted=counted)
+    except UserError as error:
+        raise ConfigError(f"`paced.profile`: {error}") from error
 
 
 def _fraction(profile: Profile, precision: Precision) -> float:

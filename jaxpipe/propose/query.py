@@ -84,8 +84,9 @@ class Query:
         """Return what is found with each rematerialisation, until memory does not bind.
 
         Raises:
-            PlanError: nothing is found with any.
+            PlanError: nothing is found with any, or what is set fits no plan.
         """
+        self._check_library()
         results: list[_Found] = []
         refusals: list[PlanError] = []
         for remat in self.remats:
@@ -97,8 +98,38 @@ class Query:
             if all(reason.step_s is not None for reason in results[-1].reasons):
                 break  # everything fits: to keep less of a forward gains nothing
         if not results:
+            self._check_given()  # its refusal names the field, where memory is not the reason
             raise refusals[0]
         return tuple(results)
+
+    def _check_library(self) -> None:
+        """Check that messages of the all-reduce are known, which a search simulates."""
+        kind = self.config.plan.all_reduce
+        if kind is not None and kind.facts.is_native:
+            raise PlanError(
+                f"`plan.all_reduce` ({kind}) cannot be searched for, since the messages of a "
+                "library are not known: set `plan.stages`, `plan.replicas`, `plan.microbatch` and "
+                f"`plan.schedule` as well, or choose another one, such as "
+                f"{AllReduceKind.HIERARCHICAL}"
+            )
+
+    def _check_given(self) -> None:
+        """Check that what is set fits a plan, whatever the memory, in which the rest is the least.
+
+        Raises:
+            PlanError: it does not.
+        """
+        given = self.config.plan
+        stages = given.stages or (1 if given.cut is None else len(given.cut))
+        shape = {} if given.has_shape else {"stages": stages, "replicas": given.replicas or 1}
+        schedule = given.schedule or ScheduleKind.ONE_F_ONE_B
+        section = replace(
+            given,
+            **shape,
+            microbatch=given.microbatch or 1,
+            schedule=schedule if given.schedule_file is None else None,
+        )
+        decided_plan(replace(self.config, plan=section), self.cluster)
 
     def task(self, remat: Remat, *, max_tensor: int = 1) -> tuple[Task, Conditions]:
         """Return the task of a search with a rematerialisation, and its conditions.

@@ -85,7 +85,11 @@ def _resolution(
     observe: Callable[[str], None] | None,
 ) -> Resolution:
     if config.plan.file is not None:
-        return Resolution(plan=read_plan(Path(config.plan.file), cluster), costed=config)
+        try:
+            plan = read_plan(Path(config.plan.file), cluster)
+        except PlanError as error:
+            raise PlanError(f"`plan.file`: {error}") from error
+        return Resolution(plan=plan, costed=config)
     if config.plan.is_decided:
         return Resolution(plan=decided_plan(config, cluster, model=model), costed=config)
     refusal: PlanError | None = None

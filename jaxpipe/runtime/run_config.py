@@ -183,7 +183,7 @@ class PacedConfig:
     profile_of: tuple[str, ...] = ()
     """Measured profiles of GPU types of the cluster, as `GPU=FILE`, in place of `profile`. Other
     types are scaled from the first by their peaks."""
-    tflops: Annotated[float | None, Range(above=0, most=1e6)] = None
+    tflops: Annotated[float | None, Range(least=1e-6, most=1e6)] = None
     """Throughput of devices for which the cluster states none [TFLOP/s]; by default they are an
     error, if there is no profile."""
     ideal: bool = False

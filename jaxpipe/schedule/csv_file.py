@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxpipe.errors import PlanError
-from jaxpipe.foreign_file import read_text, reason_of
+from jaxpipe.foreign_file import lines_of, read_text, reason_of
 from jaxpipe.schedule.check.check_schedule import check
 from jaxpipe.schedule.deadlock import reach
 from jaxpipe.schedule.instruction import Instruction, Op, Schedule, backward, forward
@@ -75,7 +75,7 @@ def read_schedule(path: Path, *, num_stages: int) -> Schedule:
         text = read_text(path, most_bytes=_MOST_BYTES)
     except (OSError, ValueError) as error:
         raise PlanError(f"cannot read the schedule {path}: {reason_of(error)}") from error
-    return parse_schedule(text.splitlines(), source=str(path), num_stages=num_stages)
+    return parse_schedule(lines_of(text), source=str(path), num_stages=num_stages)
 
 
 def parse_schedule(lines: Sequence[str], *, source: str, num_stages: int) -> Schedule:

@@ -54,7 +54,7 @@ def balanced_cut(profile: Profile, slow: np.ndarray) -> Cut:
 
     def squares(so_far: tuple[float, Cut], stage: int, start: int, stop: int) -> tuple[float, Cut]:
         each = seconds(stage, start, stop)
-        total = so_far[0] + each**2 if each <= slowest else inf
+        total = so_far[0] + each * each if each <= slowest else inf
         # Tuples compare from the left; the cut decides last: ties are the same in every run.
         return total, (*so_far[1], stop - start)
 

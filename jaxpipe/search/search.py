@@ -153,8 +153,12 @@ def _nothing_fits(task: Task, best: Best) -> PlanError:
     fixed = [name for name in task.fixed.__slots__ if getattr(task.fixed, name) is not None]
     names = (f"`plan.{name}`" for name in fixed if name != "num_ranks")
     conditions = f"{', '.join(names)} as set: " if fixed else ""
+    fix = (
+        "use larger devices, a smaller model, or rematerialisation"
+        if nearest
+        else "leave one of them free, or change `train.batch`"
+    )
     return PlanError(
-        f"{conditions}no plan fits: {task.num_layers} layers, `batch` {task.batch}, "
-        f"{len(task.devices)} devices of cluster {task.cluster.name!r}{lacking}; use larger "
-        "devices, a smaller model, or rematerialisation"
+        f"{conditions}no plan fits: {task.num_layers} layers, `train.batch` {task.batch}, "
+        f"{len(task.devices)} devices of cluster {task.cluster.name!r}{lacking}; {fix}"
     )

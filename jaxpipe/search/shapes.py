@@ -56,6 +56,7 @@ def shapes(task: Task) -> tuple[Shape, ...]:
         given = {
             "plan.stages": fixed.num_stages,
             "plan.replicas": fixed.replicas,
+            "plan.chunks": fixed.chunks,
             "train.batch": task.batch,
         }
         values = ", ".join(f"`{name}` {value}" for name, value in given.items() if value)

@@ -66,10 +66,10 @@ def test_a_dataset_of_other_options_does_not_count_as_there(
     tokenizer = str(text.parent / "d")
     for words, refusal in (
         (("--vocabulary", "300"), "`--vocabulary` (300) was 280, where "),
-        ((), "`--vocabulary` (None) was 280, where "),
+        ((), "`--vocabulary` (not given) was 280, where "),
         (
             ("--tokenizer", tokenizer),
-            "`--tokenizer` (d) was None, `--vocabulary` (None)",
+            "`--tokenizer` (d) was not given, `--vocabulary` (not given)",
         ),
         (
             ("--vocabulary", "280", "--source", str(other)),
@@ -98,7 +98,7 @@ def test_a_dataset_of_an_older_version_is_compared_as_far_as_its_record_says(
     other.write_text("others")
     for words, refusal in (
         (("--vocabulary", "270"), "`--vocabulary` (270) was 280"),
-        ((), "`--tokenizer` (None) was byte pairs, vocabulary 280"),
+        ((), "`--tokenizer` (not given) was byte pairs, vocabulary 280"),
         (("--vocabulary", "280", "--source", str(other)), "`--source` (other.txt) was text.txt"),
     ):
         assert prepare(text, *words, "--if-missing") == 2

@@ -234,9 +234,12 @@ def test_a_measured_profile_takes_the_place_of_flops(
         (("--budget", "0"), "`--budget` must be above 0, not 0.0"),
         (
             tuple(changed("plan.stages=9")),
-            "`plan.stages` 9, `train.batch` 8 must fit 4 devices and 4 layers",
+            "`plan.stages` x `plan.replicas` = 9 x 1 = 9 ranks need as many devices",
         ),
-        (tuple(changed("paced.profile=none.json")), "cannot read the profile none.json"),
+        (
+            tuple(changed("paced.profile=none.json")),
+            "`paced.profile`: cannot read the profile none.json",
+        ),
     ],
 )
 def test_what_cannot_be_planned_is_refused(

@@ -129,6 +129,7 @@ def test_hosts_writes_the_placement_of_a_plan(tmp_path: Path):
             "`--burst` is for `--tbf`: leave it out, or `--addresses`",
         ),
         (["hosts", "laptop", "--devices", "1,x"], "`--devices` must be numbers such as 0,2,1"),
+        (["hosts", "laptop", "--devices", "\u0663"], "`--devices` must be numbers such as 0,2,1"),
     ],
 )
 def test_mistakes_take_one_line(

@@ -63,6 +63,12 @@ def test_words_need_no_quotes():
     assert config.plan.cluster == "laptop"
 
 
+@pytest.mark.parametrize("digits", ["\u0661", "\uff11", "\u00b2"])
+def test_numbers_have_the_digits_of_toml(digits: str):
+    with pytest.raises(ConfigError, match=r"`train\.steps`: it must be a whole number, not text"):
+        load_config(QUICKSTART, [f"train.steps={digits}"])
+
+
 @pytest.mark.parametrize(
     ("enabled", "compute_dtype", "expected"),
     [

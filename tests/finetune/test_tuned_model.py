@@ -170,7 +170,7 @@ def test_a_model_without_adapters_and_frozen_parameters_is_itself() -> None:
     assert tuned(model, lora=LoraConfig(), frozen=()) is model
     refused: tuple[tuple[dict[str, Any], str], ...] = (
         ({"rank": -1}, "`rank` must be from 0 to 65536, not -1"),
-        ({"rank": 1, "alpha": 0.0}, "`alpha` must be above 0, not 0.0"),
+        ({"rank": 1, "alpha": 0.0}, "`alpha` must be above 0 and at most 1e.38, not 0.0"),
         ({"rank": 1, "targets": ()}, "`targets` must have at least one pattern"),
     )
     for wrong, words in refused:

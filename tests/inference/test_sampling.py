@@ -47,6 +47,11 @@ def test_seeds_and_top_k():
     assert words(0, Sampling()) == []
 
 
+@pytest.mark.parametrize("temperature", [1e-300, 1e-40, 1e-30])
+def test_low_temperatures_are_near_0(temperature: float):
+    assert words(8, Sampling(temperature=temperature)) == words(8, Sampling(temperature=0.0))
+
+
 def test_bad_sampling_is_refused():
     for temperature in (-1.0, math.nan, math.inf):
         words = f"`temperature` must be a finite number of at least 0, not {temperature}"

@@ -1,13 +1,24 @@
 """Scripts and manifests: golden files, what is refused, and the command."""
 
+import inspect
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from jaxpipe.cli.launch import launch
 from jaxpipe.cli.main import main
 from jaxpipe.errors import PlanError
-from jaxpipe.launch import SlurmMpi, mpijob_manifest, mpirun_script, slurm_script
+from jaxpipe.launch import (
+    OPTIONS_OF,
+    LaunchTarget,
+    SlurmMpi,
+    mpijob_manifest,
+    mpirun_script,
+    slurm_script,
+    targets_of,
+)
 from tests.launch.golden_cases import FOLDER, launch_on, texts
 
 CONFIG = "experiments/quickstart/two_region.toml"
@@ -95,3 +106,37 @@ def test_what_cannot_be_is_refused(
 ):
     assert main(["launch", CONFIG, "--target", "slurm", *words]) == 2
     assert wrong in capsys.readouterr().err
+
+
+OPTIONS = {
+    "time": "1:00",
+    "notice": "60",
+    "mpi": "pmix",
+    "image": "jaxpipe:1",
+    "claim": "shared",
+    "out": "tasks",
+}
+
+
+@pytest.mark.parametrize("target", LaunchTarget)
+def test_options_of_other_targets_are_refused(
+    target: LaunchTarget, capsys: pytest.CaptureFixture[str]
+):
+    for option in OPTIONS.keys() - OPTIONS_OF[target]:
+        words = ["launch", CONFIG, "--target", target, f"--{option}", OPTIONS[option]]
+        assert main(words) == 2
+        expected = f"jaxpipe: `--{option}` is an option of `--target` {targets_of(option)[0]}"
+        assert capsys.readouterr().err.startswith(expected)
+
+
+def test_help_and_guide_say_which_targets_take_an_option():
+    taken = {option for options in OPTIONS_OF.values() for option in options}
+    common = {"config", "target", "settings"}
+    assert taken == OPTIONS.keys() == set(inspect.signature(launch).parameters) - common
+    words = dict(re.findall(r"^ {8}(\w+): of ([\w, ]+):", launch.__doc__ or "", re.MULTILINE))
+    listed = {option: tuple(re.split(", | and ", names)) for option, names in words.items()}
+    assert listed == {option: targets_of(option) for option in taken}
+    guide = Path("docs/guide/slurm-and-kubernetes.md").read_text()
+    for target, options in OPTIONS_OF.items():
+        shown = ", ".join(f"`--{option}`" for option in options) or "none"
+        assert re.search(rf"^\| `{target}` \| .* \| {shown} \|$", guide, re.MULTILINE), target

@@ -21,6 +21,11 @@ SIZES: dict[str, Any] = {
     ("change", "message"),
     [
         ({"num_layers": 0}, "`num_layers` must be at least 1, not 0"),
+        ({"num_layers": 10**12}, "`num_layers` must be from 1 to 65,536, not 1000000000000"),
+        ({"num_heads": 2**63}, "`num_heads` must be from 1 to 65,536, not 9223372036854775808"),
+        ({"dim": 10**12}, "`dim` must be from 1 to 2,147,483,647, not 1000000000000"),
+        ({"experts_per_token": -1}, "`experts_per_token` must be at least 1, not -1"),
+        ({"capacity_factor": float("nan")}, "`capacity_factor` must be above 0, not nan"),
         ({"sequence": -1}, "`sequence` must be at least 1, not -1"),
         ({"num_heads": 5}, "`dim` must be a multiple of `num_heads`: 12 is not .* 5; .* 15"),
         ({"dropout": 1.0}, "`dropout` must be at least 0 and below 1, not 1.0"),

@@ -25,6 +25,9 @@ SIZES: dict[str, Any] = {
     ("change", "message"),
     [
         ({"hidden": 0}, "`hidden` must be at least 1, not 0"),
+        # Heads are counted one by one: as many as a file may claim took for ever.
+        ({"num_heads": 10**12, "num_kv_heads": 7}, "`num_heads` must be from 1 to 65,536, not 10"),
+        ({"norm_epsilon": float("inf")}, "`norm_epsilon` must be from 0 to 2,147,483,647, not inf"),
         ({"window": -1}, "`window` must be at least 0, not -1"),
         ({"num_kv_heads": 4}, "`num_heads` must be a multiple of .* 6 is not .* 4; .* 1, 2, 3, 6"),
         ({"num_heads": 10}, "`dim` must be a multiple of `num_heads`: 12 .* 10; or set `head_w"),

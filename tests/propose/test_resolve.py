@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxpipe.collective import AllReduceKind
 from jaxpipe.config import Config, cluster_from, config_from
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import even_partition
@@ -140,9 +141,51 @@ def test_described_replicas_leave_schedule_and_microbatch_free(section: dict[str
     assert [pipeline.num_samples for pipeline in plan.pipelines] == list(section["shares"])
 
 
-def test_what_fits_no_plan_is_refused_by_field():
-    with pytest.raises(PlanError, match=r"`plan.stages` 9, .* must fit 4 devices"):
-        plan_from(config_of({"stages": 9}))
+@pytest.mark.parametrize(
+    ("section", "batch", "words"),
+    [
+        (
+            {"stages": 9},
+            8,
+            r"`plan.stages` x `plan.replicas` = 9 x 1 = 9 ranks need as many devices",
+        ),
+        (
+            {"schedule": ScheduleKind.INTERLEAVED, "chunks": 2, "stages": 4},
+            3,
+            r"`train.batch` \(3\) must be a multiple of replicas x ranks x microbatch .* 2 or 4",
+        ),
+        ({"microbatch": 3}, 8, r"`train.batch` must be divisible by .* `plan.microbatch` = 1 x 3"),
+        (
+            {"warmup": (0, 1), "stages": 2},
+            8,
+            "`plan.warmup` must be left out for the schedule 1f1b",
+        ),
+        ({"chunks": 3, "stages": 1}, 8, r"`plan.stages` \(1\) must be a multiple of `plan.chunks`"),
+        (
+            {"all_reduce": AllReduceKind.LIBRARY},
+            8,
+            r"`plan.all_reduce` \(library\) cannot be searched",
+        ),
+    ],
+)
+def test_what_fits_no_plan_is_refused_by_field(section: dict[str, Any], batch: int, words: str):
+    with pytest.raises(PlanError, match=words):
+        plan_from(config_of(section, train={"batch": batch}))
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"file": "none.toml"}, "`plan.file`: cannot read the plan none.toml: No such file"),
+        (
+            {"stages": 1, "replicas": 1, "microbatch": 1, "schedule_file": "none.csv"},
+            "`plan.schedule_file`: cannot read the schedule none.csv: No such file",
+        ),
+    ],
+)
+def test_files_are_refused_by_their_field(section: dict[str, Any], words: str):
+    with pytest.raises(PlanError, match=words):
+        plan_from(config_of(section))
 
 
 def test_an_outer_loop_has_as_many_islands(tmp_path: Path):

@@ -12,6 +12,7 @@ about their pairs.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -384,6 +385,15 @@ def random_settings(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
         path = draw(st.sampled_from(sorted(WRONG)))
         fields[path] = draw(st.sampled_from(WRONG[path]))
     return name, fields
+
+
+ABSURD: tuple[Any, ...] = (
+    *(0, -1, 1, 3, 10**9, 10**12, 2**63, -(2**70)),
+    *(0.0, -0.0, 0.5, 1e-300, 1 - 1e-12, 1e12, 1e308, inf, -inf, nan),
+    *("", "x", "a\0b", "\u2028", "x" * 5000, True, False),
+    *([], [0], [1], [2**63], [[]], [[1, 1]], [["x"]], ["x"], {}, {"x": 1}),
+)
+"""Values of all types, which a field refuses by its name, or takes and obeys."""
 
 
 def _company(path: str) -> tuple[str, ...]:

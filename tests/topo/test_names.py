@@ -14,10 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxpipe import topo
-from jaxpipe.foreign_file import check_inside, read_regular
+from jaxpipe.cli.main import main
+from jaxpipe.errors import ConfigError
+from jaxpipe.foreign_file import check_inside, lines_of, read_regular
 from jaxpipe.models import presets
+from jaxpipe.run.hosts.run_over_hosts import listen_address
 from jaxpipe.topo import Cluster, Device, Host
 from jaxpipe.topo.catalogue import load
+from jaxpipe.topo.csv_table import csv_rows
+from jaxpipe.topo.hostfile import parse_hostfile
 from jaxpipe.topo.names import (
     check_cluster,
     check_device,
@@ -26,7 +31,8 @@ from jaxpipe.topo.names import (
     is_host_name,
     is_name,
 )
-from jaxpipe.topo.slurm import expand
+from jaxpipe.topo.slurm import expand, parse_topology
+from jaxpipe.topo.tc import parse_addresses
 
 HARMLESS = set(string.ascii_letters + string.digits + "._-")
 NAMES = st.text(max_size=70) | st.from_regex(re.compile(r"[A-Za-z0-9._-]{1,70}"), fullmatch=True)
@@ -164,6 +170,48 @@ def one_device(*, name: str = "c", device: str = "a:0") -> Cluster:
         latency_s=np.zeros((1, 1)),
         bandwidth_bytes_per_s=np.full((1, 1), np.inf),
     )
+
+
+HOST_READERS: dict[str, Callable[[str], object]] = {
+    "cluster": lambda name: Host(name=name, region="here"),
+    "hostfile": parse_hostfile,
+    "hostfile with slots": lambda name: parse_hostfile(f"{name} slots=1"),
+    "hostfile of MPICH": lambda name: parse_hostfile(f"{name}:1"),
+    "topology": lambda name: parse_topology(f"SwitchName=s Nodes={name}"),
+    "addresses": lambda name: parse_addresses(f"{name} 10.0.0.1"),
+    "listen": lambda name: listen_address(f"{name}:1"),
+}
+LONG = ("x" * 64, f"a.{'x' * 64}", f"{'x' * 40}.{'y' * 40}", f"{'a.' * 130}a", "a." * 2)
+
+
+@pytest.mark.parametrize("reader", HOST_READERS)
+def test_every_reader_of_hosts_has_the_rule_of_rfc_1123(reader: str):
+    read = HOST_READERS[reader]
+    for right in ("x" * 63, f"{'x' * 31}.{'y' * 32}", "10.0.0.1"):
+        read(right)
+    for wrong in LONG:
+        with pytest.raises((ValueError, ConfigError)):
+            read(wrong)
+
+
+@pytest.mark.parametrize("name", ["", "a b", *LONG])
+def test_a_host_joins_by_a_name(name: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["join", "nowhere", "--host", name]) == 2
+    assert "jaxpipe: `--host` must be the name of this host" in capsys.readouterr().err
+
+
+OTHER_ENDS = ("\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029")
+"""What ends a line for `str.splitlines`, and for no other program."""
+
+
+@pytest.mark.parametrize("end", OTHER_ENDS, ids=ascii)
+def test_lines_end_where_other_programs_end_them(end: str):
+    hidden = f"# note{end}"
+    assert parse_hostfile(f"{hidden}b slots=2\na slots=1") == parse_hostfile("a slots=1")
+    assert parse_topology(f"{hidden}SwitchName=t Nodes=b\nSwitchName=s Nodes=a") == {"a": "s"}
+    assert list(parse_addresses(f"{hidden}b 10.0.0.2\na 10.0.0.1")) == ["a"]
+    assert csv_rows(f"{hidden}c,d\na,b\r\n1,2\r\n") == [{"a": "1", "b": "2"}]
+    assert lines_of(f"a{end}b\r\nc\n\nd") == [f"a{end}b", "c", "", "d"]
 
 
 SECRET = "root:$6$salty:19000:0:99999:7:::"

@@ -10,6 +10,7 @@ import msgspec
 
 from jaxpipe.baselines.systems import System
 from jaxpipe.errors import RunError
+from jaxpipe.foreign_file import lines_of
 from jaxpipe.runtime.process.compile_cache import warmth
 
 _KIB = 1024
@@ -104,7 +105,7 @@ def peak_bytes() -> int:
     # VmHWM is that of this program; Linux keeps `ru_maxrss` over exec, so it may be the launcher's.
     status = Path("/proc/self/status")
     if status.exists():
-        for line in status.read_text().splitlines():
+        for line in lines_of(status.read_text()):
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * _KIB  # "kB" in /proc are KiB
     return maxrss_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, sys.platform)

@@ -25,6 +25,10 @@ class PrintableConsole(Console):
             else:
                 yield Segment(printable(segment.text), segment.style)
 
+    def on_broken_pipe(self) -> None:
+        """Raise the error that is handled: rich would end the process, with 1."""
+        raise  # noqa: PLE0704  rich calls it inside of `except BrokenPipeError`
+
 
 console = PrintableConsole(highlight=False, soft_wrap=True)
 errors = PrintableConsole(stderr=True, highlight=False, soft_wrap=True)

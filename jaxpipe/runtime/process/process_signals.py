@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from jaxpipe.foreign_file import lines_of
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -44,7 +46,7 @@ def is_pending(process: int, number: int) -> bool:
     except OSError:
         return False
     # ShdPnd is a bit mask in hexadecimal, signal 1 lowest; "shared" is for the whole process.
-    masks = [line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd:")]
+    masks = [line.split()[1] for line in lines_of(status) if line.startswith("ShdPnd:")]
     return bool(masks) and bool(int(masks[0], 16) >> (number - 1) & 1)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from jaxpipe.foreign_file import lines_of
+
 
 def user_cache(environment: Mapping[str, str]) -> Path:
     """Return the folder `jaxpipe` in the user's caches, by the convention of the platform.
@@ -40,7 +42,7 @@ def processor() -> str:
     """Return a name for this machine's processor: its model and its instruction set."""
     facts = [platform.machine(), platform.processor()]
     with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0].splitlines()
+        lines = lines_of(Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0])
         names = ("model name", "flags", "Features", "CPU implementer", "CPU part")
         facts += [line for line in lines if line.startswith(names)]
     return f"{platform.machine()}-{hashlib.sha256('|'.join(facts).encode()).hexdigest()[:12]}"

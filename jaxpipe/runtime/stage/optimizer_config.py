@@ -10,13 +10,18 @@ from typing import Annotated, Final, Self
 from jaxpipe.ranges import Range, check_ranges
 
 _AT_LEAST_1 = Range(least=1)
-_POSITIVE = Range(above=0)
+_LEAST = 2.0**-126
+"""Of a float32: smaller numbers are 0 on accelerators."""
+_NORM = Range(least=_LEAST, most=1e38, why="norms are float32")
 _DECAYS = "times the learning rate, it is a part of a parameter"
-_RATE = Range(above=0, most=1e38, why="updates are float32; those that are not finite end a run")
+_RATE = Range(
+    least=_LEAST, most=1e38, why="updates are float32; those that are not finite end a run"
+)
+_EPSILON = Range(least=_LEAST, most=1, why="it is for a second moment near 0")
 _SCALE = Range(least=1, most=2.0**126, why="a scaled loss is a float32")
 _PART = Range(above=0, most=1)
 _FRACTION = Range(least=0, most=1)
-_DECAY_RATE = Range(least=0, below=1)
+_DECAY_RATE = Range(least=0, most=1 - 2.0**-24, why="in float32, what is nearer to 1 is 1")
 MOMENTS: Final = ("mu", "nu", "trace", "v_row", "v_col", "v", "master")
 """The names of moments in optax, and of master weights, which are kept as moments are; the prefixes
 of their tensors in a checkpoint."""
@@ -120,13 +125,13 @@ class OptimizerConfig:
     """Decay rate of the first moment, per step; the momentum of `sgd` and of `muon`."""
     beta2: Annotated[float, _DECAY_RATE] = 0.95
     """Decay rate of the second moment, per step; of the only one of `lion`."""
-    epsilon: Annotated[float, Range(above=0, most=1, why="it is for a second moment near 0")] = 1e-8
+    epsilon: Annotated[float, _EPSILON] = 1e-8
     """Added to the square root of the second moment, against division by zero."""
     weight_decay: Annotated[float, Range(least=0, most=1000, why=_DECAYS)] = 0.1
     """Decoupled weight decay, times the learning rate."""
     decayed: Decayed = Decayed.MATRICES
     """The parameters with weight decay."""
-    clip_norm: Annotated[float, _POSITIVE] = 1.0
+    clip_norm: Annotated[float, _NORM] = 1.0
     """Maximum of the global norm of the gradients over all stages; larger ones are scaled down."""
     sharded: bool = False
     """Shard the optimizer over the replicas of each stage (ZeRO-1): each keeps the moments of an

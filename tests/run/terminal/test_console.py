@@ -59,3 +59,12 @@ def test_errors_and_warnings_are_printed_so(
     assert logging.lastResort is not None
     record = logging.LogRecord("jaxpipe", logging.WARNING, "", 0, "a \x1b[2J", None, None)
     assert logging.lastResort.format(record) == "a \\x1b[2J"
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure():
+    class Closed(io.StringIO):
+        def write(self, _: str, /) -> int:
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):  # which `with_exit_code` turns into 0
+        PrintableConsole(file=Closed()).print("much")

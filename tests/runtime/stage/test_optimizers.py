@@ -217,7 +217,7 @@ def test_adafactor_is_that_of_optax_on_each_layer_alone() -> None:
     ("changes", "message"),
     [
         ({"decay_fraction": 0.0}, "`decay_fraction` must be above 0 and at most 1, not 0.0"),
-        ({"beta2": 1.0}, "`beta2` must be from 0 to below 1, not 1.0"),
+        ({"beta2": 1.0}, "`beta2` must be from 0 to 0.9999999404, not 1.0"),
     ],
 )
 def test_what_is_wrong_is_named(changes: dict[str, Any], message: str) -> None:

@@ -292,6 +292,6 @@ def _verify(path: Path, checksum: str) -> None:
 
 def _corrupt(path: Folder, problem: str) -> DataError:
     return DataError(
-        f"`folder` must hold an intact dataset; {path} is not: {problem}; prepare it again with"
-        " `jaxpipe data prepare`"
+        f"`data.folder` must hold an intact dataset; {path} is not: {problem}; prepare it again "
+        "with `jaxpipe data prepare`"
     )

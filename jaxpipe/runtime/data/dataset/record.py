@@ -141,13 +141,13 @@ def read_record(folder: Folder) -> Record:
         return record
     except OSError as error:
         raise DataError(
-            f"`folder` must hold a prepared dataset; {_absolute(path)} cannot be read "
+            f"`data.folder` must hold a prepared dataset; {_absolute(path)} cannot be read "
             f"({reason_of(error)}); prepare one with `jaxpipe data prepare`"
         ) from None
     except ValueError as error:
         raise DataError(
-            f"`folder` must hold an intact dataset; {path} is not: {error}; prepare it again with"
-            " `jaxpipe data prepare`"
+            f"`data.folder` must hold an intact dataset; {path} is not: {error}; prepare it again "
+            "with `jaxpipe data prepare`"
         ) from None
 
 

@@ -135,9 +135,9 @@ def check_length(
         DataError: it has fewer than `sequence + 1` tokens, or labelled samples.
     """
     if tokens.ndim != 1:
-        raise DataError("`folder` must hold text, not labelled samples; name another dataset")
+        raise DataError("`data.folder` must hold text, not labelled samples; name another dataset")
     if len(tokens) < sequence + 1:
         raise DataError(
-            f"`sequence` must be less than the {len(tokens)} tokens of {split}, not {sequence};"
-            f" lower it, or {fix}"
+            f"`train.sequence` must be less than the {len(tokens)} tokens of {split}, not "
+            f"{sequence}; lower it, or {fix}"
         )

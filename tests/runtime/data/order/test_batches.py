@@ -98,7 +98,7 @@ def test_eval_windows_come_in_order_and_target_no_token_twice(
 @pytest.mark.parametrize("num_tokens", [0, 1, 8])
 def test_too_few_tokens(num_tokens: int) -> None:
     tokens = np.zeros(num_tokens, np.uint8)
-    message = f"`sequence` must be less than the {num_tokens} tokens .* not 8; lower it"
+    message = f"`train.sequence` must be less than the {num_tokens} tokens .* not 8; lower it"
     with pytest.raises(DataError, match=message):
         sample(tokens, seed=0, step=0, batch=1, sequence=8)
     with pytest.raises(DataError, match=message):
