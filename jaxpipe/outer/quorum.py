@@ -7,8 +7,8 @@
     island 2   ─ fewer steps ─── is asked ─┘           anchor 1 ─
     island 3   ─ one long step ───────────────── delivers, stale ─┬─ merge ─► anchor 2 ─
 
-A round ends when all islands that are there have delivered, or a quorum has and the grace time is
-over. Who has not delivered when the quorum is reached is asked for what it has after its step. A
+The first round waits until as many islands as a quorum has are there. Then a round ends when all
+that are there have delivered, or a quorum has and the grace time is over. Who has not delivered when the quorum is reached is asked for what it has after its step. A
 delivery weighs as much as its tokens; one for an older anchor is stale, and is discounted.
 
 Source: "Decoupled DiLoCo", arXiv 2604.21428; the outer step is that of `outer_update`.
@@ -167,11 +167,22 @@ class Merger:
     version: int = 0
     there: set[int] = field(default_factory=set[int])
     deliveries: dict[int, Delivery] = field(default_factory=dict[int, Delivery])
+    _has_begun: bool = False
     _quorum_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Begin at once where the anchor has moved before: some islands may not come back."""
+        self._has_begun = self.version > 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether as many islands as a quorum has were there at a time."""
+        return self._has_begun
 
     def join(self, island: int) -> None:
         """Count an island among those that are there."""
         self.there.add(island)
+        self._has_begun |= len(self.there | self.deliveries.keys()) >= self.config.least
 
     def leave(self, island: int) -> None:
         """No longer wait for an island; what it has delivered stays."""
@@ -190,12 +201,12 @@ class Merger:
 
     def asked(self) -> Collection[int]:
         """Return the islands that are asked for what they have: a quorum is there, they are not."""
-        has_quorum = self.deliveries and len(self.deliveries) >= self._quorum
+        has_quorum = self.has_begun and 0 < self._quorum <= len(self.deliveries)
         return self.there - self.deliveries.keys() if has_quorum else ()
 
     def is_due(self, *, now_s: float) -> bool:
         """Return whether the round ends now."""
-        if not self.deliveries:
+        if not self.deliveries or not self.has_begun:
             return False
         if self.there <= self.deliveries.keys():
             return True

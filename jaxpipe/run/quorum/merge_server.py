@@ -42,6 +42,8 @@ from jaxpipe.run.quorum.messages import (
 )
 
 _POLL_S = 0.02
+_MOST_CHARACTERS = 600
+"""Of a refusal."""
 _PAUSE_S = 60.0
 """The longest pause within a message, and before the first one."""
 _MOST_PARAMETER_BYTES = 2**40
@@ -115,7 +117,8 @@ class MergeServer:
                 self._take(request)
             with self._changed:
                 self._advance()
-                is_alone, is_over = not self._islands, self._is_over
+                is_alone = not self._islands
+                is_over = self._is_over and self.merger is not None and self.merger.has_begun
             if not is_alone:
                 has_served, alone_since_s = True, self._clock()
             elif is_over and has_served:
@@ -171,7 +174,7 @@ class MergeServer:
                 is_bye = self._serve_message(island)
         except MessageError as error:
             with suppress(OSError):
-                island.send(Refused(text=f"{error:.500}"))
+                island.send(Refused(text=str(error)[:_MOST_CHARACTERS]))
             self._say(f"island {island.number} is refused: {error}")
         except OSError as error:
             self._say(f"island {island.number} is gone: {error.strerror or error}")

@@ -140,7 +140,7 @@ def payload_bytes(shapes: Shapes) -> int:
 def packed(tensors: Vectors, codec: Codec | None = None) -> bytes:
     """Return tensors as the payload of a message, encoded where there is a codec."""
     if codec is None:
-        return save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()})
+        return save({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()})
     return save({name: codec.encode(tensor.reshape(-1)) for name, tensor in tensors.items()})
 
 
