@@ -216,7 +216,7 @@ TOPICS: Mapping[str, Mapping[str, Command | CommandGroup]] = {
             "join:join", "Join a run of `jaxpipe run --hosts` from a host that is new, or back."
         ),
         "merge": Command(
-            "merge:merge",
+            "merge_islands:merge",
             "Merge islands that train apart: each a run of its own, waiting for none.",
         ),
         "chaos": Command(

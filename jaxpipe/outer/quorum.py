@@ -8,8 +8,9 @@
     island 3   ─ one long step ───────────────── delivers, stale ─┬─ merge ─► anchor 2 ─
 
 The first round waits until as many islands as a quorum has are there. Then a round ends when all
-that are there have delivered, or a quorum has and the grace time is over. Who has not delivered when the quorum is reached is asked for what it has after its step. A
-delivery weighs as much as its tokens; one for an older anchor is stale, and is discounted.
+that are there have delivered, or a quorum has and the grace time is over. Who has not delivered
+when the quorum is reached is asked for what it has after its step. A delivery weighs as much as its
+tokens; one for an older anchor is stale, and is discounted.
 
 Source: "Decoupled DiLoCo", arXiv 2604.21428; the outer step is that of `outer_update`.
 """

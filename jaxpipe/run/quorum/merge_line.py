@@ -23,10 +23,10 @@ from jaxpipe.run.quorum.messages import (
     Ask,
     Bye,
     Deliver,
+    FirstAnchor,
     Head,
     Hello,
     MessageError,
-    Offer,
     Refused,
     Wanted,
     packed,
@@ -179,8 +179,8 @@ class MergeLine:
         head, payload = self._due(Anchor, Wanted)
         if isinstance(head, Wanted):
             if tensors is None:
-                raise RunError("the merge server has lost its anchor; start the islands again")
-            send(self._connection, Offer(), packed(tensors), timeout_s=_PAUSE_S)
+                raise RunError("`quorum.server` has lost its anchor; start all islands again")
+            send(self._connection, FirstAnchor(), packed(tensors), timeout_s=_PAUSE_S)
             return self._anchor()
         assert isinstance(head, Anchor), head
         return head.number, unpacked(payload, self._shapes)
@@ -195,7 +195,7 @@ class MergeLine:
         while True:
             head, payload = self._next()
             if isinstance(head, Refused):
-                raise ConfigError(f"the merge server refuses the island: {head.text}")
+                raise ConfigError(f"`quorum.server` refuses this island: {head.text}")
             if isinstance(head, kinds):
                 return head, payload
             if not isinstance(head, Ask):
@@ -220,9 +220,9 @@ class MergeLine:
                 if time.monotonic() + _AGAIN_S > until_s:
                     shown = where(self._address.host, self._address.port)
                     raise RunError(
-                        f"the merge server at {shown} does not answer within "
-                        f"`quorum.timeout_s` ({self._config.timeout_s:g}): {error}; start it "
-                        "again, and resume with --resume"
+                        f"`quorum.server` at {shown} does not answer within `quorum.timeout_s` "
+                        f"({self._config.timeout_s:g}): {error}; start it again, and resume with "
+                        "--resume"
                     ) from error
                 time.sleep(_AGAIN_S)
 

@@ -19,18 +19,19 @@ from threading import Condition, Lock, Thread
 import numpy as np
 
 from jaxpipe.collective import codec_of
-from jaxpipe.outer.quorum import Delivery, Merge, Merger, QuorumConfig, fresh_merger
+from jaxpipe.outer.quorum import Delivery, Merge, Merger, fresh_merger
 from jaxpipe.run.hosts.join_desk import JoinDesk
 from jaxpipe.run.hosts.join_words import AnswerKind, JoinRequest
+from jaxpipe.run.quorum.alike import Alike
 from jaxpipe.run.quorum.messages import (
     Anchor,
     Ask,
     Bye,
     Deliver,
+    FirstAnchor,
     Head,
     Hello,
     MessageError,
-    Offer,
     Refused,
     Shapes,
     Wanted,
@@ -46,7 +47,8 @@ _MOST_CHARACTERS = 600
 """Of a refusal."""
 _PAUSE_S = 60.0
 """The longest pause within a message, and before the first one."""
-_MOST_PARAMETER_BYTES = 2**40
+_NEXT_S = 86400.0 * 30
+"""The longest time to the next delivery; whether an island is there, its connection says."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -63,16 +65,6 @@ class _Island:
             send(self.connection, head, payload, timeout_s=_PAUSE_S)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alike:
-    """What is the same on all islands and the server: settings, and the version of jaxpipe."""
-
-    quorum: QuorumConfig
-    batch: int
-    seed: int
-    versions: str
-
-
 class MergeServer:
     """Merges the islands that come to a desk, until all have ended.
 
@@ -83,7 +75,7 @@ class MergeServer:
     def __init__(
         self,
         desk: JoinDesk,
-        alike: "Alike",
+        alike: Alike,
         *,
         merged: Callable[[Merger, Merge], object],
         say: Callable[[str], object],
@@ -136,13 +128,8 @@ class MergeServer:
                 island.connection.close()
 
     def _take(self, request: JoinRequest) -> None:
-        if request.versions != self._alike.versions:
-            self._desk.answer(
-                request.host,
-                AnswerKind.REFUSED,
-                f"jaxpipe is {request.versions:.200} on {request.host:.80}, and {self._alike.versions} on "
-                "the server; install the same",
-            )
+        if text := self._alike.refusal(request):
+            self._desk.answer(request.host, AnswerKind.REFUSED, text)
             return
         connection = self._desk.hand_over(request, "the merge server knows the key")
         if connection is not None:
@@ -186,7 +173,7 @@ class MergeServer:
         head, _ = receive(island.connection, most_bytes=0, timeout_s=_PAUSE_S, idle_s=_PAUSE_S)
         if not isinstance(head, Hello):
             raise MessageError(f"an island begins with Hello, not {type(head).__name__}")
-        self._check(head)
+        self._alike.check(head, self._shapes)
         island.number = head.island
         with self._changed:
             if (before := self._islands.get(head.island)) is not None:
@@ -216,7 +203,7 @@ class MergeServer:
             self._offering = island
         island.send(Wanted())
         head, payload = self._receive(island, timeout_s=_PAUSE_S)
-        if not isinstance(head, Offer):
+        if not isinstance(head, FirstAnchor):
             raise MessageError(f"an offer was wanted, not {type(head).__name__}")
         anchor = unpacked(payload, self._shapes)
         with self._changed:
@@ -225,7 +212,7 @@ class MergeServer:
 
     def _serve_message(self, island: _Island) -> bool:
         """Take a delivery and answer with the next anchor; return whether the island has ended."""
-        head, payload = self._receive(island, timeout_s=_FOREVER_S)
+        head, payload = self._receive(island, timeout_s=_NEXT_S)
         if isinstance(head, Bye):
             return True
         if not isinstance(head, Deliver):
@@ -261,27 +248,6 @@ class MergeServer:
             idle_s=_PAUSE_S,
         )
 
-    def _check(self, hello: Hello) -> None:
-        if not 0 <= hello.island < self._config.islands:
-            raise MessageError(
-                f"`quorum.island` ({hello.island}) must be below `quorum.islands` of the server "
-                f"({self._config.islands})"
-            )
-        for name, value, mine in (
-            ("train.batch", hello.batch, self._alike.batch),
-            ("run.seed", hello.seed, self._alike.seed),
-            ("quorum.codec", hello.codec, self._config.codec.value),
-        ):
-            if value != mine:
-                raise MessageError(
-                    f"`{name}` is {value!r:.80} on island {hello.island}, and {mine!r} on the "
-                    "server; set them alike"
-                )
-        if self._shapes and dict(hello.shapes) != dict(self._shapes):
-            raise MessageError(f"`model` of island {hello.island} is another one; set them alike")
-        if payload_bytes(hello.shapes) > _MOST_PARAMETER_BYTES:
-            raise MessageError("`model` has more parameters than a server takes")
-
     def _begin(self, merger: Merger) -> None:
         self.merger = merger
         self._offering = None
@@ -298,10 +264,6 @@ class MergeServer:
                 if not self._islands:
                     self._is_over = is_bye
             self._changed.notify_all()
-
-
-_FOREVER_S = 86400.0 * 30
-"""Between two deliveries; whether an island lives, its connection tells."""
 
 
 def _ask(island: _Island, number: int) -> None:

@@ -3,7 +3,7 @@
 ::
 
     island ─► Hello                   its number, its batch, the shapes of what it trains
-    server ─► Anchor + tensors        or Wanted, and the island offers its own: Offer + tensors
+    server ─► Anchor + tensors        or Wanted: the island offers FirstAnchor + tensors
     server ─► Ask                     at any time: deliver what you have
     island ─► Deliver + tensors       ─► Anchor + tensors
     island ─► Bye
@@ -56,7 +56,7 @@ class Wanted(msgspec.Struct, tag_field="kind", tag="wanted", forbid_unknown_fiel
     """The server has no anchor: the parameters of this island are to be the first one."""
 
 
-class Offer(msgspec.Struct, tag_field="kind", tag="offer", forbid_unknown_fields=True):
+class FirstAnchor(msgspec.Struct, tag_field="kind", tag="first", forbid_unknown_fields=True):
     """The parameters of an island."""
 
 
@@ -90,7 +90,7 @@ class Refused(msgspec.Struct, tag_field="kind", tag="refused", forbid_unknown_fi
     text: str
 
 
-Head = Hello | Wanted | Offer | Deliver | Anchor | Ask | Bye | Refused
+Head = Hello | Wanted | FirstAnchor | Deliver | Anchor | Ask | Bye | Refused
 _HEAD: Any = Head  # a union is a type for msgspec, and none for a type checker
 
 

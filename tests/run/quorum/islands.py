@@ -9,8 +9,9 @@ from jaxpipe.outer import QuorumConfig
 from jaxpipe.outer.quorum import Merge, Merger
 from jaxpipe.run.hosts.join_desk import JoinDesk
 from jaxpipe.run.hosts.join_words import JoinAddress, new_key
+from jaxpipe.run.quorum.alike import Alike
 from jaxpipe.run.quorum.merge_line import MergeLine
-from jaxpipe.run.quorum.merge_server import Alike, MergeServer
+from jaxpipe.run.quorum.merge_server import MergeServer
 
 BATCH, SEED, VERSIONS = 8, 1, "1"
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ from tests.run.quorum.islands import Serving, serving
 
 pytestmark = pytest.mark.slow
 
-START = {"w": np.float32([[1, 2], [3, 4]]), "b": np.float32([0.5])}
-MEAN = {"learning_rate": 1.0, "momentum": 0.0}
+START = {"w": np.array([[1, 2], [3, 4]], np.float32), "b": np.array([0.5], np.float32)}
+MEAN: dict[str, Any] = {"learning_rate": 1.0, "momentum": 0.0}
 CONFIG = QuorumConfig(server="x", islands=4, least=1, grace_s=10, timeout_s=30, **MEAN)
 
 
@@ -92,7 +93,7 @@ def test_nobody_waits_for_an_island_that_is_gone_and_it_may_come_back() -> None:
         lines = [served.line(of(CONFIG, island)) for island in range(2)]
         for line in lines:
             line.start(START)
-        connection = lines[1]._connection
+        connection = lines[1]._connection  # pyright: ignore[reportPrivateUsage]
         assert connection is not None
         connection.shutdown(socket.SHUT_RDWR)  # as if its host had died
         assert lines[0].deliver(moved(1.0), base=0, steps=1, tokens=1)[0] == 1

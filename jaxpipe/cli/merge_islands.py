@@ -27,10 +27,10 @@ def merge(
     """
     from jaxpipe.config import load_config
     from jaxpipe.run.hosts.listen import listen_address
-    from jaxpipe.run.quorum.merge_islands import merge_islands
+    from jaxpipe.run.quorum.serve_islands import serve_islands
 
     host, port = listen_address(listen)
-    merge_islands(load_config(config, settings), out, host=host, port=port, say=_show)
+    serve_islands(load_config(config, settings), out, host=host, port=port, say=_show)
     return 0
 
 

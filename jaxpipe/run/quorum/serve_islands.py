@@ -13,12 +13,13 @@ from jaxpipe.run.hosts.join_desk import JoinDesk
 from jaxpipe.run.hosts.join_run import where
 from jaxpipe.run.hosts.join_words import JoinAddress, new_key, write_join_file
 from jaxpipe.run.hosts.listen import desk_at
+from jaxpipe.run.quorum.alike import Alike
 from jaxpipe.run.quorum.merge_line import MERGE_FILE, server_address
-from jaxpipe.run.quorum.merge_server import Alike, MergeServer
+from jaxpipe.run.quorum.merge_server import MergeServer
 from jaxpipe.run.quorum.merged_checkpoints import MergedCheckpoints, saved_merger
 
 
-def merge_islands(
+def serve_islands(
     config: Config, folder: Path, *, host: str, port: int, say: Callable[[str], object]
 ) -> None:
     """Merge islands until all have ended, or a signal comes; continue what the folder has.
