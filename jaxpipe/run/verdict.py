@@ -17,7 +17,6 @@ from jaxpipe.config import Config, check_here, check_plan_fits, check_prepared_d
 from jaxpipe.plan import Plan
 from jaxpipe.propose.conditions import conditions_of
 from jaxpipe.run.forecast.plan_memory import check_memory, plan_memory, shared_bytes
-from jaxpipe.run.quorum.merge_line import server_address
 from jaxpipe.runtime.run_config import ComputeKind
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.this_machine import is_this_machine
@@ -34,8 +33,6 @@ def check_can_run(
     Raises:
         UserError: the run would be refused, or fail, by its ranks.
     """
-    if config.quorum.is_on:
-        server_address(config.quorum)
     check_plan_fits(config, plan, source=config.plan.file or "the plan")
     if config.run.compute is ComputeKind.PACED:
         conditions_of(config, cluster, remat=plan.remat)

@@ -46,6 +46,7 @@ def serving(
     key: str | None = None,
     port: int = 0,
     merger: Merger | None = None,
+    versions: str = VERSIONS,
 ) -> Iterator[Serving]:
     """Serve until the block ends."""
     key = key or new_key()
@@ -54,7 +55,7 @@ def serving(
     desk = JoinDesk(bytes.fromhex(key), addresses=("127.0.0.1",), port=port)
     server = MergeServer(
         desk,
-        Alike(quorum=config, batch=BATCH, seed=SEED, versions=VERSIONS),
+        Alike(quorum=config, batch=BATCH, seed=SEED, versions=versions),
         merged=lambda _, merge: merges.append(merge),
         say=said.append,
         merger=merger,
