@@ -89,7 +89,8 @@ def quorum(case: Case, seed: int) -> Row:
     before = _merged_tokens(log)
     kills = _kill(case, seed, lambda island: _kill_ranks(str(island)))
     seconds, tokens = time.monotonic() - begin_s, _merged_tokens(log) - before
-    _end([*islands, server])
+    _end(islands)
+    _end([server])
     # All have delivered what they had, so that the newest checkpoint is the last anchor.
     newest = max(folder.glob("island-*/metrics.jsonl"), key=lambda path: path.stat().st_mtime)
     return _row(case, newest.parent, tokens=tokens, seconds=seconds, kills=kills)
