@@ -24,6 +24,7 @@ from jaxpipe.runtime.process.quick_compiles import quick_flags, threads_of_devic
 RESULTS = Path(__file__).parent / "results" / "bypassed.csv"
 
 COMPUTE, FAIL, NOT_HERE = "compute", "fail", "need a GPU"
+NO_SERVER = "need a merge server"
 
 _IGNORED = "the emulation leaves it out, so its times would be those of another run"
 _IDLE = "the setting would do nothing"
@@ -83,6 +84,8 @@ def _outcome(folder: Path, names: tuple[str, str]) -> tuple[str, str]:
 
     if any("flash" in name for name in names):
         return NOT_HERE, ""
+    if any("quorum" in name for name in names):
+        return NO_SERVER, ""
     with ExitStack() as bypass:
         bypass.enter_context(patch.object(compatibility, "EXCLUSIONS", ()))
         for check in ("_check_threads", "_check_all_reduce"):

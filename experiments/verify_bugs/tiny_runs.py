@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import replace
 from functools import cache
+from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
 from unittest.mock import patch
@@ -31,6 +32,8 @@ from jaxpipe.config import Config, check_here, cluster_from, to_tree
 from jaxpipe.errors import ConfigError, JaxpipeError
 from jaxpipe.models.gpt_config import Attention
 from jaxpipe.plan import Plan, PlanConfig, write_plan
+from jaxpipe.run.hosts.join_words import write_join_file
+from jaxpipe.run.quorum.merge_line import MERGE_FILE
 from jaxpipe.run.rank import threads
 from jaxpipe.run.rank.paced import run_paced
 from jaxpipe.run.verdict import check_can_run
@@ -43,6 +46,7 @@ from jaxpipe.runtime.step import worker
 from jaxpipe.topo.toml_text import toml_text
 from tests.comm.nccl.fake import FakeBinding, World
 from tests.config.chosen_settings import EXAMPLES, SETTINGS, checked
+from tests.run.quorum.islands import serving
 from tests.runtime.training import write_dataset
 
 TRAINED, SAME, WAITED, NOT_HERE = "trained", "trained, same losses", "paced", "needs a GPU"
@@ -205,6 +209,10 @@ def _train_threads(config: Config, plan: Plan, compiler: CompileOnce) -> None:
                 patch.object(LocalTransport, "native_all_reduce", _summed, create=True)
             )
             stack.enter_context(patch.object(threads, "_check_all_reduce", lambda _: None))
+        if config.quorum.is_on:  # the only island, so that it trains as one device does
+            served = stack.enter_context(serving(config.quorum, versions=version("jaxpipe")))
+            file = write_join_file(Path(config.run.folder).parent, served.address, name=MERGE_FILE)
+            config = replace(config, quorum=replace(config.quorum, server=str(file)))
         threads.train(config)
 
 

@@ -215,6 +215,10 @@ TOPICS: Mapping[str, Mapping[str, Command | CommandGroup]] = {
         "join": Command(
             "join:join", "Join a run of `jaxpipe run --hosts` from a host that is new, or back."
         ),
+        "merge": Command(
+            "merge_islands:merge",
+            "Merge islands that train apart: each a run of its own, waiting for none.",
+        ),
         "chaos": Command(
             "chaos:chaos",
             "Kill, stop and damage runs on this machine, and check that they recover.",

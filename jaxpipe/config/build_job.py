@@ -104,6 +104,7 @@ def job_from(
         checkpoint=config.checkpoint,
         trace=config.trace,
         outer=config.outer,
+        quorum=config.quorum,
         flops_per_token=float(train_flops_per_token(config.model, sequence=sequence)),
         rank_names=tuple(
             f"stage {plan.stage(rank)} of replica {plan.replica(rank)} on {name}"

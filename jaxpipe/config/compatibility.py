@@ -122,6 +122,7 @@ _ISLANDS = _above("outer.islands", 0)
 _SEVERAL_ISLANDS = _above("outer.islands", 1)
 _ONE_ISLAND = _equal("outer.islands", 1)
 _OUTER_CODEC = _differs("outer.codec", CodecKind.NONE)
+_QUORUM = _given("quorum.server")
 _EAGER = _equal("outer.eager", True)
 _CONTEXT = _above("mesh.context", 1)
 _SEQUENCE_PARALLEL = _equal("mesh.sequence_parallel", True)
@@ -220,6 +221,31 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
         _UNEQUAL_CUTS,
         "islands exchange the same stages",
         "set `outer.islands` to 0, or give replicas one cut",
+    ),
+    Exclusion(
+        _QUORUM,
+        _ISLANDS,
+        "a run is one island of a server",
+        "set `outer.islands` to 0",
+    ),
+    Exclusion(_QUORUM, _PACED, "a paced run learns nothing", "leave out `quorum.server`"),
+    Exclusion(
+        _QUORUM,
+        _SHRINK,
+        "survivors do not know what the island has delivered",
+        f"set `run.survive` to {Survival.RESTART}",
+    ),
+    Exclusion(
+        _QUORUM,
+        _NCCL,
+        "ranks of an island gather over MPI",
+        f"set `run.transport` to {TransportKind.MPI}",
+    ),
+    Exclusion(
+        _QUORUM,
+        _differs("model.param_dtype", "float32"),
+        "outer steps accumulate small differences of parameters",
+        "set `model.param_dtype` to float32",
     ),
     Exclusion(
         _LIBRARY,

@@ -21,7 +21,7 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.finetune import LoraConfig
 from jaxpipe.foreign_file import read_text, reason_of
 from jaxpipe.models import ModelConfig, config_type, load_preset
-from jaxpipe.outer import OuterConfig
+from jaxpipe.outer import OuterConfig, QuorumConfig
 from jaxpipe.plan import PlanConfig
 from jaxpipe.runtime.config import (
     CheckpointConfig,
@@ -80,6 +80,7 @@ class Config:
     comm: CommConfig = field(default_factory=CommConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
     outer: OuterConfig = field(default_factory=OuterConfig)
+    quorum: QuorumConfig = field(default_factory=QuorumConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     loss_scale: LossScaleConfig = field(default_factory=LossScaleConfig)

@@ -23,6 +23,7 @@ from jaxpipe.outer.outer_update import (
     outer_step,
     token_weights,
 )
+from jaxpipe.outer.quorum import QuorumConfig, ServerLine
 
 __all__ = [
     "MEAN",
@@ -33,6 +34,8 @@ __all__ = [
     "OuterOptimizer",
     "OuterState",
     "OuterTimetable",
+    "QuorumConfig",
+    "ServerLine",
     "check_fragments",
     "eager_step",
     "fragment_of",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxpipe.outer import OuterConfig
+from jaxpipe.outer import OuterConfig, QuorumConfig, ServerLine
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.checkpoint import checkpoint_place
 from jaxpipe.runtime.checkpoint.own_disks.disks import Disks
@@ -42,7 +42,8 @@ class Job:
     backward of the model without rematerialisation. `description`, configuration and versions, is
     saved with each checkpoint and with the metrics. `disks` says which ranks see the same run
     folder; None is one folder for all. `cluster` has the links that the plan is for; rank 0 alone
-    needs it, for its reports of links. `position` is where training reads the first sample.
+    needs it, for its reports of links, and has the `line` to a merge server. `position` is where
+    training reads the first sample.
     """
 
     model: Model
@@ -60,13 +61,20 @@ class Job:
     rank_names: tuple[str, ...]
     description: Mapping[str, Any]
     outer: OuterConfig = field(default_factory=OuterConfig)
+    quorum: QuorumConfig = field(default_factory=QuorumConfig)
+    line: ServerLine | None = None
     disks: Disks | None = None
     cluster: Cluster | None = None
     position: Position = field(default_factory=Position)
 
     def samples_read(self, step: int) -> int:
-        """The number of samples that are read after `step` steps."""
-        return self.position.first_sample(step, batch=self.train.batch)
+        """The number of samples that are read after `step` steps, by all islands of a server."""
+        return self.position.first_sample(step, batch=self.drawn_batch)
+
+    @property
+    def drawn_batch(self) -> int:
+        """The samples that are drawn for a step: those of this run, and of islands beside it."""
+        return self.train.batch * (self.quorum.islands if self.quorum.is_on else 1)
 
     def description_at(self, step: int) -> dict[str, Any]:
         """The description that a checkpoint of `step` steps has, with the samples read."""

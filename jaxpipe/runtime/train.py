@@ -45,6 +45,7 @@ from jaxpipe.runtime.open_transport import kind_of
 from jaxpipe.runtime.outer.met_islands import met
 from jaxpipe.runtime.outer.outer_loop import OuterEnd, OuterLoop
 from jaxpipe.runtime.outer.outer_snapshot import outer_snapshot, start_outer
+from jaxpipe.runtime.outer.quorum_loop import QuorumLoop, joined_quorum
 from jaxpipe.runtime.process.compile_cache import publish
 from jaxpipe.runtime.recovery.last_state import LastState, Trained
 from jaxpipe.runtime.stage.optimizer import learning_rate
@@ -116,6 +117,9 @@ def train(
     # Compiled first: fresh parameters come from an executable, restored ones go to its layout.
     worker = start(job, transport, watch, hooks=hooks)
     outer, state, first_step = _restored(worker, checkpoint)
+    quorum = None
+    if job.quorum.is_on:
+        quorum, state = joined_quorum(worker, state)
     if checkpoint is not None and transport.rank == 0:
         _warn_of_lost_feedback(job, first_step=first_step)
     saver = _saver(job, transport, hooks=hooks)
@@ -126,6 +130,7 @@ def train(
     training = _Training(
         worker=worker,
         outer=outer,
+        quorum=quorum,
         watch=watch,
         saver=saver,
         reporter=_Reporter(job, transport, first_step=num_reported, observe=observe),
@@ -148,9 +153,7 @@ def train(
     # steps; and the trace is gathered over the main transport, when nothing else is under way.
     _finish(saver)
     watch.finish()
-    worker.close()
-    if outer is not None:
-        outer.close(timeout_s=job.run.timeout_s)
+    training.close()
     if last_step == job.train.steps and job.disks is not None and job.has_own_checkpoints:
         timeout_s = job.run.startup_timeout_s
         gather_on_rank_0(transport, job.disks, job.folder, timeout_s=timeout_s)
@@ -180,6 +183,7 @@ class _Training:
 
     worker: Worker
     outer: OuterLoop | None
+    quorum: QuorumLoop | None
     watch: Watchdog
     saver: Saver
     reporter: "_Reporter"
@@ -202,6 +206,14 @@ class _Training:
                 return step + 1
         return self.worker.job.train.steps
 
+    def close(self) -> None:
+        """End the threads and connections of the steps."""
+        self.worker.close()
+        if self.outer is not None:
+            self.outer.close(timeout_s=self.worker.job.run.timeout_s)
+        if self.quorum is not None:
+            self.quorum.close()
+
     def _step(self, before: TrainState, *, step: int) -> tuple[TrainState, StepEnd]:
         """Train on the batch of a step, report and save."""
         self.watch.phase("read samples", step=step)
@@ -213,6 +225,9 @@ class _Training:
             # All islands stop after the same step: where they meet, if any rank was asked to.
             totals = replace(totals, stops=0.0 if end is None else end.stops)
             outer_bytes = None if end is None else end.num_bytes
+        if self.quorum is not None:
+            self.watch.phase("outer step", step=step)
+            state, outer_bytes = self.quorum.after_step(state, totals, done=step + 1)
         ended = StepEnd(
             step=step + 1,
             totals=totals,

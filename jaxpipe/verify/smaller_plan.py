@@ -39,7 +39,7 @@ from jaxpipe.collective import AllReduceKind, SyncTree
 from jaxpipe.collective.sync_tree import leader, ranks, relabelled, restricted
 from jaxpipe.config import Config
 from jaxpipe.models.gpt_config import Attention
-from jaxpipe.outer import OuterConfig
+from jaxpipe.outer import OuterConfig, QuorumConfig
 from jaxpipe.plan import Plan
 from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.runtime.rank_mesh import MeshConfig, rank_mesh
@@ -104,6 +104,7 @@ def shrunk(config: Config, plan: Plan) -> Shrunk:
         ),
         optimizer=replace(config.optimizer, warmup_steps=min(1, config.optimizer.warmup_steps)),
         outer=outer,
+        quorum=QuorumConfig(),
     )
     return Shrunk(
         config=changed,
@@ -352,4 +353,6 @@ def _left_out(config: Config, plan: Plan) -> Iterator[str]:
             f"{config.model.compute_dtype} activations: everything is float64"
         )
     yield "the network and its transport: ranks are threads of one process"
+    if config.quorum.is_on:
+        yield "the merge server and its other islands: this island trains alone"
     yield "checkpoints and resuming: every run starts at step 0"

@@ -49,6 +49,7 @@ EXAMPLES = {
     "`outer.islands` > 0": Example({"outer": {"islands": 1, "every": 2}}),
     "`outer.islands` > 1": Example({"outer": {"islands": 2, "every": 2}}),
     "`outer.islands` = 1": Example({"outer": {"islands": 1, "every": 2}}),
+    "`quorum.server` given": Example({"quorum": {"server": "merge.json"}}),
     "`outer.codec` ≠ none": Example({"outer": {"islands": 2, "every": 2, "codec": "int8"}}),
     "`outer.eager` = true": Example({"outer": {"islands": 2, "every": 2, "eager": True}}),
     "`outer.delay` > 0": Example({"outer": {"islands": 2, "every": 2, "delay": 1}}),

@@ -28,6 +28,7 @@ from jaxpipe.propose.conditions import counted_profile
 from jaxpipe.propose.resolve import resolve
 from jaxpipe.run.drift.new_plan import clear_adopted
 from jaxpipe.run.folder.output_files import announce_replaced, check_run_folder, unwritable
+from jaxpipe.run.quorum.merge_line import server_address
 from jaxpipe.run.terminal.console import console, next_line
 from jaxpipe.run.verdict import check_can_run
 from jaxpipe.runtime.checkpoint import Checkpoint
@@ -88,6 +89,8 @@ def prepare(
     plan = resolution.plan
     check_run_folder(Path(config.run.folder))
     check_entries(Path(config.run.folder))
+    if config.quorum.is_on:
+        server_address(config.quorum)
     checkpoint, is_paced = None, config.run.compute is ComputeKind.PACED
     if is_paced:
         check_paced(config, resume=resume)

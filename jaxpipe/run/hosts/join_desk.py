@@ -116,6 +116,17 @@ class JoinDesk:
             if kind is not AnswerKind.WAIT or not was_sent:
                 self._drop(caller)
 
+    def hand_over(self, request: JoinRequest, text: str) -> socket.socket | None:
+        """Answer that a host takes part, and return its connection; None if it has gone."""
+        for caller in self._callers[:]:
+            if caller.request is request:
+                answer = Answer(kind=AnswerKind.JOINED, text=f"{text:.{_MOST_CHARACTERS}}")
+                self._callers.remove(caller)
+                if caller.send(answer.signed(self._key, request)):
+                    return caller.connection
+                caller.connection.close()
+        return None
+
     def close(self) -> None:
         """Close all connections; hosts that wait learn from it that the run has ended."""
         for caller in self._callers[:]:

@@ -4,6 +4,7 @@ import random
 import socket
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from jaxpipe.errors import ConfigError, RunError
@@ -38,13 +39,29 @@ def join_run(
         ConfigError: the run refuses the host.
         RunError: the supervisor cannot be reached, has another key, or does not answer in time.
     """
+    text, connection = join_and_stay(
+        address, host=host, versions=versions, timeout_s=timeout_s, say=say
+    )
+    connection.close()
+    return text
+
+
+def join_and_stay(
+    address: JoinAddress,
+    *,
+    host: str,
+    versions: str,
+    timeout_s: float,
+    say: Callable[[str], object],
+) -> tuple[str, socket.socket]:
+    """Ask to join as `join_run` does; return the connection as well, which has no timeout."""
     attempt = _Attempt(
         address=address, host=host, versions=versions, until_s=time.monotonic() + timeout_s, say=say
     )
     shown = where(address.host, address.port)
     waits_s = _FIRST_WAIT_S
     try:
-        while (text := attempt.run()) is None:
+        while (joined := attempt.run()) is None:
             # By lot, so that hosts that were turned away together come back one by one.
             attempt.sleep(random.uniform(0.5, 1.0) * waits_s)
             waits_s = min(2 * waits_s, _MOST_WAIT_S)
@@ -57,7 +74,7 @@ def join_run(
             f"the run at {shown} cannot be reached: {error.strerror or error}; it may have ended, "
             "or have another address now"
         ) from error
-    return text
+    return joined
 
 
 def where(host: str, port: int) -> str:
@@ -79,15 +96,16 @@ class _Attempt:
     until_s: float
     say: Callable[[str], object]
 
-    def run(self) -> str | None:
-        """Return the last answer; None if the desk is busy, and another attempt may succeed.
+    def run(self) -> tuple[str, socket.socket] | None:
+        """Return the last answer and the connection; None if the desk is busy, to try again.
 
         Raises:
             ConfigError: the run refuses the host.
             RunError: what listens is no run, or has another key.
             OSError: no address can be reached in time, or the connection is broken.
         """
-        with self._connection() as connection:
+        with ExitStack() as closed:
+            connection = closed.enter_context(self._connection())
             lines = _Lines(connection, until_s=self.until_s)
             line = lines.next()
             challenge = word_of(line, Challenge)
@@ -99,7 +117,11 @@ class _Attempt:
             request = JoinRequest(host=self.host, versions=self.versions, nonce=new_nonce())
             request = request.signed(self.address.secret, challenge)
             connection.sendall(line_of(request))
-            return self._answered(lines, request)
+            if (text := self._answered(lines, request)) is None:
+                return None
+            closed.pop_all()
+            connection.settimeout(None)
+            return text, connection
 
     def sleep(self, seconds: float) -> None:
         """Wait before the next attempt.

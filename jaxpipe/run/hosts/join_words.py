@@ -68,10 +68,10 @@ def new_key() -> str:
     return secrets.token_hex(32)
 
 
-def write_join_file(folder: Path, address: JoinAddress) -> Path:
+def write_join_file(folder: Path, address: JoinAddress, *, name: str = JOIN_FILE) -> Path:
     """Write the file with which hosts join, for its owner's eyes only, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / JOIN_FILE
+    path = folder / name
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     draft.touch(mode=0o600, exist_ok=False)
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(address)))

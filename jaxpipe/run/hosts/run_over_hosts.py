@@ -10,16 +10,15 @@ from jaxpipe.config import Config, load_config
 from jaxpipe.errors import ConfigError
 from jaxpipe.run.folder.folder_lock import locked
 from jaxpipe.run.hosts.hosts_site import HostsSite
-from jaxpipe.run.hosts.join_desk import JoinDesk
 from jaxpipe.run.hosts.join_run import where
 from jaxpipe.run.hosts.join_words import (
     JOIN_FILE,
     JoinAddress,
-    is_host,
     new_key,
     write_join_file,
 )
 from jaxpipe.run.hosts.joining import Joining
+from jaxpipe.run.hosts.listen import desk_at, listen_address
 from jaxpipe.run.hosts.mpi_ways import check_interface, mpi_ways
 from jaxpipe.run.hosts.placed_job import starter
 from jaxpipe.run.supervise.planner import Planner
@@ -29,8 +28,6 @@ from jaxpipe.runtime.run_config import ComputeKind, Survival
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.hostfile import check_first_words
 from jaxpipe.topo.route import Route, interfaces_here, routes_to
-
-_MOST_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +60,7 @@ def run_over_hosts(request: HostsRequest, *, show: Callable[[str], object]) -> i
     with locked(folder, beats=False) as lock, starter(dict(ways.settings)) as start:
         start.command(plan.hosts)  # or says what lacks
         key = new_key()
-        with closing(_desk(key, addresses=addresses, port=port)) as desk:
+        with closing(desk_at(key, addresses=addresses, port=port)) as desk:
             lines = _invite(folder, key, addresses, port=desk.port)
             show(f"{plan}\n{lines}; MPI uses {ways.text}")
             joining = Joining(
@@ -121,39 +118,6 @@ def listen_addresses(text: str | None, routes: Sequence[Route]) -> tuple[tuple[s
         return (host,), port
     sources = tuple(dict.fromkeys(route.source for route in routes if not route.is_loopback))
     return sources or ("",), 0
-
-
-def listen_address(text: str) -> tuple[str, int]:
-    """Return host and port of `--listen`; an empty host is all addresses, port 0 any free one.
-
-    >>> listen_address("10.0.0.1:4711"), listen_address("[fd00::1]:4711"), listen_address(":0")
-    (('10.0.0.1', 4711), ('fd00::1', 4711), ('', 0))
-
-    Raises:
-        ConfigError: it is no address.
-    """
-    host, colon, port = text.rpartition(":")
-    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= _MOST_PORT
-    if host.startswith("[") and host.endswith("]") and ":" in host:
-        host = host[1:-1]
-    elif ":" in host:  # IPv6 without brackets: which part is the port?
-        is_port = False
-    if not colon or not is_port or (host and not is_host(host)):
-        raise ConfigError(
-            f"hosts join at an address with a port: `--listen` is {text!r:.80}; give HOST:PORT, "
-            "such as 10.0.0.1:4711 or [fd00::1]:4711"
-        )
-    return host, int(port)
-
-
-def _desk(key: str, *, addresses: Sequence[str], port: int) -> JoinDesk:
-    try:
-        return JoinDesk(bytes.fromhex(key), addresses=addresses, port=port)
-    except OSError as error:
-        shown = ", ".join(where(address, port) for address in addresses)
-        raise ConfigError(
-            f"`--listen` must be a free address of this host, is {shown}: {error.strerror or error}"
-        ) from error
 
 
 def _check_names(cluster: Cluster) -> None:

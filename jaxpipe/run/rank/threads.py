@@ -14,6 +14,7 @@ compute threads of XLA are shared by all ranks, so this is for small models and 
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from jaxpipe.collective import AllReduceKind
@@ -25,6 +26,7 @@ from jaxpipe.plan import Plan
 from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.folder.folder_lock import locked
 from jaxpipe.run.folder.prepare_run import resume_notice
+from jaxpipe.run.quorum.merge_line import merge_line, server_address
 from jaxpipe.run.verdict import check_can_run
 from jaxpipe.runtime.checkpoint.resume import resumed_state
 from jaxpipe.runtime.metrics.records import StepMetrics
@@ -81,6 +83,8 @@ def _train(
 ) -> Outcome:
     """Train in the locked folder."""
     checkpoint = check_run(config, resume=resume)
+    if config.quorum.is_on:
+        server_address(config.quorum)
     if checkpoint is not None:
         logger.info("%s", resume_notice(checkpoint, config))
         if checkpoint.step >= config.train.steps:
@@ -97,8 +101,9 @@ def _train(
         with closing(transport):
             timeout_s = config.run.startup_timeout_s
             saved = resumed_state(job, transport, checkpoint, timeout_s=timeout_s)
+            line = merge_line(config, say=logger.info) if transport.rank == 0 else None
             outcome = train_rank(
-                job,
+                replace(job, line=line),
                 transport,
                 checkpoint=saved,
                 observe=observe,

@@ -22,6 +22,7 @@ from jaxpipe.errors import ConfigError, RankLostError, one_line
 from jaxpipe.plan import Plan, ResolvedPlan, parse_resolved_plan, resolved_plan_text
 from jaxpipe.run.drift.watch import drift_watch
 from jaxpipe.run.folder.prepare_run import PLAN_FILE, introduce, write_resolved_plan
+from jaxpipe.run.quorum.merge_line import merge_line
 from jaxpipe.run.rank.member import Member
 from jaxpipe.run.rank.signals import stop_on_signal
 from jaxpipe.run.supervise.next_plan import next_plan, with_plan_file
@@ -198,6 +199,8 @@ def _train(member: Member, job: Job, saved: Saved | None) -> Outcome | Stopped |
         if drift is not None:
             drift.after_step(metrics)
 
+    if member.transport.rank == 0:
+        job = replace(job, line=merge_line(member.config, say=_print_line))
     try:
         return train(
             job,
@@ -215,6 +218,10 @@ def _train(member: Member, job: Job, saved: Saved | None) -> Outcome | Stopped |
     finally:
         if drift is not None:
             drift.close()
+
+
+def _print_line(line: str) -> None:
+    console.print(line, markup=False)
 
 
 def _smaller_job(member: Member, transport: Transport, survivors: Sequence[int]) -> Smaller | None:

@@ -13,8 +13,11 @@ def train_step_batch(job: Job, *, rank: int, step: int) -> StepBatch:
     """Return the samples of a rank in a training step; they depend on seed and position alone."""
     if not _reads(job, rank):
         return _step_batch(job, rank, step)
-    drawn = {"seed": job.run.seed, "step": step, "batch": job.train.batch}
-    samples = job.data.train_samples(**drawn, rows=_rows(job, rank), position=job.position)
+    drawn = {"seed": job.run.seed, "step": step, "batch": job.drawn_batch}
+    rows, first = _rows(job, rank), job.quorum.island * job.train.batch
+    if job.quorum.is_on:  # each island has rows of its own
+        rows = range(first + rows.start, first + rows.stop)
+    samples = job.data.train_samples(**drawn, rows=rows, position=job.position)
     return _step_batch(job, rank, step, samples)
 
 

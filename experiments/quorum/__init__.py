@@ -1,0 +1,1 @@
+"""Islands that wait for nobody, beside islands that meet: goodput under kills, and loss."""

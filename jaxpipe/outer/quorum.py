@@ -1,0 +1,297 @@
+"""Islands that wait for nobody: a server merges what a quorum of them has learned.
+
+::
+
+    island 0   ─ H inner steps ─ delivers ─┬─ merge ─► anchor 1 ─ inner steps ─ ...
+    island 1   ─ H inner steps ─ delivers ─┤           anchor 1 ─
+    island 2   ─ fewer steps ─── is asked ─┘           anchor 1 ─
+    island 3   ─ one long step ───────────────── delivers, stale ─┬─ merge ─► anchor 2 ─
+
+The first round waits until as many islands as a quorum has are there. Then a round ends when all
+that are there have delivered, or a quorum has and the grace time is over. Who has not delivered
+when the quorum is reached is asked for what it has after its step. A delivery weighs as much as its
+tokens; one for an older anchor is stale, and is discounted.
+
+Source: "Decoupled DiLoCo", arXiv 2604.21428; the outer step is that of `outer_update`.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Annotated, Protocol
+
+import numpy as np
+
+from jaxpipe.collective import CodecKind
+from jaxpipe.outer.outer_update import (
+    OuterOptimizer,
+    OuterState,
+    Vector,
+    fresh_state,
+    outer_step,
+    token_weights,
+)
+from jaxpipe.ranges import Range, check_ranges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumConfig:
+    """The section `[quorum]`: this run is one island of several, which a server merges.
+
+    Each island is a run of its own: with its own ranks, plan, folder and checkpoints, and with
+    `train.batch` samples a step that no other island reads. `jaxpipe merge` is the server.
+    """
+
+    server: str = ""
+    """The `merge.json` of the server, or its folder; empty: the run is no island."""
+    island: Annotated[int, Range(least=0)] = 0
+    """Number of this island, below `islands`."""
+    islands: Annotated[int, Range(least=1, most=1024)] = 1
+    """The most islands that there are at a time [islands]; it decides which samples each reads."""
+    every: Annotated[int, Range(least=1)] = 30
+    """Inner steps after which an island delivers without being asked, H [steps]."""
+    least: Annotated[int, Range(least=1)] = 1
+    """Islands that make a quorum, or all that are there if these are fewer [islands]."""
+    grace_s: Annotated[float, Range(least=0, most=86400)] = 5.0
+    """Time that the others have to deliver once the quorum is reached [s]."""
+    discount: Annotated[float, Range(least=0, most=1)] = 0.5
+    """Factor of the weight of a delivery for each anchor that it is behind; 0 leaves it out."""
+    learning_rate: Annotated[float, Range(above=0, most=1000)] = 0.7
+    """Learning rate of the outer optimizer, eta."""
+    momentum: Annotated[float, Range(least=0, below=1)] = 0.9
+    """Nesterov momentum of the outer optimizer, mu; 0 is plain SGD."""
+    codec: CodecKind = CodecKind.NONE
+    """Codec of what an island delivers; the anchor comes back as it is."""
+    timeout_s: Annotated[float, Range(least=1, most=86400)] = 600.0
+    """How long an island waits for the server, and the server for an island to come back [s]."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.island >= self.islands:
+            raise ValueError(
+                f"`island` ({self.island}) must be below `islands` ({self.islands}); raise "
+                "`islands`, on all islands"
+            )
+        if self.least > self.islands:
+            raise ValueError(
+                f"`least` ({self.least}) must be at most `islands` ({self.islands}); lower it"
+            )
+        if self.codec.facts.needs_feedback:
+            raise ValueError(
+                f"`codec` is {self.codec}, whose residuals a delivery does not keep; take another"
+            )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether this run is an island."""
+        return bool(self.server)
+
+    @property
+    def optimizer(self) -> OuterOptimizer:
+        """The outer optimizer."""
+        return OuterOptimizer(learning_rate=self.learning_rate, momentum=self.momentum)
+
+
+class ServerLine(Protocol):
+    """The line of an island to its merge server; rank 0 has it."""
+
+    num_bytes: int
+
+    def start(self, tensors: Mapping[str, np.ndarray]) -> tuple[int, dict[str, np.ndarray]]:
+        """Return the number of the anchor, and the anchor; `tensors` are the first one's."""
+        ...
+
+    def asked(self, number: int) -> bool:
+        """Return whether the server asks for what the island has since the anchor `number`."""
+        ...
+
+    def deliver(
+        self, gradients: Mapping[str, np.ndarray], *, base: int, steps: int, tokens: float
+    ) -> tuple[int, dict[str, np.ndarray]]:
+        """Deliver what was learned since the anchor `base`; return the next anchor."""
+        ...
+
+    def close(self) -> None:
+        """Say that the island has ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What an island has learned since the anchor number `base`: anchor minus parameters, by name.
+
+    `steps` are its inner steps since, `tokens` the targets that counted in them.
+    """
+
+    island: int
+    base: int
+    steps: int
+    tokens: float
+    gradients: Mapping[str, Vector]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all values are."""
+        return all(np.isfinite(gradient).all() for gradient in self.gradients.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedIsland:
+    """The part of an island in a merge; `weight` is what its outer gradient was multiplied with."""
+
+    island: int
+    base: int
+    steps: int
+    tokens: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """A line of the log: the anchor that a merge has made, its SHA-256, and what was merged."""
+
+    anchor: int
+    digest: str
+    islands: tuple[MergedIsland, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Merger:
+    """The anchor, and the deliveries of the round under way; the server calls it from one thread.
+
+    `states` has the anchor and its momentum by name; `version` is the number of the anchor;
+    `there` are the islands that take part.
+    """
+
+    config: QuorumConfig
+    states: dict[str, OuterState]
+    version: int = 0
+    there: set[int] = field(default_factory=set[int])
+    deliveries: dict[int, Delivery] = field(default_factory=dict[int, Delivery])
+    _has_begun: bool = False
+    _quorum_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Begin at once where the anchor has moved before: some islands may not come back."""
+        self._has_begun = self.version > 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether as many islands as a quorum has were there at a time."""
+        return self._has_begun
+
+    def join(self, island: int) -> None:
+        """Count an island among those that are there."""
+        self.there.add(island)
+        self._has_begun |= len(self.there | self.deliveries.keys()) >= self.config.least
+
+    def leave(self, island: int) -> None:
+        """No longer wait for an island; what it has delivered stays."""
+        self.there.discard(island)
+
+    def deliver(self, delivery: Delivery, *, now_s: float) -> None:
+        """Take a delivery into the round under way.
+
+        Raises:
+            ValueError: it is not of this model, of a later anchor, or the second of its island.
+        """
+        self._check(delivery)
+        self.deliveries[delivery.island] = delivery
+        if self._quorum_s is None and len(self.deliveries) >= self._quorum:
+            self._quorum_s = now_s
+
+    def asked(self) -> Collection[int]:
+        """Return the islands that are asked for what they have: a quorum is there, they are not."""
+        has_quorum = self.has_begun and 0 < self._quorum <= len(self.deliveries)
+        return self.there - self.deliveries.keys() if has_quorum else ()
+
+    def is_due(self, *, now_s: float) -> bool:
+        """Return whether the round ends now."""
+        if not self.deliveries or not self.has_begun:
+            return False
+        if self.there <= self.deliveries.keys():
+            return True
+        if len(self.deliveries) < self._quorum:
+            return False
+        # An island that has left may have made a quorum of those that are there.
+        since_s = now_s if self._quorum_s is None else self._quorum_s
+        self._quorum_s = since_s
+        return now_s - since_s >= self.config.grace_s
+
+    def merge(self) -> Merge:
+        """Take the outer step of the round, and begin the next one.
+
+        Islands are summed in the order of their numbers, so a replay has the same bits.
+        """
+        merged = merged_islands(self.config, self.version, self.deliveries)
+        for name, state in self.states.items():
+            total = np.zeros_like(state.anchor)
+            for part in merged:
+                if part.weight:  # else it may have values that are not finite
+                    gradient = self.deliveries[part.island].gradients[name]
+                    total += np.float32(part.weight) * gradient
+            self.states[name] = outer_step(state, total, self.config.optimizer)
+        self.version += 1
+        self.deliveries.clear()
+        self._quorum_s = None
+        return Merge(anchor=self.version, digest=self.digest(), islands=merged)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the anchor, tensors in the order of their names."""
+        total = sha256()
+        for name in sorted(self.states):
+            total.update(name.encode())
+            total.update(self.states[name].anchor.tobytes())
+        return total.hexdigest()
+
+    @property
+    def _quorum(self) -> int:
+        return max(1, min(self.config.least, len(self.there | self.deliveries.keys())))
+
+    def _check(self, delivery: Delivery) -> None:
+        sizes = {name: state.anchor.shape for name, state in self.states.items()}
+        delivered = {name: gradient.shape for name, gradient in delivery.gradients.items()}
+        if delivered != sizes:
+            names = sorted(
+                name for name in {*sizes, *delivered} if sizes.get(name) != delivered.get(name)
+            )
+            raise ValueError(f"`gradients` are of another model: {', '.join(names[:3])} differ")
+        if not 0 <= delivery.base <= self.version:
+            raise ValueError(f"`base` is {delivery.base}, and the anchor has number {self.version}")
+        if delivery.island in self.deliveries:
+            raise ValueError(f"`island` {delivery.island} has delivered in this round")
+        if delivery.steps < 0 or not 0 <= delivery.tokens < float("inf"):
+            raise ValueError("`steps` and `tokens` must be finite, and not negative")
+
+
+def fresh_merger(config: QuorumConfig, anchor: Mapping[str, Vector]) -> Merger:
+    """Return a merger before its first round; the anchor is copied."""
+    return Merger(
+        config=config, states={name: fresh_state(vector) for name, vector in anchor.items()}
+    )
+
+
+def merged_islands(
+    config: QuorumConfig, version: int, deliveries: Mapping[int, Delivery]
+) -> tuple[MergedIsland, ...]:
+    """Return the part of each delivery: its share of the tokens, discounted where it is stale.
+
+    What is not finite, or has no tokens, has the weight 0.
+    """
+    counted = {
+        number: delivery.tokens if delivery.is_finite else 0.0
+        for number, delivery in sorted(deliveries.items())
+    }
+    shares = (
+        token_weights(list(counted.values())) if any(counted.values()) else [0.0] * len(counted)
+    )
+    return tuple(
+        MergedIsland(
+            island=number,
+            base=deliveries[number].base,
+            steps=deliveries[number].steps,
+            tokens=deliveries[number].tokens,
+            weight=share * config.discount ** (version - deliveries[number].base),
+        )
+        for number, share in zip(counted, shares, strict=True)
+    )
