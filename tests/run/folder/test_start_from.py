@@ -8,7 +8,6 @@ import pytest
 
 from jaxpipe.config import (
     Config,
-    check_source_tokenizer,
     config_from,
     describe,
     keep_tokenizer,
