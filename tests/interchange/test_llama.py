@@ -306,3 +306,21 @@ def test_transformers_has_the_same_logits_before_and_after(kind: str, tmp_path: 
     ).eval()
     with torch.no_grad():
         assert np.array_equal(again(torch.asarray(TOKENS)).logits.numpy(), expected)
+
+
+def test_weights_that_are_elsewhere_or_quantized_are_named(tmp_path: Path) -> None:
+    write(LLAMA, tmp_path, random_tensors(LLAMA))
+    weights = tmp_path / "model.safetensors"
+    name = "model.layers.0.mlp.up_proj.weight"
+    tensors = load_file(weights)
+    save_file({**tensors, name: tensors[name].astype(np.int8)}, weights)
+    with pytest.raises(CheckpointError, match=f"`{name}` has numbers in int8, as quantized models"):
+        held_by(read_model(tmp_path)[1])
+    weights.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors must be .* `git lfs pull`"):
+        read_model(tmp_path)
+    weights.unlink()
+    index = {"weight_map": {name: "model-00001-of-00001.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=r"00001\.safetensors is missing; download it"):
+        read_model(tmp_path)

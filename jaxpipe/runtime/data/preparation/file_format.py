@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from jaxpipe.errors import DataError
-from jaxpipe.foreign_file import open_regular
+from jaxpipe.foreign_file import LFS_POINTER, open_regular
 from jaxpipe.runtime.data.preparation.compression import (
     COMPRESSED,
     compression_of,
@@ -136,6 +136,8 @@ def format_of(path: Path) -> FileFormat:
         with open_decompressed(path) as file:
             head = file.peek(_HEAD)[:_HEAD]
     _check_name(path, compressed)
+    if head.startswith(LFS_POINTER):
+        raise _refused(path, "a pointer of Git LFS", "run `git lfs pull` in its folder")
     table = next((kind for mark, kind in _TABLES.items() if head.startswith(mark)), None)
     if table is not None:
         if compression_of(compressed) is not None:
