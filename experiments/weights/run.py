@@ -14,7 +14,7 @@ import os
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,15 +141,19 @@ def outcome_of(ours: Any, answer: dict[str, Any]) -> tuple[str, float]:
     return ("equal" if difference <= TOLERANCE else "different"), difference
 
 
-def logits(folder: Path) -> Any:
+def logits(folder: Path, rows: Sequence[Sequence[int]] = TOKENS) -> Any:
     """Return the logits of a folder: read by jaxpipe, computed in NumPy."""
     config, streamed = read_model(folder)
-    return logits_of(config, {tensor.name: tensor.array() for tensor in streamed})
+    return logits_of(config, {tensor.name: tensor.array() for tensor in streamed}, rows)
 
 
-def logits_of(config: ModelConfig, tensors: dict[str, np.ndarray]) -> Any:
+def logits_of(
+    config: ModelConfig,
+    tensors: dict[str, np.ndarray],
+    rows: Sequence[Sequence[int]] = TOKENS,
+) -> Any:
     """Return the logits of a model with these tensors, by the names of checkpoints."""
-    tokens = np.array(TOKENS)
+    tokens = np.array(rows)
     if isinstance(config, GptConfig):
         from jaxpipe.interchange import to_gpt2_tensors
 

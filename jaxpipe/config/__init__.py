@@ -1,7 +1,7 @@
 """The configuration: one TOML file, checked completely before any work starts."""
 
 from jaxpipe.config.build_job import describe, job_from, model_from, restored_model
-from jaxpipe.config.check_data import check_data, check_prepared_data
+from jaxpipe.config.check_data import check_data, check_prepared_data, check_source_tokenizer
 from jaxpipe.config.check_here import check_here
 from jaxpipe.config.check_order import order_from
 from jaxpipe.config.check_run import check_model, check_paced, check_run
@@ -42,6 +42,7 @@ __all__ = [
     "check_prepared_data",
     "check_run",
     "check_settings",
+    "check_source_tokenizer",
     "choices_of",
     "cluster_from",
     "config_from",

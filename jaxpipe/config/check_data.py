@@ -34,7 +34,7 @@ def check_data(config: Config, datasets: Sequence[Dataset]) -> None:
     _check_counted(config, datasets)
     for folder, dataset in zip(config.data.folders, datasets, strict=True):
         _check_dataset(config, dataset, folder=folder)
-    _check_tokenizer(config, datasets[0])
+    _check_tokenizer(config, datasets[0], Path(config.run.folder))
     mixture = mixture_from(config, datasets)
     if not config.train.eval_every:
         return
@@ -70,9 +70,27 @@ def check_prepared_data(config: Config) -> None:
     Raises:
         ConfigError, DataError: as for `check_data`.
     """
+    if datasets := _prepared(config):
+        check_data(config, datasets)
+
+
+def check_source_tokenizer(config: Config, source: Path) -> None:
+    """Check that the run that another one starts has its tokenizer, if the datasets are there.
+
+    Raises:
+        ConfigError: the datasets have another one than the run in `source`.
+        DataError: a dataset cannot be read.
+    """
+    if datasets := _prepared(config):
+        _check_tokenizer(config, datasets[0], source)
+
+
+def _prepared(config: Config) -> list[Dataset]:
+    """Return the datasets of a run, with their headers checked; none if one is not there."""
     folders = [dataset_folder(folder) for folder in config.data.folders]
     if all(isinstance(folder, Path) and (folder / RECORD).exists() for folder in folders):
-        check_data(config, [open_dataset(folder, verify=False) for folder in folders])
+        return [open_dataset(folder, verify=False) for folder in folders]
+    return []
 
 
 def _check_counted(config: Config, datasets: Sequence[Dataset]) -> None:
@@ -86,12 +104,11 @@ def _check_counted(config: Config, datasets: Sequence[Dataset]) -> None:
         )
 
 
-def _check_tokenizer(config: Config, dataset: Dataset) -> None:
-    """Check that a run that has begun, or was imported, has the tokenizer of its dataset.
+def _check_tokenizer(config: Config, dataset: Dataset, folder: Path) -> None:
+    """Check that the run in a folder, if it has begun or was imported, has a dataset's tokenizer.
 
-    Its folder may be on another host, where the same is checked.
+    The folder may be on another host, where the same is checked.
     """
-    folder = Path(config.run.folder)
     path = folder / TOKENIZER
     if dataset.labels is not None or not path.is_file() or not committed(folder):
         return

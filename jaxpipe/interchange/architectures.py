@@ -38,7 +38,6 @@ LLAMA: Final = Architecture(
     model="LlamaForCausalLM",
     computed={**_SIZES, "attention_bias": False, "mlp_bias": False},
     null=_NULL,
-    only={"pretraining_tp": (1,)},
 )
 MISTRAL: Final = Architecture(
     kind="mistral",
@@ -69,6 +68,7 @@ PHI3: Final = Architecture(
     model="Phi3ForCausalLM",
     computed={**_SIZES, "rms_norm_eps": 1e-5, "sliding_window": None},
     null={"num_key_value_heads": HEADS, "sliding_window": 0},
+    only={"attention_bias": (False,), "mlp_bias": (False,)},  # which published files state
     # Of the scaling `longrope` alone, which is refused.
     inert=frozenset(("original_max_position_embeddings",)),
     rope_kinds=("default",),

@@ -33,8 +33,14 @@ def finite(tensor: np.ndarray, *, name: str) -> np.ndarray:
     """Return a tensor, or a part of it, in float32.
 
     Raises:
-        CheckpointError: it has values that are not finite in float32.
+        CheckpointError: it has values that are not finite in float32, or no fractions: whole
+            numbers are weights of a quantized model, without their scales.
     """
+    if tensor.dtype.kind in "biu":
+        raise CheckpointError(
+            f"`{name}` has numbers in {tensor.dtype}, as quantized models have, and must have them "
+            "in float32, bfloat16 or float16; give the model that is not quantized"
+        )
     with np.errstate(over="ignore"):  # of float64: found below
         values = tensor.astype(np.float32)
     if num_wrong := values.size - int(np.isfinite(values).sum()):

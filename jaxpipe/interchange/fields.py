@@ -48,14 +48,17 @@ INERT: Final = frozenset(
         "hidden_dropout",
         "id2label",
         "initializer_range",
+        "is_llama_config",
         "keys_to_ignore_at_inference",
         "label2id",
         "length_penalty",
         "mask_token_id",
         "max_length",
+        "max_sequence_length",
         "min_length",
         "n_ctx",
         "name_or_path",
+        "neftune_noise_alpha",
         "no_repeat_ngram_size",
         "num_beam_groups",
         "num_beams",
@@ -66,6 +69,7 @@ INERT: Final = frozenset(
         "output_scores",
         "pad_token_id",
         "prefix",
+        "pretraining_tp",
         "problem_type",
         "remove_invalid_values",
         "reorder_and_upcast_attn",
@@ -87,15 +91,19 @@ INERT: Final = frozenset(
         "top_k",
         "top_p",
         "torch_dtype",
+        "transformers.js_config",
         "transformers_version",
         "typical_p",
         "unk_token_id",
+        "unsloth_fixed",
+        "unsloth_version",
         "use_bfloat16",
         "use_cache",
         "use_return_dict",
     )
 )
-"""Fields of all classes of `transformers` that change no logit of a model in evaluation."""
+"""Fields that change no logit of a model in evaluation: those of all classes of `transformers`, and
+those that published models and trainers write and no class reads."""
 
 ONLY: Final[dict[str, tuple[Any, ...]]] = {
     "is_decoder": (False, True),
@@ -108,6 +116,12 @@ ONLY: Final[dict[str, tuple[Any, ...]]] = {
     "pruned_heads": ({}, None),
     "quantization_config": (None,),
     "use_bidirectional_attention": (None, False),
+    # Of published models; no class of `transformers` reads them.
+    "full_attn_mod": (1,),
+    "interpolate_factor": (1,),
+    "lm_head_bias": (False,),
+    "rope_interleaved": (False,),
+    "use_mrope": (False,),
 }
 """The values with which these fields change nothing; the first is the default."""
 

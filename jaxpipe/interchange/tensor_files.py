@@ -14,7 +14,13 @@ from safetensors import SafetensorError, safe_open
 
 from jaxpipe import foreign_file
 from jaxpipe.errors import CheckpointError, ConfigError
-from jaxpipe.foreign_file import check_inside, check_regular
+from jaxpipe.foreign_file import (
+    LFS_POINTER,
+    LFS_WORDS,
+    check_inside,
+    check_regular,
+    open_regular,
+)
 from jaxpipe.interchange.other_formats import way_in
 
 CONFIG: Final = "config.json"
@@ -158,9 +164,24 @@ def _opened(path: Path) -> Iterator[Any]:
         check_regular(path.stat(), path)  # links are: caches of downloads consist of them
         with safe_open(path, framework="numpy") as file:
             yield file
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{path} is missing; download it, too, or give the complete folder that "
+            "`save_pretrained` wrote"
+        ) from error
     # NumPy has no such dtype: AttributeError or TypeError, as safetensors looks for it.
     except (OSError, SafetensorError, AttributeError, TypeError) as error:
+        if _begins_with(path, LFS_POINTER):
+            raise CheckpointError(f"{path} must be safetensors: {LFS_WORDS}") from error
         raise CheckpointError(
             f"{path} cannot be read as safetensors ({error}); save the model with "
             "`save_pretrained`, which writes that"
         ) from error
+
+
+def _begins_with(path: Path, mark: bytes) -> bool:
+    try:
+        with open_regular(path) as file:
+            return file.read(len(mark)) == mark
+    except OSError:
+        return False

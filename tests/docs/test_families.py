@@ -22,9 +22,10 @@ def rows() -> dict[str, list[str]]:
 def test_every_architecture_is_measured_with_both_versions(rows: dict[str, list[str]]) -> None:
     assert rows.keys() == {*ARCHITECTURES, "gpt2"}
     for kind, cells in rows.items():
-        *measured, converted = cells[COLUMNS - 1 :]
+        *measured, converted, served = cells[COLUMNS - 1 :]
         assert len(measured) == len(VERSIONS), cells
         assert re.fullmatch(r"llama-cpp-python [\d.]+: merged [\d.]+e-[3-7]", converted), cells
+        assert re.fullmatch(r"vllm [\d.]+: merged [\d.]+e-[5-7]|not measured", served), cells
         for version, cell in zip(VERSIONS, measured, strict=True):
             assert cell.startswith(f"{version}."), (kind, cell)
             # What differs by more than that is not the same model.
@@ -46,6 +47,7 @@ def test_what_is_not_measured_says_so(tmp_path: Path) -> None:
         "architecture,transformers,largest_difference\nllama,4.57.3,1.0e-06\n"
     )
     (folder / "exports-llama-cpp.csv").write_text("architecture,llama_cpp_python,merged,error\n")
+    (folder / "exports-vllm.csv").write_text("architecture,vllm,merged,tokens,error\n")
     llama = families_reference(tmp_path).splitlines()[2]
-    measured = "4.57.3: import 1.0e-6, exports not measured | not measured | not measured"
-    assert llama.endswith(f"| {measured} |")
+    measured = "4.57.3: import 1.0e-6, exports not measured"
+    assert llama.endswith(f"| {measured} | not measured | not measured | not measured |")

@@ -39,7 +39,7 @@ from jaxpipe.runtime.checkpoint import (
 )
 from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.stage.stage import Stage
-from tests.oracles.llamas import GEMMA, KINDS, LLAMA, MISTRAL, PLAIN, QWEN2, QWEN3
+from tests.oracles.llamas import GEMMA, KINDS, LLAMA, MISTRAL, PHI3, PLAIN, QWEN2, QWEN3
 
 TOKENS = np.array([[1, 2, 3, 0, 18, 4, 4], [10, 9, 8, 7, 6, 5, 4]])
 # Llama has biases in attention as a whole.
@@ -176,7 +176,7 @@ def test_both_forms_of_rotary_fields_are_read() -> None:
         (LLAMA, "num_hidden_layers", True),
         (LLAMA, "hidden_size", None),
         (LLAMA, "mlp_bias", "yes"),
-        (LLAMA, "pretraining_tp", 2),
+        (LLAMA, "rope_interleaved", True),
         (LLAMA, "partial_rotary_factor", 0.5),
         (LLAMA, "quantization_config", {"bits": 4}),
         (QWEN2, "use_sliding_window", True),
@@ -196,6 +196,24 @@ def test_what_cannot_be_computed_is_refused_by_name(
         fields["rope_scaling"] = None
     with pytest.raises(ConfigError, match=f"^`({named})` "):
         config_of_llama(fields)
+
+
+@pytest.mark.parametrize(
+    ("config", "fields"),
+    [
+        (LLAMA, {"is_llama_config": True, "rope_interleaved": False, "pretraining_tp": 2}),
+        (LLAMA, {"transformers.js_config": {"dtype": "q4"}, "max_sequence_length": 16384}),
+        (LLAMA, {"unsloth_fixed": True, "unsloth_version": "2025.1", "neftune_noise_alpha": 5}),
+        (QWEN2, {"use_mrope": False}),
+        (PHI3, {"attention_bias": False, "mlp_bias": False, "lm_head_bias": False}),
+        (PHI3, {"full_attn_mod": 1, "interpolate_factor": 1}),
+    ],
+)
+def test_fields_of_published_files_that_no_class_reads(
+    config: LlamaConfig, fields: dict[str, Any]
+) -> None:
+    stated = llama_config_of(config)
+    assert config_of_llama(stated | fields) == config_of_llama(stated)
 
 
 def test_weights_in_bfloat16_and_old_buffers_are_read(tmp_path: Path) -> None:
@@ -288,3 +306,21 @@ def test_transformers_has_the_same_logits_before_and_after(kind: str, tmp_path: 
     ).eval()
     with torch.no_grad():
         assert np.array_equal(again(torch.asarray(TOKENS)).logits.numpy(), expected)
+
+
+def test_weights_that_are_elsewhere_or_quantized_are_named(tmp_path: Path) -> None:
+    write(LLAMA, tmp_path, random_tensors(LLAMA))
+    weights = tmp_path / "model.safetensors"
+    name = "model.layers.0.mlp.up_proj.weight"
+    tensors = load_file(weights)
+    save_file({**tensors, name: tensors[name].astype(np.int8)}, weights)
+    with pytest.raises(CheckpointError, match=f"`{name}` has numbers in int8, as quantized models"):
+        held_by(read_model(tmp_path)[1])
+    weights.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors must be .* `git lfs pull`"):
+        read_model(tmp_path)
+    weights.unlink()
+    index = {"weight_map": {name: "model-00001-of-00001.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=r"00001\.safetensors is missing; download it"):
+        read_model(tmp_path)

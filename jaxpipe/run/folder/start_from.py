@@ -18,6 +18,7 @@ from jaxpipe.config import (
     Config,
     adapter_names,
     check_model,
+    check_source_tokenizer,
     continues_adapters,
     describe,
     has_adapters,
@@ -32,15 +33,22 @@ from jaxpipe.run.folder.folder_lock import locked
 from jaxpipe.runtime.checkpoint import Checkpoint, Read, StreamedTensor
 from jaxpipe.runtime.checkpoint.newest_valid import newest_valid
 from jaxpipe.runtime.checkpoint.stores import committed
+from jaxpipe.runtime.data.dataset.tokenizer_config import TOKENIZER
+from jaxpipe.runtime.data.dataset.tokenizer_files import (
+    read_tokenizer_files,
+    write_tokenizer_files,
+)
 
 
 def check_start_from(config: Config, source: Path) -> Checkpoint:
     """Return the newest intact checkpoint of a run, if the configuration's run can start from it.
 
-    A run starts in a folder without checkpoints, or in that of the import itself.
+    A run starts in a folder without checkpoints, or in that of the import itself. Datasets that are
+    there have the tokenizer of `source`.
 
     Raises:
-        ConfigError: the run has checkpoints of its own, or keeps them in object storage.
+        ConfigError: the run has checkpoints of its own, or keeps them in object storage, or its
+            datasets have another tokenizer.
         CheckpointError: `source` has no intact checkpoint, or one of another model.
     """
     try:
@@ -59,6 +67,7 @@ def check_start_from(config: Config, source: Path) -> Checkpoint:
             f"`run.folder` {store} holds checkpoints, which `--from` does not overwrite; continue "
             "with --resume, or name another folder"
         )
+    check_source_tokenizer(config, source)
     return checkpoint
 
 
@@ -81,6 +90,8 @@ def start_from(config: Config, source: Path, checkpoint: Checkpoint) -> None:
         )
         begin_run(folder, tensors, describe(config))
         keep_beside(source, folder)
+        if (source / TOKENIZER).is_file():  # with which datasets in object storage are compared
+            write_tokenizer_files(read_tokenizer_files(source), folder)
         if (record := read_record(source)) is not None:
             # New adapters would be for parameters that are no longer those of the import.
             is_import = checkpoint.step == 0 and not has_adapters(checkpoint)

@@ -6,7 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxpipe.config import Config, config_from, describe
+from jaxpipe.config import (
+    Config,
+    config_from,
+    describe,
+    keep_tokenizer,
+)
 from jaxpipe.config.tuning import check_same_tuning
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.interchange import (
@@ -29,6 +34,7 @@ from jaxpipe.runtime.checkpoint import (
     write_shard,
 )
 from jaxpipe.runtime.checkpoint.newest_valid import newest_valid
+from jaxpipe.runtime.data import Source, prepare, train_byte_pairs
 
 MODEL = {"num_layers": 2, "dim": 8, "num_heads": 2, "sequence": 8, "vocabulary": 16}
 
@@ -157,3 +163,24 @@ def test_a_run_that_has_trained_is_continued_in_place_of_begun(tmp_path: Path):
     assert open_checkpoint(latest(tmp_path / "run")).step == 3
     with pytest.raises(ConfigError, match="continue with --resume"):
         check_start_from(config, tmp_path / "run")
+
+
+def test_the_data_of_a_run_that_begins_have_the_tokenizer_of_the_import(tmp_path: Path):
+    tokenizer = train_byte_pairs(["the cat sat on the mat"], vocabulary=257)
+    model = {**MODEL, "vocabulary": 257}
+    sections = {"model": model, "data": {"folder": str(tmp_path / "bytes")}}
+    imported = config_of(tmp_path / "imported", **sections)
+    tensors = [StreamedTensor.of(name, array) for name, array in arrays_of(imported).items()]
+    begin_run(tmp_path / "imported", tensors, describe(imported))
+    keep_tokenizer(tokenizer, tmp_path / "imported")
+    (tmp_path / "text.txt").write_text("the cat sat on the mat. " * 40)
+    source = Source(path=tmp_path / "text.txt")
+    prepare(source, tmp_path / "bytes")
+    config = config_of(tmp_path / "run", **sections)
+    with pytest.raises(ConfigError, match=r"`data.folder` .* must have the tokenizer of the model"):
+        begin(config, tmp_path / "imported")
+    assert not (tmp_path / "run").exists()
+    prepare(source, tmp_path / "same", tokenizer=tokenizer)
+    config = config_of(tmp_path / "run", model=model, data={"folder": str(tmp_path / "same")})
+    begin(config, tmp_path / "imported")
+    assert (tmp_path / "run" / "tokenizer.json").is_file()

@@ -68,7 +68,7 @@ class BytePairs:
         self._engine.no_padding()
         self._engine.no_truncation()
         self._config = read_config(definition)
-        configure(self._engine, self._config, byte_level='"ByteLevel"' in text)
+        configure(self._engine, self._config)
         self._files = MappingProxyType(dict(definition))
 
     @property

@@ -37,7 +37,9 @@ _FLAGS: Final = ("lstrip", "rstrip", "single_word", "normalized", "special")
 # The names that the classes of transformers have where a file states none.
 _DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
     "LlamaTokenizer": {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
-    "GemmaTokenizer": {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"},
+    "GemmaTokenizer": {
+        **{f"{name}_token": f"<{name}>" for name in ("bos", "eos", "unk", "pad", "mask")}
+    },
     "Qwen2Tokenizer": {"eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"},
     "GPT2Tokenizer": {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"},
 }
@@ -52,9 +54,11 @@ class _Definition:
 class TokenizerConfig:
     """The special tokens of a tokenizer by their names, and what its files say about them.
 
-    `tokens` are its added tokens, by id; `extra` are special without a name.
+    `tokens` are its added tokens, by id; `extra` are special without a name; `kind` is the class of
+    transformers that reads it, empty for the one that uses a `tokenizer.json` as it is.
     """
 
+    kind: str = ""
     named: Mapping[str, "AddedToken"] = field(default_factory=dict)
     tokens: Mapping[int, "AddedToken"] = field(default_factory=dict)
     extra: tuple["AddedToken", ...] = ()
@@ -88,15 +92,21 @@ def read_config(files: Mapping[str, bytes]) -> TokenizerConfig:
         for name, value in fields.items()
         if (name in _NAMED or name.endswith("_token")) and isinstance(value, str | Mapping)
     }
-    defaults = _DEFAULTS.get(tokenizer_class(fields), {})
+    kind = tokenizer_class(fields)
+    if kind == "LlamaTokenizer" and b'"ByteLevel"' in files.get(TOKENIZER, b""):
+        kind = ""  # the class of transformers builds a pipeline of another kind, and is not taken
+    defaults = _DEFAULTS.get(kind, {})
     missing = {name: text for name, text in defaults.items() if name not in fields}
     named = {
         name: known.get(token.content, token)
         for name, value in (missing | names | named).items()
         if (token := _token(value, name=name, special=True))
     }
+    # The order in which those without an id get one.
+    named = {name: named[name] for name in (*_NAMED, *named) if name in named}
     listed = () if isinstance(extra, Mapping) else tuple(extra)
     return TokenizerConfig(
+        kind=kind,
         named=named,
         tokens=tokens,
         extra=tuple(_token(value, name=_EXTRA[0], special=True) for value in listed),
@@ -109,15 +119,16 @@ def tokenizer_class(fields: Mapping[str, Any]) -> str:
     return str(fields.get("tokenizer_class") or "").removesuffix("Fast")
 
 
-def configure(engine: "Tokenizer", config: TokenizerConfig, *, byte_level: bool) -> None:
+def configure(engine: "Tokenizer", config: TokenizerConfig) -> None:
     """Add to an engine the tokens of its files.
 
     Its post-processor stays: `add_bos_token` and `add_eos_token` are for other files. The class of
-    transformers for Llama builds its own normalization; `byte_level` says that the file is not of
-    that kind, and is used as it is.
+    transformers for Llama builds its own normalization, that for GPT-2 its own prefix space.
     """
-    if tokenizer_class(config.fields) == "LlamaTokenizer" and not byte_level:
+    if config.kind == "LlamaTokenizer":
         _as_llama(engine, config)
+    if config.kind == "GPT2Tokenizer":
+        _as_gpt2(engine, config)
     there = engine.get_added_tokens_decoder().values()
     reprs, contents = {repr(token) for token in there}, {token.content for token in there}
     new = [config.tokens[number] for number in sorted(config.tokens)]
@@ -162,6 +173,15 @@ def _as_llama(engine: "Tokenizer", config: TokenizerConfig) -> None:
     engine.decoder = decoders.Sequence(parts)
     engine.model.fuse_unk, engine.model.byte_fallback = True, True
     engine.model.unk_token = None
+
+
+def _as_gpt2(engine: "Tokenizer", config: TokenizerConfig) -> None:
+    from tokenizers import pre_tokenizers
+
+    before = engine.pre_tokenizer
+    if isinstance(before, pre_tokenizers.ByteLevel):
+        before.add_prefix_space = config.fields.get("add_prefix_space") is True
+        engine.pre_tokenizer = before
 
 
 def _older_tokens(

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from jaxpipe.errors import DataError
-from jaxpipe.foreign_file import parse_json, read_regular, reason_of
+from jaxpipe.foreign_file import decode_text, parse_json, read_regular, reason_of
 from jaxpipe.runtime.data.dataset.chat_template import TEMPLATE, TEMPLATES
 from jaxpipe.runtime.data.dataset.tokenizer_config import (
     ADDED_TOKENS,
@@ -50,7 +50,7 @@ def read_tokenizer_files(path: Path, *, inside: bool = False) -> dict[str, bytes
     file = path / TOKENIZER if path.is_dir() else path
     try:
         files = {TOKENIZER: read_regular(file, most_bytes=MOST_BYTES, inside=inside)}
-        files[TOKENIZER].decode()
+        decode_text(files[TOKENIZER])
         if file.name == TOKENIZER:
             for beside in _beside(file.parent):
                 name = beside.relative_to(file.parent).as_posix()

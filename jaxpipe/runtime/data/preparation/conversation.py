@@ -2,16 +2,17 @@
 
 ::
 
-    messages             {"messages": [{"role", "content", "tool_calls", ...}], "tools": [...]}
+    messages             {"messages": [{"role", "content", ...}], "system", "tools"}
     sharegpt             {"conversations": [{"from", "value"}], "system", "tools"}
-    alpaca               {"instruction", "input", "output", "system"}
-    prompt-completion    {"prompt": [messages], "completion": [messages]}, or texts
+    alpaca               {"instruction", "input", "output", "system", "history"}
+    prompt-completion    {"prompt": [messages], "completion": [messages], "label"}, or texts
     preference           {"prompt", "chosen", "rejected"}: the chosen side is learned
 
 Names of roles and of fields are those that the template of a tokenizer reads, `role` and `content`.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -42,23 +43,23 @@ class RecordLayout(StrEnum):
     """How a record holds a conversation."""
 
     MESSAGES = "messages"
-    """A list of messages with `role` and `content`, as OpenAI has it; `tools` beside it."""
+    """Messages with `role` and `content`, as OpenAI has them; `system` and `tools` beside them."""
     SHAREGPT = "sharegpt"
     """A list under `conversations` with `from` and `value`; `system` and `tools` beside it."""
     ALPACA = "alpaca"
-    """`instruction`, `input` and `output`; `system` beside them."""
+    """`instruction`, `input` and `output`; `system`, and `history` of pairs, beside them."""
     PROMPT_COMPLETION = "prompt-completion"
-    """`prompt` and `completion`, texts or lists of messages, as TRL has them."""
+    """`prompt` and `completion`, texts or lists of messages, and a `label`, as TRL has them."""
     PREFERENCE = "preference"
     """`prompt`, `chosen` and `rejected`, of which the chosen side is learned."""
 
 
 LAYOUT_FIELDS: Final[Mapping[RecordLayout, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    RecordLayout.MESSAGES: (("messages",), ("tools",)),
+    RecordLayout.MESSAGES: (("messages",), ("system", "tools")),
     RecordLayout.SHAREGPT: (("conversations",), ("system", "tools")),
-    RecordLayout.ALPACA: (("instruction", "output"), ("input", "system")),
+    RecordLayout.ALPACA: (("instruction", "output"), ("input", "system", "history")),
     RecordLayout.PREFERENCE: (("chosen", "rejected"), ("prompt", "tools")),
-    RecordLayout.PROMPT_COMPLETION: (("prompt", "completion"), ("tools",)),
+    RecordLayout.PROMPT_COMPLETION: (("prompt", "completion"), ("label", "tools")),
 }
 """The fields that a record of a layout has, and those that it may have."""
 
@@ -118,12 +119,13 @@ def read_conversation(
 
 
 def _of_messages(record: Mapping[str, Any], where: str) -> Conversation:
-    return _conversation(_list(record, "messages", where), record, where=where)
+    turns = _list(record, "messages", where)
+    return _conversation(_after_system(record, turns, where), record, where=where)
 
 
 def _of_sharegpt(record: Mapping[str, Any], where: str) -> Conversation:
     turns = _list(record, "conversations", where)
-    return _conversation([*_system(record), *turns], record, where=where)
+    return _conversation(_after_system(record, turns, where), record, where=where)
 
 
 def _of_alpaca(record: Mapping[str, Any], where: str) -> Conversation:
@@ -132,26 +134,54 @@ def _of_alpaca(record: Mapping[str, Any], where: str) -> Conversation:
         if not isinstance(text, str):
             raise _wrong(name, text, "a text", where=where)
     asked = "\n\n".join(filter(None, (texts["instruction"], texts["input"])))
+    pairs = [*_history(record, where), (asked, texts["output"])]
+    roles = ("user", "assistant")
     turns = [
-        *_system(record),
-        {"role": "user", "content": asked},
-        {"role": "assistant", "content": texts["output"]},
+        {"role": role, "content": text}
+        for pair in pairs
+        for role, text in zip(roles, pair, strict=True)
     ]
-    return _conversation(turns, {}, where=where)
+    return _conversation(_after_system(record, turns, where), {}, where=where)
+
+
+def _history(record: Mapping[str, Any], where: str) -> list[Any]:
+    """Return the earlier questions and answers of an Alpaca record, as LLaMA-Factory has them."""
+    pairs = record.get("history") or []
+    if not isinstance(pairs, list) or not all(
+        isinstance(pair, list) and len(pair) == len(("asked", "said")) for pair in pairs
+    ):
+        raise _wrong("history", pairs, "a list of pairs of texts", where=where)
+    return pairs
 
 
 def _of_prompt(record: Mapping[str, Any], where: str) -> Conversation | Prompted:
+    if record.get("label") is False:
+        rule = "true, or absent, for a completion that is to be learned"
+        raise _wrong("label", False, rule, where=where)
     return _prompted(record, "prompt", record["prompt"], "completion", where=where)
 
 
 def _of_preference(record: Mapping[str, Any], where: str) -> Conversation | Prompted:
     chosen, rejected, prompt = record["chosen"], record["rejected"], record.get("prompt")
+    if isinstance(chosen, str) and prompt is None:
+        return _without_prompt(chosen, rejected, where)
     if isinstance(chosen, str) or (_starts_with_answer(chosen) and prompt is not None):
         return _prompted(record, "prompt", prompt or "", "chosen", where=where)
     turns = _list(record, "chosen", where)
     others = rejected if isinstance(rejected, list) else []
     same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(turns, others, strict=False))))
     return _conversation(turns, record, where=where, learned_from=min(same, len(turns) - 1))
+
+
+def _without_prompt(chosen: str, rejected: Any, where: str) -> Prompted:
+    """Return the words that both sides begin with as the prompt, as `extract_prompt` of TRL."""
+    both = zip(chosen, rejected if isinstance(rejected, str) else "", strict=False)
+    shared = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], both))
+    end = max((blank.start() for blank in re.finditer(r"\s", shared)), default=0)
+    if not shared[:end].strip():
+        rule = "a text or messages, or `chosen` and `rejected` must begin with the same words"
+        raise _wrong("prompt", None, rule, where=where)
+    return Prompted(prompt=chosen[:end], completion=chosen[end:])
 
 
 def _prompted(
@@ -177,8 +207,16 @@ def _starts_with_answer(turns: Any) -> bool:
     return isinstance(first, Mapping) and _ROLES.get(str(first.get("role"))) == "assistant"
 
 
-def _system(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"role": "system", "content": record["system"]}] if record.get("system") else []
+def _after_system(record: Mapping[str, Any], turns: list[Any], where: str) -> list[Any]:
+    """Return turns after the message of the system that a record has beside them."""
+    if not (system := record.get("system")):
+        return turns
+    first = turns[0] if isinstance(turns[0], Mapping) else {}
+    if first.get("role", first.get("from")) not in ("system", "developer"):
+        return [{"role": "system", "content": system}, *turns]
+    if first.get("content", first.get("value")) != system:
+        raise _wrong("system", system, "the message of the system among the others", where=where)
+    return turns
 
 
 def _conversation(
@@ -289,7 +327,7 @@ def _json(value: Any) -> Any:
 
 
 def _list(record: Mapping[str, Any], name: str, where: str) -> list[Any]:
-    turns = record[name]
+    turns = _json(record[name]) if isinstance(record[name], str) else record[name]
     if not isinstance(turns, list) or not turns:
         raise _wrong(name, turns, "a list of messages", where=where)
     return turns

@@ -189,5 +189,6 @@ def _wrong(record: Mapping[str, Any], name: str, *, kind: str, where: str) -> Da
     others = ", ".join(sorted(map(str, record)))[:120]
     return DataError(
         f"every record must have {kind} under `{name}`: in {where} it is {value}, and the fields "
-        f"are {others}; correct it, or name another field"
+        f"are {others}; correct it, or name another field (`--field`, `--messages-field`, or "
+        "`--prompt-field` and `--completion-field`)"
     )

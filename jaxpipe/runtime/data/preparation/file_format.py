@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from jaxpipe.errors import DataError
-from jaxpipe.foreign_file import open_regular
+from jaxpipe.foreign_file import LFS_POINTER, open_regular
 from jaxpipe.runtime.data.preparation.compression import (
     COMPRESSED,
     compression_of,
@@ -80,6 +80,14 @@ _REFUSED: Final = {
     b"\x93NUMPY": ("an array of numpy", _CONVERT),
     b"GGUF": ("a model", "name a file with text"),
 }
+_MARKUP: Final = {
+    **dict.fromkeys((".html", ".htm", ".xhtml"), "HTML"),
+    ".xml": "XML",
+    **dict.fromkeys((".yaml", ".yml"), "YAML"),
+    ".rtf": "RTF",
+    ".warc": "an archive of web pages",
+}
+"""Text by their bytes, of which a part alone is meant."""
 _MARKS: Final = {
     b"\xef\xbb\xbf": "utf-8-sig",
     b"\xff\xfe\0\0": "utf-32",  # before UTF-16, whose mark it begins with
@@ -128,11 +136,16 @@ def format_of(path: Path) -> FileFormat:
         with open_decompressed(path) as file:
             head = file.peek(_HEAD)[:_HEAD]
     _check_name(path, compressed)
+    if head.startswith(LFS_POINTER):
+        raise _refused(path, "a pointer of Git LFS", "run `git lfs pull` in its folder")
     table = next((kind for mark, kind in _TABLES.items() if head.startswith(mark)), None)
     if table is not None:
         if compression_of(compressed) is not None:
             raise _refused(path, f"{table}, compressed once more", "decompress it")
         return FileFormat(kind=table)
+    if markup := _MARKUP.get(_suffix(path.name)):
+        fix = "extract its text, or rename it to .txt if its marks are text, too"
+        raise _refused(path, markup, fix)
     kind = kind_named(path.name)
     if kind is not None and kind.is_table:
         return FileFormat(kind=kind)  # it is damaged, and pyarrow says how

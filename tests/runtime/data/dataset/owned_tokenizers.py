@@ -144,6 +144,20 @@ def gemma() -> tuple[Tokenizer, Config]:
     return engine, {"bos_token": "<s>", "eos_token": "<end_of_turn>", "unk_token": "<unk>"}
 
 
+def gemma_class() -> tuple[Tokenizer, Config]:
+    engine, config = gemma()
+    return engine, config | {"tokenizer_class": "GemmaTokenizer"}
+
+
+def llama_class_of_bytes() -> tuple[Tokenizer, Config]:
+    engine, config = llama3()
+    return engine, config | {"tokenizer_class": "LlamaTokenizerFast"}
+
+
+def gpt2_class() -> tuple[Tokenizer, Config]:
+    return byte_level(), {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True}
+
+
 def bert() -> tuple[Tokenizer, Config]:
     engine = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     engine.normalizer = normalizers.BertNormalizer()
@@ -194,6 +208,9 @@ KINDS: Final[tuple[Callable[[], tuple[Tokenizer, Config]], ...]] = (
     llama2_new,
     llama3,
     gemma,
+    gemma_class,
+    llama_class_of_bytes,
+    gpt2_class,
     bert,
     added_by_config,
     nfc,

@@ -25,6 +25,7 @@ from jaxpipe.runtime.data import (
     read_conversation,
 )
 from jaxpipe.runtime.data.dataset import chat_template
+from jaxpipe.runtime.data.preparation.conversation import Conversation, Prompted
 from tests.runtime.data.dataset.owned_tokenizers import CHATML, chatml, marked_chat, write_owned
 
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
@@ -175,7 +176,10 @@ RECORDS = {
     "lists": {"prompt": TURNS[:1], "completion": TURNS[1:]},
     "chosen": {"chosen": TURNS, "rejected": [TURNS[0], {"role": "assistant", "content": "no"}]},
     "chosen after a prompt": {"prompt": "q", "chosen": TURNS[1:], "rejected": TURNS[1:]},
+    "messages as JSON": {"messages": json.dumps(TURNS)},
+    "a wanted completion": {"prompt": TURNS[:1], "completion": TURNS[1:], "label": True},
 }
+SYSTEM = {"role": "system", "content": "s"}
 
 
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
@@ -194,6 +198,57 @@ def test_layouts_are_recognised(record: dict[str, Any], plain: BytePairs, tmp_pa
     told = json.loads((tmp_path / "d" / "dataset.json").read_text())
     assert told["separator"] == list(plain.frame.separator)
     assert told["options"]["special_tokens"] == "own"
+
+
+@pytest.mark.parametrize(
+    ("record", "layout"),
+    [
+        ({"messages": TURNS, "system": "s"}, RecordLayout.MESSAGES),
+        ({"messages": [SYSTEM, *TURNS], "system": "s"}, RecordLayout.MESSAGES),
+        ({"conversations": SHARED, "system": "s"}, RecordLayout.SHAREGPT),
+        ({"instruction": "q", "output": "a", "system": "s"}, RecordLayout.ALPACA),
+    ],
+)
+def test_a_system_beside_the_messages_comes_first(
+    record: dict[str, Any], layout: RecordLayout
+) -> None:
+    conversation = read_conversation(record, layout, where="line 1")
+    assert isinstance(conversation, Conversation)
+    assert conversation.messages == (SYSTEM, *TURNS)
+    assert conversation.learned == (False, False, True)
+
+
+def test_earlier_pairs_of_an_alpaca_record_come_first() -> None:
+    record = {"instruction": "q", "output": "a", "history": [["p", "o"]]}
+    conversation = read_conversation(record, RecordLayout.ALPACA, where="line 1")
+    assert isinstance(conversation, Conversation)
+    assert [message["content"] for message in conversation.messages] == ["p", "o", "q", "a"]
+
+
+def test_preferred_texts_without_a_prompt_share_its_words() -> None:
+    record = {"chosen": "Human: q\n\nAssistant: the cat", "rejected": "Human: q\n\nAssistant: they"}
+    prompted = read_conversation(record, RecordLayout.PREFERENCE, where="line 1")
+    assert prompted == Prompted(prompt="Human: q\n\nAssistant:", completion=" the cat")
+
+
+@pytest.mark.parametrize(
+    ("record", "layout", "message"),
+    [
+        (
+            {"prompt": "q", "completion": "a", "label": False},
+            RecordLayout.PROMPT_COMPLETION,
+            "label",
+        ),
+        ({"chosen": "yes", "rejected": "no"}, RecordLayout.PREFERENCE, "prompt"),
+        ({"messages": [SYSTEM, *TURNS], "system": "t"}, RecordLayout.MESSAGES, "system"),
+        ({"instruction": "q", "output": "a", "history": [["p"]]}, RecordLayout.ALPACA, "history"),
+    ],
+)
+def test_what_would_be_learned_wrongly_is_refused(
+    record: dict[str, Any], layout: RecordLayout, message: str
+) -> None:
+    with pytest.raises(DataError, match=f"^`{message}` must be .*in line 1 it is"):
+        read_conversation(record, layout, where="line 1")
 
 
 def test_a_call_of_a_function_is_no_text(marked: Path) -> None:

@@ -149,6 +149,9 @@ def test_a_list_is_read_in_the_memory_of_a_record(
         documents(tmp_path / "a.jsonl")
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -163,6 +166,10 @@ def test_a_list_is_read_in_the_memory_of_a_record(
         ),
         ("a.jsonl", b"PK\x03\x04", "is an archive, or a document of an office program; unpack it"),
         ("a.txt", b"%PDF-1.7", "is PDF; extract its text"),
+        ("a.parquet", POINTER, "is a pointer of Git LFS; run `git lfs pull` in its folder"),
+        ("a.txt", POINTER, "is a pointer of Git LFS; run `git lfs pull` in its folder"),
+        ("a.HTML", b"<p>text</p>", r"is HTML; extract its text, or rename it to \.txt"),
+        ("a.yml.gz", gzip.compress(b"- text: a"), "is YAML; extract its text"),
         ("a.tar", b"a" * 257 + b"ustar", "is an archive; unpack it"),
         ("a.gz", b"plain text", r"not compressed as its name says \(\.gz\); rename it"),
         (
