@@ -91,7 +91,7 @@ def test_a_stopped_rank_is_named_and_the_job_ends(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["evaluate", "save-shards"])
+@pytest.mark.parametrize("place", ["compile", "compiled", "evaluate", "save-shards"])
 def test_a_rank_that_is_stopped_elsewhere_is_named(
     write_config: WriteConfig, tmp_path: Path, place: str
 ) -> None:

@@ -31,8 +31,11 @@ from jaxpipe.runtime.watchdog.process_state import (
 STALE_S = 1.6
 """A wait is noticed after 0.2 s, and heartbeats are read from 0.4 s on: with `hang_s` of 2 s, a
 stopped rank is found after 2.4 s. Of the 3 s that are promised, 0.6 s remain for a busy host."""
-_LOOKS_AFTER_S = 0.5
-"""Two heartbeats of a rank that is well are closer: each look reads a file for each thread."""
+_LOOKS_AFTER_S = 0.1
+"""Of silence: each look reads a file for each thread."""
+_STILL_S = 1.1
+"""Of a stopped process without processor time, from the first look on: some programs limit a
+process by signals, most of them more often than once in a second."""
 _STARVED_S = 30.0
 """For a process that is not seen to be dead: a rank without a core is slow, and not stopped."""
 _NUM_GAPS = 5.0
@@ -64,10 +67,10 @@ class Silence:
     def after(self, look: ProcessLook | None, elapsed_s: float) -> "Silence":
         """Return the silence so much later, with another look or without."""
         if look is None:
-            longer = {"silent_s": self.silent_s + elapsed_s, "still_s": self.still_s + elapsed_s}
-            return replace(self, **longer)
-        used_s = max(0.0, look.processor_s - self.last.processor_s) if self.num_looks else 0.0
-        moves = used_s > 0.0
+            return replace(self, silent_s=self.silent_s + elapsed_s)
+        is_first = self.num_looks == 0
+        used_s = 0.0 if is_first else max(0.0, look.processor_s - self.last.processor_s)
+        moves = is_first or used_s > 0.0
         is_busy = look.state.is_busy or (look.state is ProcessState.STOPPED and moves)
         return replace(
             self,
@@ -99,8 +102,8 @@ class Silence:
             case ProcessState.GONE:
                 return True
             case ProcessState.STOPPED:
-                # Stopped and continued in turn, it moves: some programs limit a process so.
-                return self.still_s >= STALE_S
+                # Stopped and continued in turn, it moves.
+                return self.still_s >= _STILL_S
             case ProcessState.UNKNOWN:
                 return is_reported or self.silent_s >= min(_NUM_GAPS * self.gap_s, _STARVED_S)
             case _:
