@@ -161,7 +161,7 @@ def _start_ranks(
     if code == 0 and survives and not has_ended(folder):
         code = 1  # the survivors have gone, too
     _write_cause_if_killed(folder, plan, code=code, output=output.tail)
-    if code not in (0, 2, *STOP_EXIT_CODES) and _progress_of(config) is _SavedProgress.ALL:
+    if code not in (0, *STOP_EXIT_CODES) and _progress_of(config) is _SavedProgress.ALL:
         code = _report_complete_anyway(prepared)
     if code == 0 and _progress_of(config) is _SavedProgress.PART:
         is_adopted = request.is_supervised and adopted_in(folder) is not None

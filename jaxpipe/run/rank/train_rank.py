@@ -18,7 +18,7 @@ from jaxpipe.comm import (
     first_text,
 )
 from jaxpipe.config import Config, check_place, cluster_from
-from jaxpipe.errors import ConfigError, DeadlineError, RankLostError, one_line
+from jaxpipe.errors import ConfigError, DeadlineError, RankLostError, one_line, optional_output
 from jaxpipe.plan import Plan, ResolvedPlan, parse_resolved_plan, resolved_plan_text
 from jaxpipe.run.drift.watch import drift_watch
 from jaxpipe.run.folder.prepare_run import PLAN_FILE, introduce, write_resolved_plan
@@ -71,7 +71,8 @@ def train_rank(member: Member) -> int:
         raise
     if not member.survives:  # else `_leave` has closed the current one
         transport.close()
-    _report(member, plan, outcome)
+    with optional_output("the report of the run"):
+        _report(member, plan, outcome)
     stops_alone = received and isinstance(outcome, Stopped) and not start.is_launched
     return 128 + received[0] if stops_alone else 0
 
