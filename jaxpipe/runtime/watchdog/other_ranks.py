@@ -18,6 +18,8 @@ from jaxpipe.runtime.watchdog.heartbeat import Heartbeat, read_heartbeats
 from jaxpipe.runtime.watchdog.silence import Silences
 from jaxpipe.runtime.watchdog.slow_ranks import SlowLines, explain_late, explain_slow
 
+_LOOKS_BEFORE_S = 2.0
+"""Before a wait is late, processes are looked at: a stopped one is known by two looks."""
 _MOST_NAMED = 8
 """Of the ranks that a rank waits for, in one line."""
 
@@ -53,12 +55,18 @@ class Exchange(Protocol):
 class Sight:
     """What a rank sees beside heartbeats, `waited_s` after its wait began.
 
-    `elapsed_s` is the time since it last looked.
+    `elapsed_s` is the time since it last looked. The wait is late `left_s` from now, or was before.
     """
 
     arrivals: Arrivals
     waited_s: float
     elapsed_s: float
+    left_s: float
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the wait has exceeded its deadline."""
+        return self.left_s < 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,24 +96,25 @@ class OtherRanks:
         self._silences.clear()
         self._suspect, self.halted = None, ()
 
-    def look(self, mine: Heartbeat, sight: Sight, *, is_late: bool) -> Judged | None:
+    def look(self, mine: Heartbeat, sight: Sight) -> Judged | None:
         """Look for what blocks the run.
 
         It is judged if it is found in two looks in a row: heartbeats of different ranks are up to a
         tick apart, so that one look may see a wait that is over. What is slow is logged if the wait
-        `is_late`.
+        is late.
         """
         # Only of ranks with a heartbeat: a rank that ends in order removes its own.
         heartbeats = self._read()
         heartbeats.pop(mine.rank, None)
-        self._silences.update(heartbeats.values(), sight.elapsed_s)
+        looks = sight.left_s <= _LOOKS_BEFORE_S
+        self._silences.update(heartbeats.values(), sight.elapsed_s, looks=looks)
         self.halted = self._silences.halted(heartbeats)
         far = set() if self.exchange is None else self.exchange.heartbeats.keys()
         far |= {rank for rank, heartbeat in heartbeats.items() if heartbeat.host != mine.host}
         unanswered = frozenset() if sight.arrivals.is_answered else frozenset(far)
         stale = self._silences.dead(heartbeats, unanswered=unanswered)
         heartbeats[mine.rank] = mine
-        if is_late:
+        if sight.is_late:
             self._name_slow(mine, heartbeats, stale, sight)
         if not mine.overdue:
             return None

@@ -120,10 +120,13 @@ class Silences:
         """Forget them: the wait of this rank is over."""
         self._by_rank.clear()
 
-    def update(self, heartbeats: Iterable[Heartbeat], elapsed_s: float) -> None:
-        """Look at the processes of ranks without a new heartbeat, `elapsed_s` after the last look.
+    def update(
+        self, heartbeats: Iterable[Heartbeat], elapsed_s: float, *, looks: bool = True
+    ) -> None:
+        """Take heartbeats, `elapsed_s` after the last ones; look at processes without a new one.
 
-        Processes on other hosts cannot be seen.
+        Processes on other hosts cannot be seen. Without `looks`, none is looked at: many ranks on
+        a host would do little else in long waits.
         """
         for heartbeat in heartbeats:
             before = self._by_rank.get(heartbeat.rank)
@@ -131,7 +134,7 @@ class Silences:
                 silence = Silence(beat=heartbeat.beat, gap_s=heartbeat.gap_s)
                 self._by_rank[heartbeat.rank] = silence
             else:
-                is_late = before.silent_s >= _LOOKS_AFTER_S
+                is_late = looks and before.silent_s >= _LOOKS_AFTER_S
                 look = look_at(heartbeat.process, heartbeat.host) if is_late else None
                 self._by_rank[heartbeat.rank] = before.after(look, elapsed_s)
 

@@ -251,7 +251,7 @@ class Watchdog:
             step=doing.step + 1,
             doing=_describe(doing),
             waits_for=doing.waits_for if isinstance(what, str) else seen.waits_for(what),
-            overdue=self._is_late(doing) and not self._arrivals.num_bytes,
+            overdue=self._waited_s > self._limit_s(doing) and not self._arrivals.num_bytes,
             beat=self._beat,
             process=os.getpid(),
             host=self._host,
@@ -259,11 +259,8 @@ class Watchdog:
             gap_s=round(max(self._gaps_s.copy()), 2),
         )
 
-    def _is_late(self, doing: _Doing) -> bool:
-        limit_s = doing.limit_s
-        return self._waited_s > (
-            self._deadlines.limit_s(doing.kind) if limit_s is None else limit_s
-        )
+    def _limit_s(self, doing: _Doing) -> float:
+        return self._deadlines.limit_s(doing.kind) if doing.limit_s is None else doing.limit_s
 
     def _count_arrivals(self) -> None:
         if self._waited_s < _LOOKS_AFTER_S:
@@ -276,8 +273,14 @@ class Watchdog:
 
     def _look(self, mine: Heartbeat, elapsed_s: float) -> None:
         """Look for the rank that the others wait for, and end the job if there is one."""
-        sight = Sight(arrivals=self._arrivals, waited_s=self._waited_s, elapsed_s=elapsed_s)
-        judged = self._others.look(mine, sight, is_late=self._is_late(self._doing))
+        waited_s = self._waited_s
+        sight = Sight(
+            arrivals=self._arrivals,
+            waited_s=waited_s,
+            elapsed_s=elapsed_s,
+            left_s=self._limit_s(self._doing) - waited_s,
+        )
+        judged = self._others.look(mine, sight)
         if judged is not None and self._end is not None:
             self._end(self._judge(judged))
 

@@ -133,6 +133,27 @@ def test_a_process_that_is_stopped_and_continued_in_turn_is_slow(
     assert described.startswith(f"rank 1 is stopped (process {busy.pid} on {HEARTBEAT.host}, no ")
 
 
+def test_no_process_is_looked_at_before_a_wait_is_nearly_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each look reads the files of all threads, and a host may have many ranks."""
+    looks: list[int] = []
+
+    def look(process: int, _: str) -> ProcessLook:
+        looks.append(process)
+        return ProcessLook(state=ProcessState.STOPPED, processor_s=1.0)
+
+    monkeypatch.setattr("jaxpipe.runtime.watchdog.silence.look_at", look)
+    silences = Silences()
+    for _ in range(50):
+        silences.update([HEARTBEAT], TICK_S, looks=False)
+    assert not looks
+    for _ in range(8):  # the wait is late 1.6 s from now
+        silences.update([HEARTBEAT], TICK_S)
+    assert len(looks) == 8
+    assert silences.dead({1: HEARTBEAT}, unanswered=frozenset()) == {1}
+
+
 def test_a_new_heartbeat_ends_the_silence(busy: "subprocess.Popen[bytes]") -> None:
     silences, heartbeat = Silences(), replace(HEARTBEAT, process=busy.pid)
     busy.kill()
