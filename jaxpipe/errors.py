@@ -72,12 +72,13 @@ def optional_output(name: str, path: Path | None = None) -> Iterator[None]:
     """Turn a failure to write what is beside a result into a warning, and remove its file.
 
     Pictures, traces and samples are not what a run is for: a full disk or a missing package must
-    not fail one whose last checkpoint is saved.
+    not fail one whose last checkpoint is saved, and neither may a mistake in what draws them.
     """
     try:
         yield
-    except (OSError, UserError) as error:
-        logger.warning("%s was not written: %s", name, error)
+    except Exception as error:
+        kind = "" if isinstance(error, OSError | UserError) else f"{type(error).__name__}: "
+        logger.warning("%s was not written: %s%s", name, kind, error)
         if path is not None:
             with suppress(OSError):  # part of it may be there: the disk was full
                 path.unlink(missing_ok=True)

@@ -80,7 +80,7 @@ ELSEWHERE = {
     "jaxpipe/runtime/storage/object_folder.py": (1, WRITTEN),
     "jaxpipe/runtime/watchdog/heartbeat.py": (1, WRITTEN),
     "jaxpipe/runtime/watchdog/heartbeat_exchange.py": (1, RANKS),
-    "jaxpipe/runtime/watchdog/process_state.py": (1, KERNEL),
+    "jaxpipe/runtime/watchdog/process_state.py": (2, KERNEL),
     "jaxpipe/simulate/constants.py": (2, PACKAGE),
     "models/catalogue.py": (2, PACKAGE),
     "topo/catalogue.py": (2, PACKAGE),

@@ -5,6 +5,7 @@ from jaxpipe.chaos.cut import CUT
 from jaxpipe.chaos.disk import DISK
 from jaxpipe.chaos.folder import FOLDER
 from jaxpipe.chaos.fuzz import FUZZ
+from jaxpipe.chaos.halt import HALT
 from jaxpipe.chaos.harness.trial import Family
 from jaxpipe.chaos.host import HOST
 from jaxpipe.chaos.join import JOIN
@@ -14,13 +15,14 @@ from jaxpipe.chaos.save import SAVE
 from jaxpipe.chaos.shrink import SHRINK
 from jaxpipe.chaos.slow import SLOW
 from jaxpipe.chaos.start import START
+from jaxpipe.chaos.starve import STARVE
 from jaxpipe.chaos.stop import CALM, STOP
 from jaxpipe.chaos.survive import SURVIVE
 from jaxpipe.chaos.term import TERM
 from jaxpipe.errors import ConfigError
 
 FAMILIES: tuple[Family, ...] = (
-    *(KILL, STOP, CALM, CORRUPT, SAVE, TERM),
+    *(KILL, STOP, HALT, STARVE, CALM, CORRUPT, SAVE, TERM),
     *(START, ORPHAN, FOLDER, CUT, SHRINK, SURVIVE, FUZZ),
     *(HOST, JOIN, SLOW, DISK),
 )

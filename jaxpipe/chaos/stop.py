@@ -3,11 +3,13 @@
 A calm run is also the one in which memory is watched: what each step or save keeps adds up.
 """
 
+import os
 import signal
 import time
 
 import numpy as np
 
+from jaxpipe.chaos.harness.busy_cores import busy
 from jaxpipe.chaos.harness.fault_plan import FaultPlan, write_fault_plan
 from jaxpipe.chaos.harness.processes import wait_for_ends
 from jaxpipe.chaos.harness.tiny_run import ENDLESS, NUM_RANKS, Started, started, write_config
@@ -20,8 +22,10 @@ _TIMES = 5.0
 _SETTLED_STEPS = 15
 """Steps after which a rank has learned how long they take."""
 _CALM_STEPS = 5000
-_FIRST_LOOK, _LAST_LOOK = 500, 4900
-"""The steps between which the memory of a rank may not grow."""
+_BUSY_STEPS, _LOAD = 10_000, 4
+"""The steps of a run on cores that have this many other processes each."""
+_FIRST_LOOK, _LOOKS_BEFORE = 500, 100
+"""The memory of a rank may not grow from this step on, until so many before the last one."""
 _MOST_GROWN_MB = 16.0
 _COMPILE_S = 10.0
 _CALM_WITHIN_S = 3600.0
@@ -63,30 +67,36 @@ def _limit_s(run: Started) -> float:
 
 
 def _stay_calm(case: Case) -> None:
-    case.name = f"{_CALM_STEPS} steps"
+    is_busy = bool(case.seed % 2)
+    steps = _BUSY_STEPS if is_busy else _CALM_STEPS
+    last_look = steps - _LOOKS_BEFORE
+    num_busy = _LOAD * (os.cpu_count() or 1) if is_busy else 0
+    case.name = f"{steps} steps{f' beside {num_busy} busy processes' if is_busy else ''}"
     config = write_config(
         case.folder,
         case.dataset,
         run={"seed": case.seed},
-        train={"steps": _CALM_STEPS, "eval_every": 500},
+        train={"steps": steps, "eval_every": 500},
         checkpoint={"every": 100},  # saving threads once kept the memory that they had used
     )
     write_fault_plan(config, FaultPlan(compile_s=_COMPILE_S))
     begin_s = time.monotonic()
     arguments = ("--hooks", "jaxpipe.chaos.harness.injector:injector")
-    with started(config, case.dataset, arguments=arguments) as run:
+    with busy(num_busy), started(config, case.dataset, arguments=arguments) as run:
         looks = list[dict[int, int]]()
-        for step in (_FIRST_LOOK, _LAST_LOOK):
+        for step in (_FIRST_LOOK, last_look):
             run.wait_for_steps(step, timeout_s=_CALM_WITHIN_S)
             looks.append({rank: each.memory_info().rss for rank, each in run.ranks().items()})
         code = run.wait(timeout_s=_CALM_WITHIN_S)
     case.figures["run_s"] = time.monotonic() - begin_s
+    case.figures["slow_lines"] = float(run.stderr.count("slow, not stopped"))
+    case.figures["load"] = os.getloadavg()[0]
     first, last = looks
     case.figures["grown_mb"] = grown_mb = max(last[rank] - first[rank] for rank in first) / 1e6
     expect(grown_mb <= _MOST_GROWN_MB, f"the memory of a rank has grown by {grown_mb:.1f} MB")
     expect(code == 0, f"the run ends with exit code {code}: {read_cause(run.folder)}")
     expect(read_cause(run.folder) is None, f"a false alarm: {read_cause(run.folder)}")
-    expect(run.num_steps() == _CALM_STEPS, f"the metrics hold {run.num_steps()} steps")
+    expect(run.num_steps() == steps, f"the metrics hold {run.num_steps()} steps")
 
 
 STOP = Family(
@@ -101,9 +111,10 @@ STOP = Family(
 
 CALM = Family(
     name="calm",
-    does=f"nothing, for {_CALM_STEPS:,} steps after a compilation of {_COMPILE_S:g} s",
+    does=f"nothing, for {_CALM_STEPS:,} steps after a compilation of {_COMPILE_S:g} s; or for "
+    f"{_BUSY_STEPS:,} steps beside {_LOAD} busy processes for each core",
     aim=f"no false alarm; the memory of a rank grows by at most {_MOST_GROWN_MB:g} MB",
     num_trials=0,
-    num_trials_full=1,
+    num_trials_full=2,
     trials=one_by_one(_stay_calm),
 )

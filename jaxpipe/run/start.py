@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum, auto
 from pathlib import Path
@@ -47,10 +48,12 @@ from jaxpipe.runtime.watchdog import (
     CauseKind,
     has_ended,
     have_begun,
+    mark_ended,
     read_cause,
     write_cause,
 )
 from jaxpipe.runtime.watchdog.rank_start import StartDeadline
+from jaxpipe.runtime.watchdog.stopped_ranks import StoppedRanks
 
 
 def start_training(request: TrainRequest) -> int:
@@ -158,6 +161,8 @@ def _start_ranks(
     if code == 0 and survives and not has_ended(folder):
         code = 1  # the survivors have gone, too
     _write_cause_if_killed(folder, plan, code=code, output=output.tail)
+    if code not in (0, *STOP_EXIT_CODES) and _progress_of(config) is _SavedProgress.ALL:
+        code = _report_complete_anyway(prepared)
     if code == 0 and _progress_of(config) is _SavedProgress.PART:
         is_adopted = request.is_supervised and adopted_in(folder) is not None
         return ADOPTED_EXIT_CODE if is_adopted else 128 + signal.SIGTERM
@@ -165,18 +170,24 @@ def _start_ranks(
 
 
 def _overdue(prepared: Prepared) -> Callable[[Output], bool]:
-    """Return whether ranks should have started, or ended, by now, as a function.
+    """Return whether ranks should have started, continued, or ended, by now, as a function.
 
-    Why they should have started, it writes to the output, and to the folder of the run.
+    Why they should have, it writes to the output, and to the folder of the run.
     """
     folder, run = Path(prepared.config.run.folder), prepared.config.run
-    deadline = StartDeadline(
-        folder, num_ranks=prepared.plan.num_ranks, timeout_s=run.startup_timeout_s
+    num_ranks, startup_timeout_s = prepared.plan.num_ranks, run.startup_timeout_s
+    deadline = StartDeadline(folder, num_ranks=num_ranks, timeout_s=startup_timeout_s)
+    stopped = StoppedRanks(
+        folder,
+        num_ranks=num_ranks,
+        startup_timeout_s=startup_timeout_s,
+        timeout_s=run.timeout_s,
     )
     has_no_end = overdue_end(folder)
 
     def is_overdue(output: Output) -> bool:
-        cause = deadline.cause()
+        # In this order: where both know why, ranks that are stopped are what the others wait for.
+        cause = stopped.cause() or deadline.cause()
         if cause is None or not write_cause(folder, cause):
             return has_no_end()
         output.write(2, f"jaxpipe: {cause}\n".encode())
@@ -241,6 +252,23 @@ def _report_request(
         resume = request.resume_line() if request.resume else "next: the same command"
         console.print(f"{text}{resume}", markup=False)
     return code
+
+
+def _report_complete_anyway(prepared: Prepared) -> int:
+    """Say that a run that has failed had saved its last step before, and return its exit code.
+
+    Traces, pictures, samples and the end of MPI are beside the result.
+    """
+    folder = Path(prepared.config.run.folder)
+    cause = read_cause(folder)
+    with suppress(OSError):
+        mark_ended(folder)
+    errors.print(
+        f"jaxpipe: all {prepared.config.train.steps} steps are saved; what follows them has failed"
+        f"{'' if cause is None else f': {cause}'}",
+        markup=False,
+    )
+    return 0
 
 
 def _write_cause_if_killed(folder: Path, plan: Plan, *, code: int, output: str) -> None:

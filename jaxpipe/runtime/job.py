@@ -102,6 +102,15 @@ class Job:
         return is_apart and self.checkpoint.folder is None
 
     @property
+    def save_timeout_s(self) -> float:
+        """The time that one message of a save may take, and the wait for a save under way.
+
+        Copies and uploads cross slow links while other ranks wait: longer than a step.
+        """
+        is_near = self.checkpoint.folder is None and not self.has_own_checkpoints
+        return max(self.run.timeout_s, 0.0 if is_near else self.run.startup_timeout_s)
+
+    @property
     def metrics_file(self) -> Path:
         """The file of the metrics, in JSON lines."""
         return self.folder / METRICS_FILE

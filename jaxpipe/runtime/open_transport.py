@@ -15,6 +15,8 @@ from jaxpipe.topo import Cluster
 
 logger = logging.getLogger(__name__)
 
+_LEAST_CLOSE_TIMEOUT_S = 60.0
+
 
 def open_transport(
     run: RunConfig, plan: Plan, cluster: Cluster | None, *, is_launched: bool
@@ -108,7 +110,11 @@ def open_base(run: RunConfig, *, is_launched: bool) -> Transport:
     from jaxpipe.comm.mpi.mpi_transport import MpiTransport
 
     survives = run.survive is Survival.SHRINK
-    transport = MpiTransport(survives=survives, keep_warm=run.keep_warm)
+    # At the end of a run, rank 0 closes trackers and draws pictures while the others wait.
+    close_timeout_s = max(_LEAST_CLOSE_TIMEOUT_S, run.timeout_s)
+    transport = MpiTransport(
+        close_timeout_s=close_timeout_s, survives=survives, keep_warm=run.keep_warm
+    )
     check_number_of_ranks(launched_rank(os.environ), num_found=transport.num_ranks)
     return transport
 

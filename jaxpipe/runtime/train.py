@@ -56,7 +56,7 @@ from jaxpipe.runtime.step.worker import Worker, start
 from jaxpipe.runtime.storage.object_folder import Folder
 from jaxpipe.runtime.train_snapshot import Saved, restore_state, snapshot
 from jaxpipe.runtime.watchdog import Watchdog
-from jaxpipe.runtime.watchdog.of_job import start_watchdog
+from jaxpipe.runtime.watchdog.of_job import StartWork, begin_work, start_watchdog
 from jaxpipe.trace import LinkReport, Trace
 
 logger = logging.getLogger(__name__)
@@ -94,8 +94,8 @@ def train(
 
     With a `checkpoint` training continues exactly as if it had not stopped, with one exception: a
     codec with error feedback starts with zero errors, and a warning says so. The callback `observe`
-    receives the metrics of each step, on rank 0. The watchdog `watch` is started once everything is
-    compiled; if that of any rank is asked to stop, all ranks save after the step and stop.
+    receives the metrics of each step, on rank 0. The watchdog `watch` is started, before the stages
+    are compiled; if that of any rank is asked to stop, all ranks save after the step and stop.
     `last_state` follows the training; the report and the checkpoint of its `unfinished` step are
     repeated first. The `hooks` are called at their points.
 
@@ -114,8 +114,11 @@ def train(
         transport = LoggedTransport(transport, log)
     if transport.rank == 0:
         warn_if_untested()
+    last_state.watched_by(watch)
+    watch.start()
     # Compiled first: fresh parameters come from an executable, restored ones go to its layout.
     worker = start(job, transport, watch, hooks=hooks)
+    begin_work(watch, job, StartWork.RESTORE)
     outer, state, first_step = _restored(worker, checkpoint)
     quorum = None
     if job.quorum.is_on:
@@ -144,13 +147,12 @@ def train(
         last_state=last_state,
     )
     trained = Trained(worker=worker, state=state, step=first_step, ended=unfinished)
-    last_state.start_from(trained, watch=watch, saver=saver)
+    last_state.start_from(trained, saver=saver)
     publish(os.environ)
-    # Only now: compiling and restoring take longer than any deadline of an instruction.
-    watch.start()
     last_step = training.run(state, first_step=first_step)
     # In this order: a rank may still hang in the last save; the reducer's threads end with the
     # steps; and the trace is gathered over the main transport, when nothing else is under way.
+    watch.phase("save", step=last_step - 1, limit_s=job.save_timeout_s)
     _finish(saver)
     watch.finish()
     training.close()
@@ -265,7 +267,7 @@ class _Training:
         if measured is not None:
             self.worker.interpreter.hooks.after_links(measured)
         if is_last or ended.is_stopped or done % job.checkpoint.every == 0:
-            self.watch.phase("save", step=done - 1)
+            self.watch.phase("save", step=done - 1, limit_s=job.save_timeout_s)
             saved = self._snapshot(state, done=done)
             is_first = self.worker.everyone.rank == 0
             self.saver.begin(with_metrics(saved, job) if is_first else saved)
@@ -285,20 +287,16 @@ def _saver(job: Job, transport: Transport, *, hooks: Hooks) -> Saver:
     """Return what saves checkpoints, on the shared folder or on the disks of the hosts."""
     common: Any = {
         "keep": job.checkpoint.keep,
-        "timeout_s": job.run.timeout_s,
+        "timeout_s": job.save_timeout_s,
         "hooks": hooks,
     }
     give_up_after = job.checkpoint.give_up_after
-    # Copies and uploads cross slow links while other ranks wait: that takes longer than a step.
-    far = {**common, "timeout_s": max(job.run.timeout_s, job.run.startup_timeout_s)}
     if job.has_own_checkpoints:
         assert job.disks is not None
-        copies, far = copies_of(job.plan, job.disks), {**far, "folder": job.folder}
-        apart = CommitByMessage(transport, copies, **far)
-        return Saver(transport, **far, apart=apart, give_up_after=give_up_after)
-    is_near = job.checkpoint.folder is None
-    kind = common if is_near else far
-    return Saver(transport, **kind, folder=job.checkpoints, give_up_after=give_up_after)
+        copies, common = copies_of(job.plan, job.disks), {**common, "folder": job.folder}
+        apart = CommitByMessage(transport, copies, **common)
+        return Saver(transport, **common, apart=apart, give_up_after=give_up_after)
+    return Saver(transport, **common, folder=job.checkpoints, give_up_after=give_up_after)
 
 
 def _restored(worker: Worker, saved: Saved | None) -> tuple[OuterLoop | None, TrainState, int]:

@@ -17,12 +17,13 @@ from jaxpipe.runtime.process.launched_rank import launched_rank
 from jaxpipe.runtime.watchdog import CauseKind, read_cause
 from tests.cli.conftest import WriteConfig
 from tests.helpers import mpi_command, mpi_environment
-from tests.programs.stopped_rank import PLACE, VICTIM
+from tests.programs.stopped_rank import PLACE, VICTIMS
 
 pytestmark = pytest.mark.mpi
 
 REPOSITORY = Path(__file__).parents[2]
 ENDLESS = {"steps": 100_000, "eval_every": 100_000}
+STOPPED = ("--hooks", "tests.programs.stopped_rank:stopped")
 SETTLED = 15
 """After how many steps a rank has learned how long they take."""
 
@@ -52,6 +53,12 @@ def wait_for_steps(folder: Path, *, steps: int = SETTLED) -> None:
     while len(read_metrics(folder / "metrics.jsonl")) < steps:
         assert time.monotonic() < deadline, "it does not train"
         time.sleep(0.1)
+
+
+def stops(place: str, victims: tuple[int, ...]) -> dict[str, str]:
+    """Return the environment of a run whose ranks stop at a place."""
+    numbers = ",".join(map(str, victims))
+    return {PLACE: place, VICTIMS: numbers, "PYTHONPATH": str(REPOSITORY)}
 
 
 def rank_of(process: psutil.Process) -> int | None:
@@ -91,21 +98,42 @@ def test_a_stopped_rank_is_named_and_the_job_ends(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["evaluate", "save-shards"])
-def test_a_rank_that_is_stopped_elsewhere_is_named(
-    write_config: WriteConfig, tmp_path: Path, place: str
+@pytest.mark.parametrize(
+    ("place", "victims"),
+    [
+        ("compile", (1,)),
+        # No rank is left that could name them; a minute passes.
+        pytest.param("compile", (0, 1), marks=pytest.mark.deep),
+        ("compiled", (1,)),
+        ("evaluate", (1,)),
+        ("save-shards", (1,)),
+    ],
+)
+def test_ranks_that_are_stopped_elsewhere_are_named(
+    write_config: WriteConfig, tmp_path: Path, place: str, victims: tuple[int, ...]
 ) -> None:
-    timeouts = {"startup_timeout_s": 30.0, "timeout_s": 30.0}
+    timeouts = {"startup_timeout_s": 60.0, "timeout_s": 30.0}
     often = {"train": {**ENDLESS, "eval_every": 5}, "checkpoint": {"every": 5}}
     config = write_config(plan={"replicas": 1}, run=timeouts, **often)
-    words = ("--hooks", "tests.programs.stopped_rank:stopped")
-    environment = {PLACE: place, "PYTHONPATH": str(REPOSITORY)}
-    with training(config, *words, environment=environment) as process:
+    with training(config, *STOPPED, environment=stops(place, victims)) as process:
         _, errors = process.communicate(timeout=200)
     assert process.returncode not in (0, 2), errors
     cause = read_cause(tmp_path / "run")
     assert cause is not None, errors
-    assert (cause.rank, cause.kind) == (VICTIM, CauseKind.STOPPED), cause
+    assert (cause.rank, cause.kind) == (victims[0], CauseKind.STOPPED), cause
+    for rank in victims:
+        assert f"rank {rank} is stopped (process " in cause.message
+
+
+@pytest.mark.slow
+def test_a_rank_that_compiles_slowly_is_not_taken_for_dead(write_config: WriteConfig) -> None:
+    """It sends no heartbeat for twice as long as the others wait before they look for its fault."""
+    timeouts = {"startup_timeout_s": 120.0, "timeout_s": 10.0}
+    config = write_config(plan={"replicas": 1}, run=timeouts, train={"steps": 2})
+    with training(config, *STOPPED, environment=stops("slow", (1,))) as process:
+        _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert "slow, not stopped" in errors
 
 
 def test_a_killed_rank_leaves_a_cause(write_config: WriteConfig, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@
     orders.json     the fault plan: what happens, once
     rank-2.pid      the process of each rank
     struck.json     it has happened: created exclusively, so that it happens only once
+    halted-2        rank 2 stops itself now
 """
 
 import os
@@ -27,10 +28,19 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Halt:
+    """Stop the ranks `victims` (SIGSTOP), each when it first comes by a point."""
+
+    point: Point
+    victims: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
-    """The faults of a run: a kill, and a longer compilation."""
+    """The faults of a run: a kill, ranks that stop, and a longer compilation."""
 
     kill: Kill | None = None
+    halt: Halt | None = None
     compile_s: float = 0.0
 
 
@@ -83,6 +93,20 @@ def read_struck(config: Path) -> Struck | None:
         return msgspec.json.decode(_struck_file(config).read_bytes(), type=Struck)
     except (FileNotFoundError, msgspec.DecodeError):  # created, but not written yet
         return None
+
+
+def note_halted(config: Path, *, rank: int) -> None:
+    """Record that a rank stops itself now."""
+    _halted_file(config, rank).touch()
+
+
+def have_halted(config: Path, halt: Halt) -> bool:
+    """Return whether all victims of a halt have come by its point."""
+    return all(_halted_file(config, rank).exists() for rank in halt.victims)
+
+
+def _halted_file(config: Path, rank: int) -> Path:
+    return config.with_name(f"halted-{rank}")
 
 
 def _process_file(config: Path, rank: int) -> Path:

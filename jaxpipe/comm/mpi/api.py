@@ -11,6 +11,7 @@ they end.)
 
 import os
 import re
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -48,6 +49,7 @@ __all__ = [
     "abort_mpi",
     "begin_mpi",
     "end_mpi",
+    "ended_within",
     "moving_error",
     "ranks_of_host",
     "translated",
@@ -99,9 +101,26 @@ def begin_mpi() -> tuple[MPI.Intracomm, bool]:
     return comm, ours
 
 
-def end_mpi(comm: MPI.Intracomm, *, ours: bool) -> None:
-    """Free the communicator, and finalise MPI if we initialised it; every rank calls this."""
-    with translated("end"):
+@contextmanager
+def ended_within(timeout_s: float) -> Iterator[None]:
+    """End this process by SIGALRM if the block takes longer.
+
+    The end of MPI waits for the other ranks without a deadline, and may hold the interpreter, so
+    that no thread could end the wait. The kernel does.
+    """
+    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+def end_mpi(comm: MPI.Intracomm, *, ours: bool, timeout_s: float) -> None:
+    """Free the communicator, and finalise MPI if we initialised it; every rank calls this.
+
+    A process for which that takes longer than `timeout_s` is ended.
+    """
+    with translated("end"), ended_within(timeout_s):
         comm.Free()
         if ours:
             MPI.Finalize()

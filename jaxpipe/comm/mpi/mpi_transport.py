@@ -204,7 +204,8 @@ class MpiTransport:
 
         Raises:
             DeadlineError: a send or a rank is missing after the `close_timeout_s` of the
-                constructor; the transport may still be closed with this error.
+                constructor; the transport may still be closed with this error. If MPI itself does
+                not end within that time, SIGALRM ends the process.
             TransportError: a send failed.
             RankLostError: a rank is lost.
         """
@@ -222,7 +223,7 @@ class MpiTransport:
         if not self._survives:
             self._forget_receives()
             self._groups.free()
-            end_mpi(self._comm, ours=self._ours)
+            end_mpi(self._comm, ours=self._ours, timeout_s=self._close_timeout_s)
         self._closed = True
 
     def _over(self, comm: MPI.Intracomm) -> "MpiTransport":

@@ -7,7 +7,7 @@ from typing import Any
 from jaxpipe.errors import UserError
 from jaxpipe.run.folder.folder_lock import holder_of
 from jaxpipe.runtime.metrics.records import METRICS_FILE, read_summary
-from jaxpipe.runtime.watchdog import read_cause
+from jaxpipe.runtime.watchdog import has_ended, read_cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,5 +111,6 @@ def _state(folder: Path, *, done: bool) -> str:
     if (holder := holder_of(folder)) is not None:
         return f"running (process {holder.process} on {holder.host})"
     if (cause := read_cause(folder)) is not None:
-        return f"failed: {cause}"
+        # Marked by the launcher: all was saved before it.
+        return f"{'complete, but then' if has_ended(folder) else 'failed'}: {cause}"
     return "complete" if done else "stopped"

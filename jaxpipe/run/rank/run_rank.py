@@ -29,13 +29,18 @@ def run_rank(start: Start) -> int:
     transport = open_base(start.config.run, is_launched=start.is_launched)
     # Only a launcher of ours has resolved the plan before it starts ranks.
     has_launcher = start.is_launched and start.resolved is not None
-    if has_launcher or (start.is_launched and start.request.is_supervised):
-        write_start(Path(start.config.run.folder), transport.rank, StartPhase.STARTED)
+    folder = Path(start.config.run.folder)
+    is_watched = has_launcher or (start.is_launched and start.request.is_supervised)
+    if is_watched:
+        write_start(folder, transport.rank, StartPhase.STARTED)
     with ExitStack() as held:
         received = start if start.resolved is not None else receive_plan(transport, start, held)
         if received is None:
             return 0
-        folder = Path(start.config.run.folder)
+        if (
+            start.is_launched and not is_watched
+        ):  # only now, by the user's own launcher: the folder is locked
+            write_start(folder, transport.rank, StartPhase.STARTED)
         with rank_progress(folder, rank=transport.rank, has_launcher=has_launcher) as say:
             return _run(received, transport, say=say)
 

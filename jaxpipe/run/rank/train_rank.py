@@ -3,8 +3,8 @@
 import logging
 import socket
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from jaxpipe.comm import (
     first_text,
 )
 from jaxpipe.config import Config, check_place, cluster_from
-from jaxpipe.errors import ConfigError, RankLostError, one_line
+from jaxpipe.errors import ConfigError, DeadlineError, RankLostError, one_line, optional_output
 from jaxpipe.plan import Plan, ResolvedPlan, parse_resolved_plan, resolved_plan_text
 from jaxpipe.run.drift.watch import drift_watch
 from jaxpipe.run.folder.prepare_run import PLAN_FILE, introduce, write_resolved_plan
@@ -38,6 +38,7 @@ from jaxpipe.runtime.recovery.survivor import Smaller, Survivor
 from jaxpipe.runtime.train import Outcome, Stopped, train
 from jaxpipe.runtime.train_snapshot import Saved
 from jaxpipe.runtime.watchdog import CauseKind, has_ended, mark_ended
+from jaxpipe.runtime.watchdog.stopped_ranks import stopped_now
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,10 @@ def train_rank(member: Member) -> int:
         member.bring_datasets()
         job = member.job(member.config, plan, devices=member.devices)
         member.start_watchdog(job)
-        with stop_on_signal(member.current_watchdog, is_launched=start.is_launched) as received:
+        with (
+            stop_on_signal(member.current_watchdog, is_launched=start.is_launched) as received,
+            _explained_waits(member),
+        ):
             outcome = _train_to_the_end(member, partial(_train_first, member, job))
         _mark_ended(member)
     except BaseException as error:
@@ -68,9 +72,30 @@ def train_rank(member: Member) -> int:
         raise
     if not member.survives:  # else `_leave` has closed the current one
         transport.close()
-    _report(member, plan, outcome)
+    with optional_output("the report of the run"):
+        _report(member, plan, outcome)
     stops_alone = received and isinstance(outcome, Stopped) and not start.is_launched
     return 128 + received[0] if stops_alone else 0
+
+
+@contextmanager
+def _explained_waits(member: Member) -> Iterator[None]:
+    """Add to the error of a wait in the block which ranks it waited for, and what they do.
+
+    A rank that waits for one that is slow, stopped or on the other end of a link knows no more than
+    that no message has come.
+    """
+    try:
+        yield
+    except DeadlineError as error:
+        watch, folder = member.current_watchdog(), Path(member.config.run.folder)
+        why = f"{error}"
+        if explained := watch.explain_wait():
+            why += f"; {explained}"
+        if (cause := stopped_now(folder, member.plan.num_ranks, why=f"{error}")) is not None:
+            watch.keep_cause(cause)
+            why = cause.message
+        raise DeadlineError(why) from error
 
 
 def _train_to_the_end(

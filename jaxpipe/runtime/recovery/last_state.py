@@ -44,9 +44,13 @@ class LastState:
         self._watch: Watchdog | None = None
         self._saver: Saver | None = None
 
-    def start_from(self, trained: Trained, *, watch: Watchdog, saver: Saver) -> None:
+    def watched_by(self, watch: Watchdog) -> None:
+        """Take the watchdog that watches from now on, while the stages are compiled, too."""
+        self._watch = watch
+
+    def start_from(self, trained: Trained, *, saver: Saver) -> None:
         """Replace everything by the state from which training starts."""
-        self.trained, self._watch, self._saver = trained, watch, saver
+        self.trained, self._saver = trained, saver
         if self.on_start is not None:
             self.on_start()
             self.on_start = None

@@ -44,7 +44,7 @@ from jaxpipe.runtime.step.mailbox import Timeouts
 from jaxpipe.runtime.step.span_recorder import SpanRecorder
 from jaxpipe.runtime.step.step_totals import StepTotals
 from jaxpipe.runtime.watchdog import Watchdog
-from jaxpipe.runtime.watchdog.of_job import start_watchdog
+from jaxpipe.runtime.watchdog.of_job import StartWork, begin_work, start_watchdog
 from jaxpipe.schedule import Program
 
 _CLOCK_ROUNDS = 20
@@ -166,6 +166,8 @@ def start(
     replica, number = plan.replica(rank), plan.number(rank)
     train_program = plan.train_schedule(replica=replica, sharded=job.optimizer.sharded)[number]
     counted = CountingTransport(part.transport)
+    watch = watch or start_watchdog(job, rank=transport.rank)
+    begin_work(watch, job, StartWork.COMPILE)
 
     interpreter = Interpreter(
         plan=plan,
@@ -176,17 +178,19 @@ def start(
         wire=gradient_wire(job.comm),
         recorder=_recorder(part, rank=transport.rank),
         timeouts=Timeouts(timeout_s=job.run.timeout_s),
-        watch=watch or start_watchdog(job, rank=transport.rank),
+        watch=watch,
         hooks=hooks,
         in_flight=instructions_in_flight(jax.default_backend()),
     )
     hooks.after_compile()
     # Compiling takes from seconds to minutes, and differs between ranks. Waiting for the slowest
     # here, with a timeout of its own, lets the first step have the short one of all steps.
+    begin_work(watch, job, StartWork.COMPILED)
     barrier(transport, tag=BARRIER_TAG, timeout_s=job.run.startup_timeout_s)
     evaluate = plan.eval_schedule(
         num_microbatches=plan.pipelines[replica].num_microbatches, replica=replica
     )
+    begin_work(watch, job, StartWork.CLOCKS)
     # The clock offset comes after the barrier: round trips to a rank that compiles would take long.
     return Worker(
         part=part,

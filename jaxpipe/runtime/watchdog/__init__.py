@@ -12,7 +12,10 @@
 - `cause`: why the run has ended, for the terminal and for `jaxpipe run`
 - `heartbeat_exchange`: both as messages, between ranks that share no folder
 - `process_state`: whether a rank's process runs, is stopped, or has died, as its own host sees it
+- `silence`: whether a rank that sends no heartbeat is dead, or slow; `slow_ranks`: what says so
+- `other_ranks`: the heartbeats of all ranks, and what follows from them
 - `rank_start`: before the first heartbeat, for the launcher: ranks that do not start MPI in time
+- `stopped_ranks`: for the launcher: ranks that are stopped in any phase, or all of them
 - `of_job`: the watchdog of a rank of a job, and the ranks that each instruction waits for
 """
 

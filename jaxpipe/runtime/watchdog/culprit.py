@@ -46,19 +46,32 @@ def find_culprit(
     (0, 'hang', (2, 1, 0))
     >>> find_culprit({**chain, 0: beat(0, (), overdue=False)}, start=2, stale=set())
     """
-    chain: list[int] = []
-    rank = start
-    while rank not in chain:
-        chain.append(rank)
-        if rank in stale:
-            return Verdict(rank=rank, kind=CauseKind.STOPPED, chain=tuple(chain))
-        here = heartbeats.get(rank)
-        if here is None or not here.overdue:
-            return None  # it may only be slow: wait for its own deadline
-        if not here.waits_for:
-            return Verdict(rank=rank, kind=CauseKind.HANG, chain=tuple(chain))
-        rank = _next(here, heartbeats, stale)
-    return Verdict(rank=rank, kind=CauseKind.LINK, chain=(*chain, rank))
+    *before, rank = chain = chain_of_waits(heartbeats, start=start, stale=stale)
+    if rank in stale:
+        return Verdict(rank=rank, kind=CauseKind.STOPPED, chain=chain)
+    if rank in before:
+        return Verdict(rank=rank, kind=CauseKind.LINK, chain=chain)
+    here = heartbeats.get(rank)
+    if here is None or not here.overdue:
+        return None  # it may only be slow: wait for its own deadline
+    return Verdict(rank=rank, kind=CauseKind.HANG, chain=chain)
+
+
+def chain_of_waits(
+    heartbeats: Mapping[int, Heartbeat], *, start: int, stale: Set[int]
+) -> tuple[int, ...]:
+    """Return the ranks from `start` on of which each waits for the next.
+
+    The last one is in `stale`, has no heartbeat, is within its deadline, waits for nobody, or
+    closes a cycle: then it occurs twice.
+    """
+    chain = [start]
+    while True:
+        here = heartbeats.get(chain[-1])
+        is_end = chain[-1] in stale or here is None or not here.overdue or not here.waits_for
+        if here is None or is_end or chain[-1] in chain[:-1]:
+            return tuple(chain)
+        chain.append(_next(here, heartbeats, stale))
 
 
 def cut_off(verdict: Verdict, rank: int) -> Verdict:
@@ -107,26 +120,6 @@ def explain(verdict: Verdict, heartbeats: Mapping[int, Heartbeat], *, stale: Set
     return f"{problem}; {' waits for '.join(f'rank {rank}' for rank in verdict.chain)}"
 
 
-def explain_late(mine: Heartbeat, heartbeats: Mapping[int, Heartbeat], *, waited_s: float) -> str:
-    """Return for whom a rank has waited whose messages still arrive, and between which hosts.
-
-    >>> mine, other = (
-    ...     Heartbeat(rank=rank, stage=0, step=1, doing="receive", waits_for=(1 - rank,),
-    ...               overdue=False, beat=0, process=1, host=f"node-{rank}")
-    ...     for rank in (0, 1)
-    ... )
-    >>> explain_late(mine, {1: other}, waited_s=2.5)
-    'rank 0 has waited 2.5 s for rank 1, whose messages still arrive from node-1 on node-0'
-    """
-    ranks = ", ".join(map(str, mine.waits_for))
-    hosts = {heartbeats[rank].host for rank in mine.waits_for if rank in heartbeats}
-    origin = ", ".join(sorted(hosts - {mine.host})) or mine.host
-    return (
-        f"rank {mine.rank} has waited {waited_s:.1f} s for rank {ranks}, whose messages still "
-        f"arrive from {origin} on {mine.host}"
-    )
-
-
 def _ends(verdict: Verdict, heartbeats: Mapping[int, Heartbeat]) -> tuple[int, ...]:
     """Return the ranks whose messages are lost: of a pipeline two, of an all-reduce all of it."""
     cycle = set(verdict.chain[verdict.chain.index(verdict.rank) :])
@@ -138,12 +131,19 @@ def _ends(verdict: Verdict, heartbeats: Mapping[int, Heartbeat]) -> tuple[int, .
 def _next(here: Heartbeat, heartbeats: Mapping[int, Heartbeat], stale: Set[int]) -> int:
     """Return the rank that one waits for.
 
-    Of several, as in an all-reduce, it is one that is stopped, or has not reached it yet.
+    Of several, as in an all-reduce, it is one that is stopped, or has not reached it yet. One that
+    has just come comes before those that have waited too long: the wait ends now.
     """
 
     def has_reached_it(rank: int) -> bool:
         there = heartbeats.get(rank)
         return there is not None and (there.step, there.doing) == (here.step, here.doing)
 
+    def is_overdue(rank: int) -> bool:
+        return rank in heartbeats and heartbeats[rank].overdue
+
     # False sorts first: stale ranks, then those that have not reached it.
-    return min(here.waits_for, key=lambda rank: (rank not in stale, has_reached_it(rank), rank))
+    return min(
+        here.waits_for,
+        key=lambda rank: (rank not in stale, has_reached_it(rank), is_overdue(rank), rank),
+    )

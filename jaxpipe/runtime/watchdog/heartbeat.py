@@ -12,8 +12,8 @@ import msgspec
 
 from jaxpipe.foreign_file import read_json
 
-_NUM_BYTES, _BYTES_OF_RANK = 512, 7
-"""Of its fields, and of a rank and a comma: it may name all ranks as those that it waits for."""
+_NUM_BYTES, _BYTES_OF_RANK = 512, 14
+"""Of its fields, and of a rank and a comma, twice: it may wait for all ranks, and see them halt."""
 _MOST_BYTES = 2**20
 """Of a file that may be another version's."""
 
@@ -23,7 +23,9 @@ class Heartbeat:
     """The activity of a rank, the ranks that it waits for, and whether its deadline is exceeded.
 
     `beat` counts the heartbeats: if it no longer increases, the process is stopped. `step` counts
-    from 1. `process` is the process id on `host`.
+    from 1, and is 0 while the rank starts. `process` is the process id on `host`. `halted` are the
+    ranks on this host whose processes are stopped or gone, as far as this rank has looked. `gap_s`
+    is the longest time between two heartbeats lately: on a busy host it is longer.
     """
 
     rank: int
@@ -35,6 +37,8 @@ class Heartbeat:
     beat: int
     process: int
     host: str
+    halted: tuple[int, ...] = ()
+    gap_s: float = 0.0
 
 
 def heartbeat_file(folder: Path, rank: int) -> Path:
@@ -50,7 +54,7 @@ def most_bytes(num_ranks: int) -> int:
     """Return the length of the longest heartbeat of a run.
 
     >>> most_bytes(2)
-    526
+    540
     """
     return _NUM_BYTES + _BYTES_OF_RANK * num_ranks
 
@@ -70,14 +74,15 @@ def write_heartbeat(path: Path, heartbeat: Heartbeat, *, num_ranks: int) -> None
 
 def read_heartbeats(folder: Path, ranks: range) -> dict[int, Heartbeat]:
     """Return the heartbeats of ranks, except those that are missing or were being written."""
-    heartbeats: dict[int, Heartbeat] = {}
-    for rank in ranks:
-        try:
-            file = heartbeat_file(folder, rank)
-            heartbeats[rank] = read_json(file, Heartbeat, most_bytes=_MOST_BYTES)
-        except (OSError, ValueError):
-            continue
-    return heartbeats
+    heartbeats = {rank: _read(heartbeat_file(folder, rank)) for rank in ranks}
+    return {rank: beat for rank, beat in heartbeats.items() if beat is not None}
+
+
+def _read(file: Path) -> Heartbeat | None:
+    try:
+        return read_json(file, Heartbeat, most_bytes=_MOST_BYTES)
+    except (OSError, ValueError):
+        return None
 
 
 def have_begun(folder: Path) -> bool:
@@ -85,7 +90,8 @@ def have_begun(folder: Path) -> bool:
 
     All ranks have then installed their signal handlers: they do so before a collective.
     """
-    return next(heartbeat_file(folder, 0).parent.glob("rank-*.json"), None) is not None
+    files = heartbeat_file(folder, 0).parent.glob("rank-*.json")
+    return any(beat.step > 0 for beat in map(_read, files) if beat is not None)
 
 
 def clear_heartbeats(folder: Path) -> None:

@@ -4,7 +4,9 @@ Not exported by the package: the interpreter imports the package, and a job the 
 """
 
 from collections.abc import Callable
+from enum import StrEnum
 from functools import partial
+from math import inf
 from pathlib import Path
 
 from jaxpipe.comm import Transport
@@ -16,6 +18,15 @@ from jaxpipe.schedule import Bucket, Instruction, Op
 
 _UNLEARNED_PART = 0.75
 """Of the timeout: the deadline of what has been seen too seldom to learn one."""
+
+
+class StartWork(StrEnum):
+    """What a rank does between the start of its watchdog and its first step."""
+
+    COMPILE = "compile the stages"
+    COMPILED = "wait for ranks that compile"
+    CLOCKS = "compare the clocks"
+    RESTORE = "restore the state"
 
 
 def start_watchdog(
@@ -44,6 +55,23 @@ def start_watchdog(
     )
     meet = None if transport is None else _meeting(job, transport)
     return Watchdog(seen, deadlines, end=end, meet=meet)
+
+
+def begin_work(watch: Watchdog, job: Job, work: StartWork) -> None:
+    """Record how far the start of a rank is, and for which ranks that waits.
+
+    Compiling and restoring have no deadline of their own, but that of the ranks that wait for it:
+    before it, these find only ranks that are stopped, and no slow ones.
+    """
+    others = tuple(rank for rank in range(job.plan.num_ranks) if rank != watch.rank)
+    is_work = work in (StartWork.COMPILE, StartWork.RESTORE)
+    limit_s = _UNLEARNED_PART * min(job.run.timeout_s, job.run.startup_timeout_s)
+    watch.phase(
+        work.value,
+        step=-1,
+        waits_for=() if work is StartWork.COMPILE else others,
+        limit_s=inf if is_work else limit_s,
+    )
 
 
 def _meeting(job: Job, transport: Transport) -> Callable[[], HeartbeatExchange] | None:

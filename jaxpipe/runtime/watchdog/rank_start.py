@@ -5,6 +5,8 @@
     rank 3 ──► watch/start-3.json   starting MPI ─► started      before its first heartbeat
                     │
     launcher ◄──────┘  after `run.startup_timeout_s`: ends the run, and names the ranks that lack
+
+The file stays: it says which process a rank is, also after its last heartbeat (`stopped_ranks`).
 """
 
 import os
@@ -21,7 +23,7 @@ import msgspec
 from jaxpipe.foreign_file import read_json
 from jaxpipe.runtime.storage.atomic_write import write_at_once
 from jaxpipe.runtime.watchdog.cause import Cause, CauseKind
-from jaxpipe.runtime.watchdog.process_state import ProcessState, process_state
+from jaxpipe.runtime.watchdog.process_state import process_state
 
 _INTERVAL_S, _MOST_BYTES = 1.0, 4096
 
@@ -59,6 +61,11 @@ def has_started(folder: Path) -> bool:
     return any(_is_over(_read(file)) for file in files)
 
 
+def read_start(folder: Path, rank: int) -> RankStart | None:
+    """Return the start of a rank of the run in a folder; None if it has not said anything."""
+    return _read(_file(folder, rank))
+
+
 class StartDeadline:
     """Judges, in a launcher, whether all its ranks have started MPI in time.
 
@@ -88,28 +95,21 @@ class StartDeadline:
         if self._have_started or now_s - self._looked_s < _INTERVAL_S:
             return None
         self._looked_s = now_s
-        starts = {rank: _read(_file(self._folder, rank)) for rank in range(self._num_ranks)}
+        starts = {rank: read_start(self._folder, rank) for rank in range(self._num_ranks)}
         states = {rank: _state(start) for rank, start in starts.items() if not _is_over(start)}
         if not states:
             self._have_started = True
-            self._forget()
         if self._have_started or now_s - self._begin_s < self._timeout_s:
             return None
         return self._cause(states)
 
-    def _forget(self) -> None:
-        """Remove the files: from here on, heartbeats say how ranks are."""
-        for rank in range(self._num_ranks):
-            with suppress(OSError):
-                _file(self._folder, rank).unlink(missing_ok=True)
-
     def _cause(self, states: Mapping[int, str]) -> Cause:
         """Return the cause by the states of the ranks that have not started."""
         # Ranks that wait inside of MPI wait for the others.
-        missing = {rank: state for rank, state in states.items() if state != _WAITS}
+        missing = {rank: state for rank, state in states.items() if _WAITS not in state}
         named = ", ".join(f"rank {rank} {state}" for rank, state in (missing or states).items())
         return Cause(
-            kind=CauseKind.STOPPED,
+            kind=CauseKind.STOPPED if missing else CauseKind.HANG,
             message=f"`run.startup_timeout_s` ({self._timeout_s:g} s) is over before MPI has "
             f"started: {named}",
             rank=next(iter(missing), None),
@@ -127,9 +127,8 @@ def _state(start: RankStart | None) -> str:
     if start is None:
         return "has not begun"
     state = process_state(start.process, start.host)
-    if state in (ProcessState.STOPPED, ProcessState.GONE):
-        return f"is {state} (process {start.process} on {start.host})"
-    return _WAITS
+    where = f"process {start.process} on {start.host}"
+    return f"is {state} ({where})" if state.is_halted else f"{_WAITS} ({state}, {where})"
 
 
 def _read(file: Path) -> RankStart | None:

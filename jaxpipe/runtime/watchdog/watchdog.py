@@ -13,15 +13,14 @@ import logging
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Thread
-from typing import Protocol, runtime_checkable
 
 from jaxpipe.runtime.watchdog.cause import Cause, CauseKind, write_cause
 from jaxpipe.runtime.watchdog.connections import Arrivals
-from jaxpipe.runtime.watchdog.culprit import Verdict, cut_off, explain, explain_late, find_culprit
 from jaxpipe.runtime.watchdog.deadlines import Deadlines
 from jaxpipe.runtime.watchdog.heartbeat import (
     Heartbeat,
@@ -29,23 +28,20 @@ from jaxpipe.runtime.watchdog.heartbeat import (
     read_heartbeats,
     write_heartbeat,
 )
+from jaxpipe.runtime.watchdog.other_ranks import Exchange, Judged, OtherRanks, Sight
 from jaxpipe.runtime.watchdog.process_state import ProcessState, process_state
+from jaxpipe.runtime.watchdog.silence import STALE_S
 from jaxpipe.schedule import Instruction, describe
 
 logger = logging.getLogger(__name__)
 
 INTERVAL_S = 0.2
 _LOOKS_AFTER_S = 0.4
-_STALE_S = 1.6
-"""A wait is noticed after 0.2 s, and heartbeats are read from 0.4 s on: with `hang_s` of 2 s, a
-stopped rank is found after 2.4 s. Of the 3 s that are promised, 0.6 s remain for a busy host."""
-_STARVED_S = 30.0
-"""For a process that its own host sees running: a rank without a core is slow, and not stopped."""
+_NUM_GAPS = 300
+"""The heartbeats of a minute."""
 
 _MARGIN_BYTES = 2048
 """For each rank: its heartbeat that is on its way, the headers of others, bytes that keep warm."""
-_SAYS_AGAIN_S = 60.0
-"""Between two lines about a slow link, in seconds of waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,40 +60,17 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Doing:
-    """The current activity of a rank; `kind` is None if its duration is not learned from."""
+    """The current activity of a rank; `kind` is None if its duration is not learned from.
+
+    A `limit_s` takes the place of the deadline of its kind. Steps count from 0; -1 is the start.
+    """
 
     kind: Hashable
     what: Instruction | str
     step: int
     since_s: float
     waits_for: tuple[int, ...] = ()
-
-
-@runtime_checkable
-class Exchange(Protocol):
-    """Heartbeats and causes of ranks that see another folder (`HeartbeatExchange`)."""
-
-    @property
-    def heartbeats(self) -> dict[int, Heartbeat]:
-        """The latest heartbeats of those ranks."""
-        ...
-
-    @property
-    def received_bytes(self) -> int:
-        """The bytes of all heartbeats and causes that have arrived."""
-        ...
-
-    def tick(self, mine: Heartbeat, *, waits: bool) -> None:
-        """Take what has arrived, and send the heartbeat of this rank when it is due."""
-        ...
-
-    def tell(self, cause: Cause) -> None:
-        """Send why the run ends."""
-        ...
-
-    def close(self) -> None:
-        """End the exchange together with those ranks."""
-        ...
+    limit_s: float | None = None
 
 
 class Watchdog:
@@ -119,40 +92,51 @@ class Watchdog:
     ) -> None:
         self.stop_requested = self.is_finished = False
         self._meet = meet
-        self._exchange: Exchange | None = None
         self._seen = seen
         self._deadlines = deadlines
         self._end = end
-        self._doing = _Doing(kind=None, what="start", step=0, since_s=time.monotonic())
+        self._doing = _Doing(kind=None, what="start", step=-1, since_s=time.monotonic())
         self._host = socket.gethostname()
         self._file = heartbeat_file(seen.folder, seen.rank)
         self._stopped = Event()
         self._thread = Thread(target=self._run, name=f"watchdog of rank {seen.rank}", daemon=True)
         self._last = self._doing
         self._waited_s = 0.0
-        self._slow_s = _SAYS_AGAIN_S
+        self._others = OtherRanks(seen.folder, num_ranks=seen.num_ranks)
         margin_bytes = _MARGIN_BYTES * seen.num_ranks
-        self._arrivals = arrivals or Arrivals(window_s=_STALE_S, margin_bytes=margin_bytes)
+        self._arrivals = arrivals or Arrivals(window_s=STALE_S, margin_bytes=margin_bytes)
         self._beat = 0
-        self._beats: dict[int, tuple[int, float]] = {}
-        self._suspect: Verdict | None = None
+        self._gaps_s = deque([INTERVAL_S], maxlen=_NUM_GAPS)
 
     def at(self, instruction: Instruction) -> None:
         """Record that the rank begins an instruction, in the step of the last phase."""
         self._switch_to((instruction.op, instruction.bucket), instruction, self._doing.step)
 
-    def phase(self, name: str, *, step: int, waits_for: tuple[int, ...] = ()) -> None:
+    def phase(
+        self,
+        name: str,
+        *,
+        step: int,
+        waits_for: tuple[int, ...] = (),
+        limit_s: float | None = None,
+    ) -> None:
         """Record that the rank begins something outside of its program; steps count from 0.
 
-        Its duration depends on disks and terminals, and no deadline is learned from it. It ends
-        only once the ranks in `waits_for` have come as far.
+        Its duration depends on disks and terminals, and no deadline is learned from it; `limit_s`
+        is its own. It ends only once the ranks in `waits_for` have come as far. Before the first
+        step, `step` is -1.
         """
-        self._switch_to(None, name, step, waits_for)
+        self._switch_to(None, name, step, waits_for, limit_s)
+
+    @property
+    def rank(self) -> int:
+        """The rank that is watched."""
+        return self._seen.rank
 
     @property
     def is_watching(self) -> bool:
-        """Whether it has been started, and not stopped."""
-        return self._thread.is_alive() and not self._stopped.is_set()
+        """Whether the first step has begun, and it has been started, and not stopped."""
+        return self._doing.step >= 0 and self._thread.is_alive() and not self._stopped.is_set()
 
     def has_lost_a_rank(self) -> bool:
         """Return whether a process of a rank on this host has died; any thread may call this."""
@@ -169,7 +153,7 @@ class Watchdog:
             message=message,
             rank=self._seen.rank,
             stage=_stage(self._doing, self._seen),
-            step=self._doing.step + 1,
+            step=self._doing.step + 1 or None,
             last_instruction=_describe(self._doing),
         )
 
@@ -179,20 +163,20 @@ class Watchdog:
         Returns whether it was written here.
         """
         is_first = write_cause(self._seen.folder, cause)
-        if is_first and self._exchange is not None:
-            self._exchange.tell(cause)
+        if is_first and self._others.exchange is not None:
+            self._others.exchange.tell(cause)
         return is_first
 
     def start(self) -> None:
-        """Start to watch; call it once everything is compiled, which takes longer than any step."""
-        if self._end is None:
+        """Start to watch, once; call it before the stages are compiled."""
+        if self._end is None or self._thread.is_alive():
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)
         first = self._heartbeat(self._doing)
         write_heartbeat(self._file, first, num_ranks=self._seen.num_ranks)
         if self._meet is not None:
-            self._exchange = self._meet()
-            self._exchange.tick(first, waits=True)
+            self._others.exchange = self._meet()
+            self._others.exchange.tick(first, waits=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -201,9 +185,9 @@ class Watchdog:
         if self._thread.is_alive():
             self._thread.join()
             self._file.unlink(missing_ok=True)
-        if self._exchange is not None:
-            self._exchange.close()
-            self._exchange = None
+        if self._others.exchange is not None:
+            self._others.exchange.close()
+            self._others.exchange = None
 
     def finish(self) -> None:
         """Stop to watch a run whose last checkpoint is saved: a signal has nothing left to stop."""
@@ -216,11 +200,14 @@ class Watchdog:
         what: Instruction | str,
         step: int,
         waits_for: tuple[int, ...] = (),
+        limit_s: float | None = None,
     ) -> None:
         # No lock: one assignment of an immutable value, which the watchdog's thread reads once.
         now_s = time.monotonic()
         before = self._doing
-        self._doing = _Doing(kind=kind, what=what, step=step, since_s=now_s, waits_for=waits_for)
+        self._doing = _Doing(
+            kind=kind, what=what, step=step, since_s=now_s, waits_for=waits_for, limit_s=limit_s
+        )
         if before.kind is not None:
             self._deadlines.add(before.kind, now_s - before.since_s)
 
@@ -228,6 +215,7 @@ class Watchdog:
         before_s = time.monotonic()
         while not self._stopped.wait(INTERVAL_S):
             now_s = time.monotonic()
+            self._gaps_s.append(now_s - before_s)
             try:
                 # Bounded: a process that was stopped itself must not count that time as a wait.
                 self._tick(min(now_s - before_s, 2 * INTERVAL_S))
@@ -243,8 +231,8 @@ class Watchdog:
         self._beat += 1  # also while the rank waits: it shows that the process runs
         self._count_arrivals()
         mine = self._heartbeat(doing)
-        if self._exchange is not None:
-            self._exchange.tick(mine, waits=self._waited_s >= _LOOKS_AFTER_S)
+        if self._others.exchange is not None:
+            self._others.exchange.tick(mine, waits=self._waited_s >= _LOOKS_AFTER_S)
         try:
             write_heartbeat(self._file, mine, num_ranks=self._seen.num_ranks)
         except OSError:
@@ -253,8 +241,7 @@ class Watchdog:
         if self._waited_s >= _LOOKS_AFTER_S:
             self._look(mine, elapsed_s)
         else:
-            self._beats.clear()
-            self._suspect = None
+            self._others.clear()
 
     def _heartbeat(self, doing: _Doing) -> Heartbeat:
         seen, what = self._seen, doing.what
@@ -264,87 +251,51 @@ class Watchdog:
             step=doing.step + 1,
             doing=_describe(doing),
             waits_for=doing.waits_for if isinstance(what, str) else seen.waits_for(what),
-            overdue=self._is_late(doing) and not self._arrivals.num_bytes,
+            overdue=self._waited_s > self._limit_s(doing) and not self._arrivals.num_bytes,
             beat=self._beat,
             process=os.getpid(),
             host=self._host,
+            halted=self._others.halted,
+            gap_s=round(max(self._gaps_s.copy()), 2),
         )
 
-    def _is_late(self, doing: _Doing) -> bool:
-        return self._waited_s > self._deadlines.limit_s(doing.kind)
+    def _limit_s(self, doing: _Doing) -> float:
+        return self._deadlines.limit_s(doing.kind) if doing.limit_s is None else doing.limit_s
 
     def _count_arrivals(self) -> None:
         if self._waited_s < _LOOKS_AFTER_S:
             self._arrivals.clear()
             return
-        heartbeat_bytes = 0 if self._exchange is None else self._exchange.received_bytes
+        heartbeat_bytes = (
+            0 if self._others.exchange is None else self._others.exchange.received_bytes
+        )
         self._arrivals.update(self._waited_s, heartbeat_bytes=heartbeat_bytes)
 
-    def _name_slow_link(
-        self, mine: Heartbeat, heartbeats: dict[int, Heartbeat], elapsed_s: float
-    ) -> None:
-        """Say that messages arrive, but later than ever: once, and again after a minute of it."""
-        self._slow_s += elapsed_s
-        if not mine.waits_for or self._slow_s < _SAYS_AGAIN_S:
-            return
-        self._slow_s = 0.0
-        late = explain_late(mine, heartbeats, waited_s=self._waited_s)
-        rate = f"{self._arrivals.bytes_per_s / 1e6:.3g} MB/s"
-        logger.warning("%s at %s: the link is slow, training continues", late, rate)
-
     def _look(self, mine: Heartbeat, elapsed_s: float) -> None:
-        """Look for the rank that the others wait for.
+        """Look for the rank that the others wait for, and end the job if there is one."""
+        waited_s = self._waited_s
+        sight = Sight(
+            arrivals=self._arrivals,
+            waited_s=waited_s,
+            elapsed_s=elapsed_s,
+            left_s=self._limit_s(self._doing) - waited_s,
+        )
+        judged = self._others.look(mine, sight)
+        if judged is not None and self._end is not None:
+            self._end(self._judge(judged))
 
-        It is the culprit if it is found in two ticks in a row: heartbeats of different ranks are up
-        to a tick apart, so that one look may see a wait that is over.
-        """
-        heartbeats = read_heartbeats(self._seen.folder, range(self._seen.num_ranks))
-        if self._exchange is not None:
-            heartbeats |= self._exchange.heartbeats
-        for rank, heartbeat in heartbeats.items():
-            beat, silent_s = self._beats.get(rank, (-1, 0.0))
-            self._beats[rank] = (
-                heartbeat.beat,
-                silent_s + elapsed_s if beat == heartbeat.beat else 0.0,
-            )
-        if self._arrivals.num_bytes and self._is_late(self._doing):
-            self._name_slow_link(mine, heartbeats, elapsed_s)
-        if not mine.overdue:
-            return
-        # Only of ranks with a heartbeat: a rank that ends in order removes its own.
-        far = set() if self._exchange is None else self._exchange.heartbeats.keys()
-        stale = {
-            rank
-            for rank, heartbeat in heartbeats.items()
-            if self._is_silent(heartbeat, is_near=rank not in far)
-        }
-        heartbeats[mine.rank] = mine
-        verdict = find_culprit(heartbeats, start=mine.rank, stale=stale - {mine.rank})
-        if verdict is not None and verdict.rank in far and not self._arrivals.is_answered:
-            verdict = cut_off(verdict, mine.rank)
-        if verdict is not None and verdict == self._suspect and self._end is not None:
-            message = explain(verdict, heartbeats, stale=stale - {mine.rank})
-            self._end(self._judge(verdict, heartbeats[verdict.rank], message))
-        self._suspect = verdict
+    def explain_wait(self) -> str:
+        """Return how the ranks are that this rank waits for, "" if it waits for none."""
+        return self._others.explain_wait(self._heartbeat(self._doing))
 
-    def _is_silent(self, heartbeat: Heartbeat, *, is_near: bool) -> bool:
-        """Return whether a rank has sent no heartbeat for longer than its process explains.
-
-        The process counts if it is near, on the same disk: of others, the network may be cut.
-        """
-        silent_s = self._beats[heartbeat.rank][1]
-        if silent_s < _STALE_S or not is_near:
-            return silent_s >= _STALE_S
-        is_alive = process_state(heartbeat.process, heartbeat.host) is ProcessState.ALIVE
-        return not is_alive or silent_s >= _STARVED_S
-
-    def _judge(self, verdict: Verdict, there: Heartbeat, message: str) -> Cause:
-        is_link = verdict.kind is CauseKind.LINK  # no rank is to blame, and none counts as lost
+    def _judge(self, judged: Judged) -> Cause:
+        there, kind = judged.heartbeat, judged.verdict.kind
+        is_link = kind is CauseKind.LINK  # no rank is to blame, and none counts as lost
         return replace(
-            self.cause(verdict.kind, message),
+            self.cause(kind, judged.message),
             rank=None if is_link else there.rank,
             stage=None if is_link else there.stage,
-            step=there.step,
+            step=there.step or None,
             last_instruction=there.doing,
         )
 

@@ -64,7 +64,7 @@ def test_a_hundred_trials_kill_each_rank_at_each_point() -> None:
 
 def test_families_are_chosen_by_name() -> None:
     assert families(()) == FAMILIES
-    with pytest.raises(ConfigError, match=r"`FAMILY` .* is 'kil'; choose from kill, stop, calm"):
+    with pytest.raises(ConfigError, match=r"`FAMILY` .* is 'kil'; choose from kill, stop, halt"):
         families(("stop", "kil"))
 
 

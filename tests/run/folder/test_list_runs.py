@@ -16,7 +16,7 @@ from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
 from jaxpipe.runtime.checkpoint.object_storage.object_store import ObjectStore
 from jaxpipe.runtime.hooks import NO_HOOKS
 from jaxpipe.runtime.storage.object_folder import open_object_folder
-from jaxpipe.runtime.watchdog import Cause, CauseKind, write_cause
+from jaxpipe.runtime.watchdog import Cause, CauseKind, mark_ended, write_cause
 from jaxpipe.trace import Lane, Span, Trace, Truth, write_chrome
 
 PLAN = {"stages": 2, "replicas": 1, "cluster": "laptop"}
@@ -30,6 +30,14 @@ def write_run(folder: Path, *, steps: int, trained: int) -> Path:
     text = "".join(f"{json.dumps(row)}\n" for row in rows)
     (folder / "metrics.jsonl").write_text(f'{text}{{"step": 9')  # killed while it wrote
     return folder
+
+
+def test_a_run_that_failed_after_its_last_save_is_complete(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", steps=2, trained=2)
+    write_cause(folder, Cause(kind=CauseKind.STOPPED, message="it is stopped", rank=1))
+    assert runs_in(tmp_path)[0].state == "failed: rank 1: stopped: it is stopped"
+    mark_ended(folder)
+    assert runs_in(tmp_path)[0].state == "complete, but then: rank 1: stopped: it is stopped"
 
 
 def test_a_run_is_complete_stopped_failed_or_running(tmp_path: Path) -> None:

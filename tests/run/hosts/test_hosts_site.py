@@ -22,7 +22,15 @@ from jaxpipe.run.supervise.supervisor import Run, supervise
 from jaxpipe.run.train_request import TrainRequest
 from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, write_shard
 from jaxpipe.runtime.process.mpirun import Wish
-from jaxpipe.runtime.watchdog import Cause, CauseKind, mark_ended, read_cause, write_cause
+from jaxpipe.runtime.watchdog import (
+    Cause,
+    CauseKind,
+    Heartbeat,
+    mark_ended,
+    read_cause,
+    write_cause,
+)
+from jaxpipe.runtime.watchdog.heartbeat import heartbeat_file, write_heartbeat
 from jaxpipe.runtime.watchdog.rank_start import StartPhase, write_start
 from jaxpipe.topo import subcluster
 from jaxpipe.topo.toml_text import toml_text
@@ -32,6 +40,10 @@ from tests.runtime.training import tiny_tree
 
 CLUSTER = "homogeneous:hosts=4,delay_ms=0,bandwidth_gbps=1e6"
 STEPS = 30
+FIRST_STEP = Heartbeat(
+    rank=0, stage=0, step=1, doing="forward", waits_for=(), overdue=False, beat=1, process=1,
+    host="here-0",
+)  # fmt: skip
 
 
 @dataclass
@@ -83,7 +95,8 @@ class Theatre:
         watch = self.folder / "watch"
         watch.mkdir(parents=True, exist_ok=True)
         if self.begins:
-            (watch / "rank-0.json").touch()
+            file = heartbeat_file(self.folder, 0)
+            write_heartbeat(file, FIRST_STEP, num_ranks=2)
         if self.starts_mpi:
             write_start(self.folder, 1, StartPhase.STARTED)
         self.requests += [JoinRequest(host=host, versions="1", nonce="n") for host in act.asks]

@@ -21,8 +21,9 @@ from pathlib import Path
 from tests.run.rank.test_signals import watch_of
 from jaxpipe.run.rank.signals import stop_on_signal
 watch = watch_of(Path(sys.argv[1]))
+watch.start()
 if sys.argv[2] != "compiles":
-    watch.start()
+    watch.phase("read samples", step=0)
 if sys.argv[2] == "is saved":
     watch.finish()
 with stop_on_signal(lambda: watch, is_launched=sys.argv[3] == "launched") as received:

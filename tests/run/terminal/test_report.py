@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from jaxpipe.config import config_from
+from jaxpipe.errors import optional_output
 from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.rank.threads import train
 from jaxpipe.run.terminal.report import report_end
@@ -58,3 +59,11 @@ def test_what_is_beside_the_result_does_not_fail_it(
     assert outcome.trace is outcome.picture is None
     for name in ("the trace", "the timeline", "the sample", "the picture of the losses"):
         assert f"{name} was not written: [Errno 28] No space left on device" in caplog.text
+
+
+def test_a_mistake_in_what_is_beside_the_result_is_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with optional_output("the picture"):
+        raise ValueError("no such colour")
+    assert "the picture was not written: ValueError: no such colour" in caplog.text

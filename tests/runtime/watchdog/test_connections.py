@@ -72,7 +72,7 @@ def waited(
         end=causes.append,
         arrivals=Arrivals(window_s=1.6, margin_bytes=4096, read=read),
     )
-    watch._exchange = far  # pyright: ignore[reportPrivateUsage]  as `start` does
+    watch._others.exchange = far  # pyright: ignore[reportPrivateUsage]  as `start` does
     (folder / "watch").mkdir(exist_ok=True)
     watch.at(receive(1, 0, 3))
     while clock[0] < seconds and not causes:

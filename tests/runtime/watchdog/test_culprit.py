@@ -53,6 +53,21 @@ def test_nobody_is_found_while_one_is_in_time(order: list[int], slow: int) -> No
     assert find_culprit(pulses, start=order[0], stale=set()) is None
 
 
+@given(last=st.integers(0, 3), start=st.integers(0, 3))
+def test_no_link_is_cut_between_ranks_that_wait_for_the_last_one(last: int, start: int) -> None:
+    """All have waited too long for one that compiles, and it has just come: the wait ends now."""
+    everyone = range(4)
+    pulses = {
+        rank: pulse(rank, *(other for other in everyone if other != rank), overdue=rank != last)
+        for rank in everyone
+    }
+    assert find_culprit(pulses, start=start, stale=set()) is None
+    pulses[last] = replace(pulses[last], overdue=True)
+    verdict = find_culprit(pulses, start=start, stale=set())
+    assert verdict is not None
+    assert verdict.kind is CauseKind.LINK
+
+
 def test_a_rank_of_which_nothing_is_known_is_not_accused() -> None:
     assert find_culprit({1: pulse(1, 0)}, start=1, stale=set()) is None
 

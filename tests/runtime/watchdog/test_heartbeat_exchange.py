@@ -21,6 +21,7 @@ from jaxpipe.runtime.watchdog import (
 )
 from jaxpipe.runtime.watchdog.heartbeat import Heartbeat
 from jaxpipe.runtime.watchdog.heartbeat_exchange import HeartbeatExchange
+from jaxpipe.runtime.watchdog.process_state import ProcessLook, ProcessState
 from jaxpipe.schedule import Instruction, forward, receive
 
 PATIENCE_S = 30.0
@@ -52,7 +53,11 @@ def watchdog_of(
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
-def test_the_culprit_is_named_on_every_disk(tmp_path: Path, is_stopped: bool) -> None:
+def test_the_culprit_is_named_on_every_disk(
+    tmp_path: Path, is_stopped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = ProcessLook(state=ProcessState.UNKNOWN)  # on other hosts, no process is seen
+    monkeypatch.setattr("jaxpipe.runtime.watchdog.silence.look_at", lambda *_: elsewhere)
     causes: Queue[Cause] = Queue()
     found, done = Event(), [Event() for _ in CHAIN]
 
@@ -96,7 +101,7 @@ def test_a_rank_that_has_ended_in_order_is_forgotten(tmp_path: Path) -> None:
     def work(transport: Transport) -> None:
         watch = watchdog_of(transport, tmp_path, lambda _: None, least_s=60.0)
         watch.start()
-        exchange = watch._exchange  # pyright: ignore[reportPrivateUsage]
+        exchange = watch._others.exchange  # pyright: ignore[reportPrivateUsage]
         assert isinstance(exchange, HeartbeatExchange)
         deadline_s = time.monotonic() + PATIENCE_S
         while set(exchange.heartbeats) != set(CHAIN) - {transport.rank}:

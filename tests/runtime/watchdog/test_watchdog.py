@@ -23,7 +23,7 @@ from jaxpipe.runtime.watchdog import (
     write_cause,
 )
 from jaxpipe.runtime.watchdog.heartbeat import heartbeat_file, write_heartbeat
-from jaxpipe.runtime.watchdog.process_state import ProcessState
+from jaxpipe.runtime.watchdog.process_state import ProcessLook, ProcessState
 from jaxpipe.schedule import Instruction, forward, receive
 
 PATIENCE_S = 30.0
@@ -72,11 +72,16 @@ def test_a_rank_that_hangs_is_named_with_its_instruction(tmp_path: Path) -> None
     assert cause.last_instruction == "forward 3"
 
 
+def stop_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the processes of all ranks look stopped."""
+    stopped = ProcessLook(state=ProcessState.STOPPED, processor_s=1.0)
+    monkeypatch.setattr("jaxpipe.runtime.watchdog.silence.look_at", lambda *_: stopped)
+
+
 def test_a_process_that_is_stopped_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = "jaxpipe.runtime.watchdog.watchdog.process_state"
-    monkeypatch.setattr(state, lambda *_: ProcessState.STOPPED)
+    stop_processes(monkeypatch)
     with watching(tmp_path, CHAIN) as (watches, causes):
         watches[0].at(forward(0, 4))
         watches[0]._stopped.set()  # pyright: ignore[reportPrivateUsage]  its thread beats no more
@@ -118,7 +123,10 @@ def test_a_heartbeat_that_names_all_ranks_is_read(tmp_path: Path, num_ranks: int
     assert len(sizes) == 1, "always the same length"
 
 
-def test_a_heartbeat_may_disappear_between_two_ticks(tmp_path: Path) -> None:
+def test_a_heartbeat_may_disappear_between_two_ticks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_processes(monkeypatch)
     causes: Queue[Cause] = Queue()
     seen = Seen(rank=1, stage=1, num_ranks=2, folder=tmp_path, waits_for=always((0,)))
     watch = Watchdog(seen, Deadlines(least_s=0.1, unlearned_s=0.1), end=causes.put)
@@ -132,7 +140,7 @@ def test_a_heartbeat_may_disappear_between_two_ticks(tmp_path: Path) -> None:
     def tick() -> None:
         watch._tick(0.4)  # pyright: ignore[reportPrivateUsage]
 
-    while watch._suspect is None:  # pyright: ignore[reportPrivateUsage]
+    while watch._others._suspect is None:  # pyright: ignore[reportPrivateUsage]
         tick()
     file.unlink()
     tick()

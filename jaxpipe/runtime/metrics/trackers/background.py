@@ -28,7 +28,7 @@ class BackgroundTracker:
         # Bounded: a service that hangs for a night must not fill the memory of rank 0.
         self._queue: Queue[tuple[int, Mapping[str, float]] | None] = Queue(max_steps_behind)
         self._lock = Lock()
-        self._is_lost = False
+        self._is_lost = self._is_ending = False
         self._thread = Thread(target=self._run, name=f"tracker {name}", daemon=True)
         self._thread.start()
 
@@ -41,13 +41,24 @@ class BackgroundTracker:
         except Full:
             self._lose(f"it is {self._queue.maxsize} steps behind")
 
-    def close(self, *, timeout_s: float) -> None:
-        """Wait until the tracker has logged everything, but at most `timeout_s`."""
+    def end(self) -> None:
+        """Let the tracker close once it has logged everything, if its queue has room for that."""
+        if not self._is_ending:
+            with suppress(Full):
+                self._queue.put_nowait(None)
+                self._is_ending = True
+
+    def close(self, *, timeout_s: float, since_s: float | None = None) -> None:
+        """Wait until the tracker has logged everything, but at most `timeout_s`.
+
+        They begin now, or at `since_s` of `time.monotonic`.
+        """
         if self._is_lost:
             return
-        end_s = time.monotonic() + timeout_s
-        with suppress(Full):
-            self._queue.put(None, timeout=timeout_s)
+        end_s = (time.monotonic() if since_s is None else since_s) + timeout_s
+        if not self._is_ending:
+            with suppress(Full):
+                self._queue.put(None, timeout=max(0.0, end_s - time.monotonic()))
         # What is left of the time: waiting for room in the queue is a part of it.
         self._thread.join(max(0.0, end_s - time.monotonic()))
         if self._thread.is_alive():

@@ -1,5 +1,6 @@
 """All trackers of a run, on rank 0, and the package that each kind needs."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -14,7 +15,7 @@ from jaxpipe.runtime.run_config import TrackerKind
 from jaxpipe.trace import LinkReport
 
 _CLOSE_TIMEOUT_S = 30.0
-"""How long the end of a run waits for each tracker that is behind."""
+"""How long the end of a run waits for trackers that are behind."""
 
 MAKERS: Mapping[TrackerKind, Callable[[TrackedRun], Tracker]] = {
     TrackerKind.TENSORBOARD: TensorBoardFile,
@@ -32,7 +33,9 @@ class Trackers:
         tracked: TrackedRun,
         *,
         makers: Mapping[TrackerKind, Callable[[TrackedRun], Tracker]] = MAKERS,
+        close_timeout_s: float = _CLOSE_TIMEOUT_S,
     ) -> None:
+        self._close_timeout_s = close_timeout_s
         self._all = [BackgroundTracker(kind, partial(makers[kind], tracked)) for kind in kinds]
 
     def log(self, metrics: StepMetrics) -> None:
@@ -48,9 +51,15 @@ class Trackers:
             tracker.log(step, values)
 
     def close(self) -> None:
-        """Wait for all trackers to finish, each for a limited time."""
+        """Wait for all trackers to finish, for a limited time.
+
+        It is the same for all: other ranks wait meanwhile, and several services may hang.
+        """
         for tracker in self._all:
-            tracker.close(timeout_s=_CLOSE_TIMEOUT_S)  # each has its own: one may hang
+            tracker.end()
+        since_s = time.monotonic()
+        for tracker in self._all:
+            tracker.close(timeout_s=self._close_timeout_s, since_s=since_s)
 
 
 def _link_values(report: LinkReport | None) -> dict[str, float]:

@@ -289,6 +289,20 @@ def test_closing_takes_no_longer_than_its_timeout(caplog: pytest.LogCaptureFixtu
     assert "it did not finish within 1 s" in caplog.text
 
 
+def test_trackers_that_hang_have_one_time_to_finish_together(caplog: pytest.LogCaptureFixture):
+    never = Event()
+    hanging = [BackgroundTracker(f"fake {number}", lambda: Hanging(never)) for number in range(3)]
+    for background in hanging:
+        background.log(0, {})
+        background.end()
+        background.close(timeout_s=30.0, since_s=time.monotonic() - 30.0)
+    never.set()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"training continues without the tracker fake {number}: it did not finish within 30 s"
+        for number in range(3)
+    ]
+
+
 def test_without_trackers_there_is_nothing_to_wait_for(tmp_path: Path):
     trackers = Trackers([], tracked(tmp_path))
     trackers.log(metrics_at(1))
