@@ -168,6 +168,7 @@ class Merger:
     version: int = 0
     there: set[int] = field(default_factory=set[int])
     deliveries: dict[int, Delivery] = field(default_factory=dict[int, Delivery])
+    _merged: dict[int, int] = field(default_factory=dict[int, int])
     _has_begun: bool = False
     _quorum_s: float | None = None
 
@@ -189,16 +190,23 @@ class Merger:
         """No longer wait for an island; what it has delivered stays."""
         self.there.discard(island)
 
-    def deliver(self, delivery: Delivery, *, now_s: float) -> None:
-        """Take a delivery into the round under way.
+    def deliver(self, delivery: Delivery, *, now_s: float) -> bool:
+        """Take a delivery into the round under way; return False if it has been merged already.
+
+        An island whose connection broke sends its delivery again. One that has come back, and
+        delivers twice in a round, replaces its first delivery.
 
         Raises:
-            ValueError: it is not of this model, of a later anchor, or the second of its island.
+            ValueError: it is not of this model, or of a later anchor.
         """
         self._check(delivery)
+        # After a merge an island continues from a later anchor.
+        if delivery.base <= self._merged.get(delivery.island, -1):
+            return False
         self.deliveries[delivery.island] = delivery
         if self._quorum_s is None and len(self.deliveries) >= self._quorum:
             self._quorum_s = now_s
+        return True
 
     def asked(self) -> Collection[int]:
         """Return the islands that are asked for what they have: a quorum is there, they are not."""
@@ -232,6 +240,7 @@ class Merger:
                     total += np.float32(part.weight) * gradient
             self.states[name] = outer_step(state, total, self.config.optimizer)
         self.version += 1
+        self._merged |= {part.island: part.base for part in merged}
         self.deliveries.clear()
         self._quorum_s = None
         return Merge(anchor=self.version, digest=self.digest(), islands=merged)
@@ -258,8 +267,6 @@ class Merger:
             raise ValueError(f"`gradients` are of another model: {', '.join(names[:3])} differ")
         if not 0 <= delivery.base <= self.version:
             raise ValueError(f"`base` is {delivery.base}, and the anchor has number {self.version}")
-        if delivery.island in self.deliveries:
-            raise ValueError(f"`island` {delivery.island} has delivered in this round")
         if delivery.steps < 0 or not 0 <= delivery.tokens < float("inf"):
             raise ValueError("`steps` and `tokens` must be finite, and not negative")
 

@@ -137,11 +137,19 @@ def test_a_wrong_delivery_is_refused(wrong: Delivery, words: str) -> None:
         merger_of([0]).deliver(wrong, now_s=0.0)
 
 
-def test_an_island_delivers_once_in_a_round() -> None:
+def test_what_is_sent_again_counts_once() -> None:
     merger = merger_of([0, 1])
-    merger.deliver(delivery(0), now_s=0.0)
-    with pytest.raises(ValueError, match="has delivered"):
-        merger.deliver(delivery(0), now_s=1.0)
+    assert merger.deliver(delivery(0, value=1.0), now_s=0.0)
+    assert merger.deliver(delivery(0, value=3.0), now_s=1.0)  # after it has come back
+    assert merger.deliver(delivery(1, value=3.0), now_s=2.0)
+    merger.merge()
+    assert not merger.deliver(delivery(0, value=3.0), now_s=3.0)
+    assert not merger.deliveries
+    once = merger_of([0])
+    once.deliver(delivery(0, value=3.0), now_s=0.0)
+    once.merge()
+    assert merger.digest() == once.digest()
+    assert merger.deliver(delivery(0, base=1), now_s=4.0)
 
 
 @pytest.mark.parametrize(

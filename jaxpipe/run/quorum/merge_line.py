@@ -29,6 +29,7 @@ from jaxpipe.run.quorum.messages import (
     MessageError,
     Refused,
     Wanted,
+    keep_alive,
     packed,
     payload_bytes,
     receive,
@@ -168,6 +169,8 @@ class MergeLine:
             timeout_s=self._config.timeout_s,
             say=self._say,
         )
+        keep_alive(self._connection)
+        self._asked_for = 0  # of a server that has lost merges, numbers come again
         hello = Hello(
             island=self._config.island,
             batch=self._batch,

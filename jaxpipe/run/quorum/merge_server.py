@@ -35,6 +35,7 @@ from jaxpipe.run.quorum.messages import (
     Refused,
     Shapes,
     Wanted,
+    keep_alive,
     packed,
     payload_bytes,
     receive,
@@ -53,16 +54,27 @@ _NEXT_S = 86400.0 * 30
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Island:
-    """A connection of an island; `sending` is held while something is sent."""
+    """A connection of an island; `sending` is held while something is sent.
+
+    Two threads use it. Each has a socket of its own for it, since a socket has one timeout.
+    """
 
     connection: socket.socket
+    writer: socket.socket
     sending: Lock = field(default_factory=Lock)
     number: int = -1
     asked_for: int = -1
 
     def send(self, head: Anchor | Ask | Wanted | Refused, payload: bytes = b"") -> None:
         with self.sending:
-            send(self.connection, head, payload, timeout_s=_PAUSE_S)
+            send(self.writer, head, payload, timeout_s=_PAUSE_S)
+
+    def close(self) -> None:
+        """Close the connection, for both threads."""
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+        self.connection.close()
+        self.writer.close()
 
 
 class MergeServer:
@@ -125,7 +137,7 @@ class MergeServer:
         self._desk.close()
         with self._changed:
             for island in self._islands.values():
-                island.connection.close()
+                island.close()
 
     def _take(self, request: JoinRequest) -> None:
         if text := self._alike.refusal(request):
@@ -133,7 +145,8 @@ class MergeServer:
             return
         connection = self._desk.hand_over(request, "the merge server knows the key")
         if connection is not None:
-            island = _Island(connection=connection)
+            keep_alive(connection)
+            island = _Island(connection=connection, writer=connection.dup())
             Thread(target=self._serve, args=(island,), name=request.host, daemon=True).start()
 
     def _advance(self) -> None:
@@ -166,7 +179,7 @@ class MergeServer:
         except OSError as error:
             self._say(f"island {island.number} is gone: {error.strerror or error}")
         finally:
-            island.connection.close()
+            island.close()
             self._forget(island, is_bye=is_bye)
 
     def _greet(self, island: _Island) -> None:
@@ -177,7 +190,7 @@ class MergeServer:
         island.number = head.island
         with self._changed:
             if (before := self._islands.get(head.island)) is not None:
-                before.connection.close()  # the island has come back before its end was seen
+                before.close()  # the island has come back before its end was seen
             self._islands[head.island] = island
             self._is_over = False
             if not self._shapes:
@@ -228,11 +241,12 @@ class MergeServer:
         with self._changed:
             merger = self.merger
             assert merger is not None, "there is an anchor"
+            round_ = merger.version
             try:
-                merger.deliver(delivery, now_s=self._clock())
+                if not merger.deliver(delivery, now_s=self._clock()):
+                    round_ = -1  # it is in this anchor
             except ValueError as error:
                 raise MessageError(str(error)) from error
-            round_ = merger.version
             timeout_s = self._config.timeout_s
             if not self._changed.wait_for(lambda: merger.version != round_, timeout=timeout_s):
                 raise MessageError(f"no quorum within `quorum.timeout_s` ({timeout_s:g})")

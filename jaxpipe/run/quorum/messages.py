@@ -94,6 +94,14 @@ Head = Hello | Wanted | FirstAnchor | Deliver | Anchor | Ask | Bye | Refused
 _HEAD: Any = Head  # a union is a type for msgspec, and none for a type checker
 
 
+def keep_alive(connection: socket.socket) -> None:
+    """Let the connection break within about a minute after its other host has died."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):  # else the system's own times, which may be hours
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
 def send(connection: socket.socket, head: Head, payload: bytes = b"", *, timeout_s: float) -> None:
     """Send a message.
 

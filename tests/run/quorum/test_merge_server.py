@@ -103,6 +103,27 @@ def test_nobody_waits_for_an_island_that_is_gone_and_it_may_come_back() -> None:
         np.testing.assert_allclose(anchor["w"], START["w"] - 1)
 
 
+def test_a_delivery_whose_connection_breaks_is_sent_again_and_counts_once() -> None:
+    config = replace(CONFIG, least=2)
+    with serving(config) as served:
+        lines = [served.line(of(config, island)) for island in range(2)]
+        for line in lines:
+            line.start(START)
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(lines[0].deliver, moved(1.0), base=0, steps=1, tokens=1)
+            merger = served.server.merger
+            assert merger is not None
+            until(lambda: 0 in merger.deliveries)
+            connection = lines[0]._connection  # pyright: ignore[reportPrivateUsage]
+            assert connection is not None
+            connection.shutdown(socket.SHUT_RDWR)
+            until(lambda: lines[0].num_bytes > lines[1].num_bytes + 2 * 40)
+            number, anchor = lines[1].deliver(moved(3.0), base=0, steps=1, tokens=1)
+            assert number == first.result(timeout=30)[0] == 1
+        assert [part.weight for part in served.merges[0].islands] == [0.5, 0.5]
+        np.testing.assert_allclose(anchor["b"], START["b"] - 2.0)
+
+
 def test_an_island_finds_a_server_that_has_started_again() -> None:
     with serving(CONFIG) as served:
         line = served.line(of(CONFIG, 0))
