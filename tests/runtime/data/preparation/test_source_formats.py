@@ -169,7 +169,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
         ("a.parquet", POINTER, "is a pointer of Git LFS; run `git lfs pull` in its folder"),
         ("a.txt", POINTER, "is a pointer of Git LFS; run `git lfs pull` in its folder"),
         ("a.HTML", b"<p>text</p>", r"is HTML; extract its text, or rename it to \.txt"),
-        ("a.yml.gz", gzip.compress(b"- text: a"), "is YAML; extract its text"),
+        ("a.yml.gz", gzip.compress(b"- text: a", mtime=0), "is YAML; extract its text"),
         ("a.tar", b"a" * 257 + b"ustar", "is an archive; unpack it"),
         ("a.gz", b"plain text", r"not compressed as its name says \(\.gz\); rename it"),
         (
