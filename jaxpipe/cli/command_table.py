@@ -217,7 +217,8 @@ TOPICS: Mapping[str, Mapping[str, Command | CommandGroup]] = {
         ),
         "merge": Command(
             "merge_islands:merge",
-            "Merge islands that train apart: each a run of its own, waiting for none.",
+            "Merge islands that train apart: each is a run of its own whose `quorum.server` is this"
+            " one.",
         ),
         "chaos": Command(
             "chaos:chaos",

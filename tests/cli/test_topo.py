@@ -118,7 +118,7 @@ def test_hosts_writes_the_placement_of_a_plan(tmp_path: Path):
         ),
         (
             ["tc", "two-region", "--device", "eth0", "--tbf", "--burst", "4g"],
-            "`burst` must be from 1 byte to below 4 GiB",
+            "`burst` must be from 1514 bytes, a packet, without which nothing passes, to below",
         ),
         (
             ["tc", "two-region", "--device", "eth0", "--tbf", "--latency", "0ms"],

@@ -54,10 +54,12 @@ def set_model(**fields: Any) -> Callable[[Tree], None]:
         (lambda tree: tree["metadata"].update(config=[1, 2]), "lacks the configuration"),
         (lambda tree: tree["metadata"]["config"].update(model=3), "`model` must be a section"),
         (lambda tree: tree["metadata"]["config"].update(data={}), "folder` is missing"),
-        (set_model(num_layers=10**9), "describes a model of"),
-        (set_model(num_layers=10**30), "describes a model of"),
-        (set_model(sequence=10**12), "describes a model of"),
-        (set_model(vocabulary=10**12), "describes a model of"),
+        (set_model(num_layers=60000), "describes a model of"),
+        (set_model(vocabulary=2 * 10**9), "describes a model of"),
+        (set_model(num_layers=10**9), "`model.num_layers` must be from 1 to 65,536"),
+        (set_model(num_layers=10**30), "`model.num_layers` must be from 1 to 65,536"),
+        (set_model(sequence=10**12), "`model.sequence` must be from 1 to 2,147,483,647"),
+        (set_model(vocabulary=10**12), "`model.vocabulary` must be from 1 to 2,147,483,647"),
         (set_model(dim="wide"), "a whole number, not text"),
         (set_model(param_dtype="float1"), "`model.param_dtype` must be one of"),
     ],
@@ -87,10 +89,10 @@ def test_wrong_ones_are_one_line_at_once(
 
 def test_sizes_are_those_of_the_files(folder: Path):
     def change(tree: Tree) -> None:
-        tree["metadata"]["config"]["model"]["vocabulary"] = 10**12
+        tree["metadata"]["config"]["model"]["vocabulary"] = 10**9
         for each in tree["tensors"] + tree["copies"]:
             if each["name"] in ("embed.tokens", "head.kernel"):
-                each["shape"] = [10**12, 16]
+                each["shape"] = [10**9, 16]
 
     forge(folder, change)
     with pytest.raises(CheckpointError, match="lists more tensors than its files of"):

@@ -271,9 +271,9 @@ def test_tensors_of_another_model_are_refused(tmp_path: Path) -> None:
         CheckpointError, match=r"`model\.norm\.weight` has 1 weights of 16 that are NaN"
     ):
         reread({norm: np.array([np.nan] + [0] * 15, np.float32)})
-    fields = json.loads((tmp_path / "config.json").read_text()) | {"num_hidden_layers": 10**9}
+    fields = json.loads((tmp_path / "config.json").read_text()) | {"num_hidden_layers": 60_000}
     (tmp_path / "config.json").write_text(json.dumps(fields))
-    with pytest.raises(CheckpointError, match=r"`num_hidden_layers` .1,000,000,000. needs"):
+    with pytest.raises(CheckpointError, match=r"`num_hidden_layers` .60,000. needs"):
         read_model(tmp_path)
 
 

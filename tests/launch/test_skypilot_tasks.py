@@ -96,10 +96,18 @@ def test_the_command_writes_the_files(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "replacing " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--target", "skypilot"], ["--target", "slurm", "--out", "x"]])
-def test_a_folder_is_for_task_files(words: list[str], capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--target", "skypilot"], "`--out` must name the folder"),
+        (["--target", "slurm", "--out", "x"], "`--out` is an option of `--target` skypilot"),
+    ],
+)
+def test_a_folder_is_for_task_files(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["launch", CONFIG, *words]) == 2
-    assert "`--out` must name the folder" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
 
 
 def test_other_images_are_refused():
