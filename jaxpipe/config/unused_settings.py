@@ -54,6 +54,15 @@ DEPENDENCES: tuple[Dependence, ...] = (
         lambda c: getattr(c.model, "experts", 0) > 0,
     ),
     Dependence(
+        "quorum",  # `island` and `least` need `islands`
+        (
+            *("islands", "every", "grace_s", "discount", "learning_rate", "momentum", "codec"),
+            "timeout_s",
+        ),
+        "`quorum.server`",
+        lambda c: c.quorum.is_on,
+    ),
+    Dependence(
         "comm",
         ("top_k_fraction",),
         f"`comm.gradients` = {CodecKind.TOP_K}",

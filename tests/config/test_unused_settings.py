@@ -22,6 +22,11 @@ _OTHERS: dict[str, Any] = {
     "model.experts_per_token": 2,
     "model.normalised_gates": True,
     "outer.top_k_fraction": 0.5,
+    "quorum.islands": 2,
+    "quorum.every": 3,
+    "quorum.discount": 0.25,
+    "quorum.codec": "int8",
+    "quorum.timeout_s": 4.0,
 }
 _CHOSEN: dict[str, dict[str, dict[str, Any]]] = {
     "`lora.rank` above 0": {"lora": {"rank": 2}},
@@ -32,6 +37,7 @@ _CHOSEN: dict[str, dict[str, dict[str, Any]]] = {
         "loss_scale": {"enabled": True}
     },
     "`run.trackers`": {"run": {"trackers": ["tensorboard"]}},
+    "`quorum.server`": {"quorum": {"server": "merge.json"}},
     "`run.survive` = shrink": {"run": {"survive": "shrink"}},
     "`optimizer.schedule` = wsd": {"optimizer": {"schedule": "wsd"}},
     "an `optimizer.schedule` other than constant": {},

@@ -157,6 +157,16 @@ RIGHT: Mapping[str, list[Any]] = {
     "outer.eager": _SWITCH,
     "outer.codec": list(CodecKind),
     "outer.top_k_fraction": [0.01, 1.0],
+    "quorum.island": [0],
+    "quorum.islands": [1, 2, 1024],
+    "quorum.every": [1, 30],
+    "quorum.least": [1],
+    "quorum.grace_s": [0.0, 5.0],
+    "quorum.discount": [0.0, 0.5, 1.0],
+    "quorum.learning_rate": [0.7],
+    "quorum.momentum": [0.0, 0.9],
+    "quorum.codec": [kind for kind in CodecKind if not kind.facts.needs_feedback],
+    "quorum.timeout_s": [1.0, 600.0],
     "lora.rank": [0, 1, 2],
     "lora.alpha": [1.0, 16.0],
     "lora.targets": [["attention.*"], ["mlp.*"], ["*"]],
@@ -316,6 +326,7 @@ FIXED = {
     "train.epochs": "`train.steps` are drawn, whose place it takes",
     "plan.search_s": "a search would take longer than the law may",
     "model.family": "it is that of the base",
+    "quorum.server": "a server would have to run beside",
 }
 """Fields that are not drawn, each with the reason."""
 

@@ -14,7 +14,7 @@ def busy(num_processes: int) -> Iterator[None]:
     with ExitStack() as running:
         for _ in range(num_processes):
             process = subprocess.Popen(
-                [sys.executable, "-c", "while True: pass"],
+                [sys.executable, "-I", "-c", "while True: pass"],
                 preexec_fn=die_with_parent,  # noqa: PLW1509  only prctl
             )
             running.callback(process.wait)
