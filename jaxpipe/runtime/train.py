@@ -228,7 +228,7 @@ class _Training:
             totals = replace(totals, stops=0.0 if end is None else end.stops)
             outer_bytes = None if end is None else end.num_bytes
         if self.quorum is not None:
-            self.watch.phase("outer step", step=step)
+            self.watch.phase("outer step", step=step, limit_s=self.quorum.longest_s)
             state, outer_bytes = self.quorum.after_step(state, totals, done=step + 1)
         ended = StepEnd(
             step=step + 1,

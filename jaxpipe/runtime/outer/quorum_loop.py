@@ -40,6 +40,14 @@ class QuorumLoop:
         self._number = 0
         self._steps, self._tokens = 0, 0.0
 
+    @property
+    def longest_s(self) -> float:
+        """The longest time of what is done after a step [s]; rank 0 gives up before.
+
+        The server may let an island wait for its quorum, and may have to be reached again.
+        """
+        return self._timeout_s + 2 * self.config.timeout_s
+
     def start(self, state: TrainState) -> TrainState:
         """Return the state with the parameters of the anchor."""
         own = self._tensors(state)
@@ -107,13 +115,8 @@ class QuorumLoop:
         if answer is not None:
             number, anchor = answer
             payload = number.to_bytes(8, "big") + save(anchor)
-        # The server may let an island wait for its quorum; rank 0 gives up first.
         payload = broadcast_bytes(
-            self.worker.transport,
-            payload,
-            root=0,
-            tag=_BROADCAST_TAG,
-            timeout_s=self._timeout_s + 2 * self.config.timeout_s,
+            self.worker.transport, payload, root=0, tag=_BROADCAST_TAG, timeout_s=self.longest_s
         )
         self._number, anchor = int.from_bytes(payload[:8], "big"), load(payload[8:])
         self._anchor = {name: anchor[name] for name in own}
