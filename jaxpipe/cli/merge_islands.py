@@ -23,7 +23,8 @@ def merge(
             `discount`, `learning_rate` and `momentum` are the server's.
         out: its folder: `merge.json` with address and key, `merges.jsonl`, checkpoints.
         settings: a change to the configuration, such as `quorum.least=6`; may be repeated.
-        listen: the HOST:PORT at which islands reach it; port 0 is any free one.
+        listen: the HOST:PORT at which islands reach it; port 0 is any free one, and no host all
+            addresses of this one.
     """
     from jaxpipe.config import load_config
     from jaxpipe.run.hosts.listen import listen_address

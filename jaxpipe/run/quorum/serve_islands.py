@@ -1,6 +1,7 @@
 """Run a merge server in a folder: its desk, its checkpoints, its log, and its stop."""
 
 import signal
+import socket
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +18,9 @@ from jaxpipe.run.quorum.alike import Alike
 from jaxpipe.run.quorum.merge_line import MERGE_FILE, server_address
 from jaxpipe.run.quorum.merge_server import MergeServer
 from jaxpipe.run.quorum.merged_checkpoints import MergedCheckpoints, saved_merger
+
+_EVERYWHERE = ("", "0.0.0.0", "::")
+"""To listen at all addresses; islands then reach the server by the name of its host."""
 
 
 def serve_islands(
@@ -65,13 +69,14 @@ def serve_islands(
 def _desk(folder: Path, *, host: str, port: int) -> tuple[JoinDesk, JoinAddress]:
     """Return a desk, with the key and the port that islands of this folder know already."""
     key, before = new_key(), None
+    reached = socket.gethostname() if host in _EVERYWHERE else host
     if (folder / MERGE_FILE).exists():
         before = server_address(QuorumConfig(server=str(folder)))
         key = before.key
-    if not port and before is not None and before.host == host:
+    if not port and before is not None and before.host == reached:
         port = before.port
     desk = desk_at(key, addresses=(host,), port=port)
-    return desk, JoinAddress(host=host, port=desk.port, key=key)
+    return desk, JoinAddress(host=reached, port=desk.port, key=key)
 
 
 def _stop() -> Event:
