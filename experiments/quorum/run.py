@@ -210,7 +210,8 @@ def _start(
     with log:
         return subprocess.Popen(
             [*line, *map(str, words)],
-            env={**os.environ, **(environment or {})},
+            # Ranks look for modules there, and not in the folder that they start in.
+            env={**os.environ, "PYTHONPATH": str(_HERE.parents[1]), **(environment or {})},
             stdout=log,
             stderr=log,
         )
