@@ -40,7 +40,8 @@ Case = Mapping[str, Any]
 def main(systems: Sequence[str]) -> None:
     """Run the systems, by default all."""
     case = tomllib.loads((_HERE / "cases.toml").read_text())
-    _PLACE.mkdir(parents=True, exist_ok=True)
+    for folder in (_PLACE, _RUNS.parent):
+        folder.mkdir(parents=True, exist_ok=True)
     for seed in case["seeds"]:
         for system in systems or ("quorum", "barrier", "synchronous"):
             row = {"system": system, "seed": seed, **_SYSTEMS[system](case, seed)}
