@@ -1,4 +1,4 @@
-"""The pace of an island that is emulated: each step begins so many seconds after the one before.
+"""The emulated pace of an island: the least time between the starts of two steps.
 
 The computation is real; the time of a step is that of the slower device that it stands for.
 """

@@ -10,12 +10,13 @@ for as many tokens as the quorum had. Rows are appended to `results/runs.csv`.
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ _HERE = Path(__file__).parent
 _RUNS, _GOODPUT = _HERE / "results" / "runs.csv", _HERE / "results" / "goodput.csv"
 _PLACE = Path("runs/quorum").absolute()
 _MARK = "JAXPIPE_EXPERIMENT_ISLAND"
-_END_S = 120.0
+_START_S, _END_S = 600.0, 120.0
 
 Case = Mapping[str, Any]
 
@@ -74,11 +75,11 @@ def quorum(case: Case, seed: int) -> Row:
     """Train islands that a server merges."""
     folder = _fresh(f"quorum-{seed}")
     section = [f"quorum.{name}={case[name]}" for name in ("islands", "every", "least", "grace_s")]
-    common = [*case["settings"], *section, f"run.seed={seed}"]
+    batch = f"train.batch={case['batch']}"
+    common = [*case["settings"], *section, batch, f"run.seed={seed}"]
     server = _start("merge", case, common, "--out", folder / "server")
     file = folder / "server" / "merge.json"
-    while not file.exists():
-        time.sleep(0.1)
+    _when(file.exists, [server])
     islands: list[subprocess.Popen[bytes]] = []
     for number, step_s in enumerate(_paces(case)):
         own = [f"quorum.server={file}", f"quorum.island={number}"]
@@ -86,7 +87,7 @@ def quorum(case: Case, seed: int) -> Row:
         environment = {STEP_S: str(step_s), _MARK: str(number)}
         islands.append(_supervised(case, [*common, *own, *run], environment))
     log = folder / "server" / "merges.jsonl"
-    begin_s = _when(lambda: log.stat().st_size > 0)
+    begin_s = _when(lambda: log.stat().st_size > 0, [server, *islands])
     before = _merged_tokens(log)
     kills = _kill(case, seed, lambda island: _kill_ranks(str(island)))
     seconds, tokens = time.monotonic() - begin_s, _merged_tokens(log) - before
@@ -104,7 +105,7 @@ def barrier(case: Case, seed: int) -> Row:
     changes = [
         *case["settings"],
         f"plan.replicas={number}",
-        f"train.batch={8 * number}",
+        f"train.batch={case['batch'] * number}",
         f"outer.islands={number}",
         f"outer.every={case['every']}",
         f"run.folder={folder}",
@@ -113,14 +114,14 @@ def barrier(case: Case, seed: int) -> Row:
     paces = ",".join(map(str, _paces(case)))
     run = _supervised(case, changes, {STEP_S: paces, _MARK: "all"})
     log = folder / "metrics.jsonl"
-    begin_s = _when(lambda: bool(_steps(log)))
+    begin_s = _when(lambda: bool(_steps(log)), [run])
     before = _steps(log)
     kills = _kill(case, seed, lambda island: _kill_ranks("all", rank=island))
     seconds = time.monotonic() - begin_s
     # What was trained since the last outer step may still be lost.
     steps = (_steps(log) - before) // case["every"] * case["every"]
     _end([run])
-    tokens = steps * 8 * number * _sequence(folder)
+    tokens = steps * case["batch"] * number * _sequence(folder)
     return _row(case, folder, tokens=tokens, seconds=seconds, kills=kills)
 
 
@@ -130,16 +131,16 @@ def synchronous(case: Case, seed: int) -> Row:
     tokens, number = float(quorum_of[str(seed)]["tokens"]), case["islands"]
     folder = _fresh(f"synchronous-{seed}") / "run"
     sequence = _sequence(_PLACE / f"quorum-{seed}" / "island-0")
-    steps = round(tokens / (8 * number * sequence))
+    steps = round(tokens / (case["batch"] * number * sequence))
     changes = [
         *case["settings"],
-        f"train.batch={8 * number}",
+        f"train.batch={case['batch'] * number}",
         f"train.steps={steps}",
         f"run.folder={folder}",
         f"run.seed={seed}",
     ]
     jaxpipe("train", case["config"], *settings(*changes))
-    tokens = steps * 8 * number * sequence
+    tokens = steps * case["batch"] * number * sequence
     return {**_row(case, folder, tokens=tokens, seconds=1.0, kills=0), "goodput": ""}
 
 
@@ -152,7 +153,7 @@ def _paces(case: Case) -> list[float]:
 
 
 def _row(case: Case, folder: Path, *, tokens: float, seconds: float, kills: int) -> Row:
-    of_step = 8 * _sequence(folder)
+    of_step = case["batch"] * _sequence(folder)
     ideal = sum(of_step * seconds / step_s for step_s in _paces(case))
     text = jaxpipe("evaluate", folder)
     loss = re.search(r"([0-9.]+) nats", text)
@@ -166,7 +167,7 @@ def _row(case: Case, folder: Path, *, tokens: float, seconds: float, kills: int)
     }
 
 
-def _kill(case: Case, seed: int, kill: Any) -> int:
+def _kill(case: Case, seed: int, kill: Callable[[int], object]) -> int:
     """Wait for the minutes of the case, and kill a rank of an island at times; count the kills."""
     lot, kills = random.Random(seed), 0
     until_s = time.monotonic() + 60 * case["minutes"]
@@ -229,13 +230,21 @@ def _end(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
             process.kill()
 
 
-def _when(is_so: Any) -> float:
-    """Return the time at which something has become true."""
-    while True:
+def _when(is_so: Callable[[], bool], processes: Sequence["subprocess.Popen[bytes]"]) -> float:
+    """Return the time at which something has become true that these processes bring about.
+
+    Raises:
+        RuntimeError: one of them has ended, or it takes longer than ten minutes.
+    """
+    until_s = time.monotonic() + _START_S
+    while time.monotonic() < until_s:
         with suppress(OSError):
             if is_so():
                 return time.monotonic()
+        if any(process.poll() is not None for process in processes):
+            break
         time.sleep(0.1)
+    raise RuntimeError(f"the runs have not begun; {_PLACE / 'log.txt'} says why")
 
 
 def _merged_tokens(log: Path) -> float:
@@ -258,7 +267,7 @@ def _sequence(folder: Path) -> int:
 def _fresh(name: str) -> Path:
     folder = _PLACE / name
     if folder.exists():
-        subprocess.run(["rm", "-r", str(folder)], check=True)
+        shutil.rmtree(folder)
     folder.mkdir(parents=True)
     return folder
 

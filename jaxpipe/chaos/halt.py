@@ -112,16 +112,12 @@ def _stop_from_outside(run: Started, drawn: Halted) -> None:
     processes = run.ranks()
     if drawn.moment == _END:
         for what, is_so in (
-            ("the first step", _has_begun(run)),
+            ("the first step", lambda: have_begun(run.folder)),
             ("the last heartbeat", have_ended),
         ):
             run.wait_until(is_so, what=what, timeout_s=_COMES_BY_WITHIN_S)
     for rank in sorted(victims):
         processes[rank].send_signal(signal.SIGSTOP)
-
-
-def _has_begun(run: Started):
-    return lambda: have_begun(run.folder)
 
 
 def _expect_named(folder: Path, drawn: Halted) -> None:

@@ -9,9 +9,9 @@ import time
 
 import numpy as np
 
-from jaxpipe.chaos.harness.busy_cores import busy
 from jaxpipe.chaos.harness.fault_plan import FaultPlan, write_fault_plan
 from jaxpipe.chaos.harness.processes import wait_for_ends
+from jaxpipe.chaos.harness.starved import busy
 from jaxpipe.chaos.harness.tiny_run import ENDLESS, NUM_RANKS, Started, started, write_config
 from jaxpipe.chaos.harness.trial import Case, Family, expect, one_by_one
 from jaxpipe.runtime.metrics.records import read_metrics
@@ -25,7 +25,7 @@ _CALM_STEPS = 5000
 _BUSY_STEPS, _LOAD = 10_000, 4
 """The steps of a run on cores that have this many other processes each."""
 _FIRST_LOOK, _LOOKS_BEFORE = 500, 100
-"""The memory of a rank may not grow from this step on, until so many before the last one."""
+"""The memory of a rank may not grow from this step to the last one but this number of steps."""
 _MOST_GROWN_MB = 16.0
 _COMPILE_S = 10.0
 _CALM_WITHIN_S = 3600.0

@@ -55,7 +55,7 @@ class QuorumConfig:
     grace_s: Annotated[float, Range(least=0, most=86400)] = 5.0
     """Time that the others have to deliver once the quorum is reached [s]."""
     discount: Annotated[float, Range(least=0, most=1)] = 0.5
-    """Factor of the weight of a delivery for each anchor that it is behind; 0 leaves it out."""
+    """Factor of the weight of a stale delivery, once for each later anchor; 0 leaves it out."""
     learning_rate: Annotated[float, Range(above=0, most=1000)] = 0.7
     """Learning rate of the outer optimizer, eta."""
     momentum: Annotated[float, Range(least=0, below=1)] = 0.9
@@ -157,10 +157,11 @@ class Merge:
 
 @dataclass(slots=True, kw_only=True)
 class Merger:
-    """The anchor, and the deliveries of the round under way; the server calls it from one thread.
+    """The anchor, and the deliveries of the round under way; threads that share it need a lock.
 
     `states` has the anchor and its momentum by name; `version` is the number of the anchor;
-    `there` are the islands that take part.
+    `there` are the islands that take part; `has_begun` says whether as many as a quorum has were
+    there at a time.
     """
 
     config: QuorumConfig
@@ -168,29 +169,24 @@ class Merger:
     version: int = 0
     there: set[int] = field(default_factory=set[int])
     deliveries: dict[int, Delivery] = field(default_factory=dict[int, Delivery])
+    has_begun: bool = False
     _merged: dict[int, int] = field(default_factory=dict[int, int])
-    _has_begun: bool = False
     _quorum_s: float | None = None
 
     def __post_init__(self) -> None:
         """Begin at once where the anchor has moved before: some islands may not come back."""
-        self._has_begun = self.version > 0
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether as many islands as a quorum has were there at a time."""
-        return self._has_begun
+        self.has_begun = self.version > 0
 
     def join(self, island: int) -> None:
         """Count an island among those that are there."""
         self.there.add(island)
-        self._has_begun |= len(self.there | self.deliveries.keys()) >= self.config.least
+        self.has_begun |= len(self.there | self.deliveries.keys()) >= self.config.least
 
     def leave(self, island: int) -> None:
         """No longer wait for an island; what it has delivered stays."""
         self.there.discard(island)
 
-    def deliver(self, delivery: Delivery, *, now_s: float) -> bool:
+    def deliver(self, delivery: Delivery) -> bool:
         """Take a delivery into the round under way; return False if it has been merged already.
 
         An island whose connection broke sends its delivery again. One that has come back, and
@@ -204,27 +200,20 @@ class Merger:
         if delivery.base <= self._merged.get(delivery.island, -1):
             return False
         self.deliveries[delivery.island] = delivery
-        if self._quorum_s is None and len(self.deliveries) >= self._quorum:
-            self._quorum_s = now_s
         return True
 
     def asked(self) -> Collection[int]:
         """Return the islands that are asked for what they have: a quorum is there, they are not."""
-        has_quorum = self.has_begun and 0 < self._quorum <= len(self.deliveries)
-        return self.there - self.deliveries.keys() if has_quorum else ()
+        return self.there - self.deliveries.keys() if self._has_quorum else ()
 
     def is_due(self, *, now_s: float) -> bool:
-        """Return whether the round ends now."""
-        if not self.deliveries or not self.has_begun:
+        """Return whether the round ends; the grace time begins with the first call in a quorum."""
+        if not self._has_quorum:
             return False
-        if self.there <= self.deliveries.keys():
-            return True
-        if len(self.deliveries) < self._quorum:
-            return False
-        # An island that has left may have made a quorum of those that are there.
-        since_s = now_s if self._quorum_s is None else self._quorum_s
-        self._quorum_s = since_s
-        return now_s - since_s >= self.config.grace_s
+        if self._quorum_s is None:
+            self._quorum_s = now_s
+        is_complete = self.there <= self.deliveries.keys()
+        return is_complete or now_s - self._quorum_s >= self.config.grace_s
 
     def merge(self) -> Merge:
         """Take the outer step of the round, and begin the next one.
@@ -254,8 +243,9 @@ class Merger:
         return total.hexdigest()
 
     @property
-    def _quorum(self) -> int:
-        return max(1, min(self.config.least, len(self.there | self.deliveries.keys())))
+    def _has_quorum(self) -> bool:
+        known = self.there | self.deliveries.keys()
+        return self.has_begun and 0 < min(self.config.least, len(known)) <= len(self.deliveries)
 
     def _check(self, delivery: Delivery) -> None:
         sizes = {name: state.anchor.shape for name, state in self.states.items()}

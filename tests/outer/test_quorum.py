@@ -42,7 +42,7 @@ def test_a_merge_of_all_is_the_outer_step_of_their_mean_in_any_order(
         islands = list(tokens)
         lot.shuffle(islands)  # pyright: ignore[reportAttributeAccessIssue]
         for island in islands:
-            merger.deliver(delivery(island, tokens=tokens[island], value=float(island)), now_s=0.0)
+            merger.deliver(delivery(island, tokens=tokens[island], value=float(island)))
         assert merger.is_due(now_s=0.0)
         results.append(merger.merge())
     assert results[0] == results[1]
@@ -75,7 +75,7 @@ def test_a_round_ends_with_all_or_with_a_quorum_and_its_grace_time(
         elif kind == "wait":
             now_s += island
         elif island in merger.there and island not in merger.deliveries:
-            merger.deliver(delivery(island, base=merger.version), now_s=now_s)
+            merger.deliver(delivery(island, base=merger.version))
         came = set(merger.deliveries)
         has_quorum = len(came) >= min(least, len(merger.there | came)) and bool(came)
         if has_quorum and quorum_since is None:
@@ -99,21 +99,22 @@ def test_a_round_ends_with_all_or_with_a_quorum_and_its_grace_time(
 def test_a_stale_delivery_is_discounted_and_left_out_with_a_discount_of_0() -> None:
     for discount, weight in ((0.5, 0.25), (0.0, 0.0), (1.0, 0.5)):
         merger = merger_of([0, 1], least=1, discount=discount)
-        merger.deliver(delivery(0), now_s=0.0)
+        merger.deliver(delivery(0))
+        assert not merger.is_due(now_s=0.0)
         assert merger.is_due(now_s=GRACE_S)
         merger.merge()
-        merger.deliver(delivery(0, base=1), now_s=6.0)
-        merger.deliver(delivery(1, base=0), now_s=6.0)
+        merger.deliver(delivery(0, base=1))
+        merger.deliver(delivery(1, base=0))
         fresh, stale = merger.merge().islands
         assert (fresh.weight, stale.weight) == (0.5, weight)
 
 
 def test_what_is_not_finite_weighs_nothing() -> None:
     merger = merger_of([0, 1])
-    merger.deliver(delivery(0, value=float("nan")), now_s=0.0)
-    merger.deliver(delivery(1, value=2.0), now_s=0.0)
+    merger.deliver(delivery(0, value=float("nan")))
+    merger.deliver(delivery(1, value=2.0))
     alone = merger_of([1])
-    alone.deliver(delivery(1, value=2.0), now_s=0.0)
+    alone.deliver(delivery(1, value=2.0))
     assert [part.weight for part in merger.merge().islands] == [0.0, 1.0]
     alone.merge()
     assert merger.digest() == alone.digest()
@@ -134,22 +135,22 @@ def test_what_is_not_finite_weighs_nothing() -> None:
 )
 def test_a_wrong_delivery_is_refused(wrong: Delivery, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        merger_of([0]).deliver(wrong, now_s=0.0)
+        merger_of([0]).deliver(wrong)
 
 
 def test_what_is_sent_again_counts_once() -> None:
     merger = merger_of([0, 1])
-    assert merger.deliver(delivery(0, value=1.0), now_s=0.0)
-    assert merger.deliver(delivery(0, value=3.0), now_s=1.0)  # after it has come back
-    assert merger.deliver(delivery(1, value=3.0), now_s=2.0)
+    assert merger.deliver(delivery(0, value=1.0))
+    assert merger.deliver(delivery(0, value=3.0))  # after it has come back
+    assert merger.deliver(delivery(1, value=3.0))
     merger.merge()
-    assert not merger.deliver(delivery(0, value=3.0), now_s=3.0)
+    assert not merger.deliver(delivery(0, value=3.0))
     assert not merger.deliveries
     once = merger_of([0])
-    once.deliver(delivery(0, value=3.0), now_s=0.0)
+    once.deliver(delivery(0, value=3.0))
     once.merge()
     assert merger.digest() == once.digest()
-    assert merger.deliver(delivery(0, base=1), now_s=4.0)
+    assert merger.deliver(delivery(0, base=1))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ def test_a_wrong_section_is_refused(fields: dict[str, object], words: str) -> No
 
 def test_the_first_round_waits_for_a_quorum_to_come() -> None:
     merger = merger_of([0], least=2)
-    merger.deliver(delivery(0), now_s=0.0)
+    merger.deliver(delivery(0))
     assert not merger.is_due(now_s=100.0)
     merger.join(1)
     assert set(merger.asked()) == set()

@@ -1,18 +1,38 @@
-"""Leave a process a thousandth of a core: by a cgroup, or by SIGSTOP and SIGCONT in turn."""
+"""Take cores from a run: from all of it by other processes, or from one rank almost a whole one.
+
+A rank keeps a thousandth of a core: by a cgroup, or by SIGSTOP and SIGCONT in turn.
+"""
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.runtime.process.process_signals import die_with_parent
 
 _V1, _V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 _PERIOD_S = 1.0
 _PART = 0.001
 _MICROSECONDS = 1e6
+
+
+@contextmanager
+def busy(num_processes: int) -> Iterator[None]:
+    """Run processes that compute without end, during the block."""
+    with ExitStack() as running:
+        for _ in range(num_processes):
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-c", "while True: pass"],
+                preexec_fn=die_with_parent,  # noqa: PLW1509  only prctl
+            )
+            running.callback(process.wait)
+            running.callback(process.kill)
+        yield
 
 
 @contextmanager

@@ -44,8 +44,6 @@ from jaxpipe.run.quorum.messages import (
 )
 
 _POLL_S = 0.02
-_MOST_CHARACTERS = 600
-"""Of a refusal."""
 _PAUSE_S = 60.0
 """The longest pause within a message, and before the first one."""
 _NEXT_S = 86400.0 * 30
@@ -174,7 +172,7 @@ class MergeServer:
                 is_bye = self._serve_message(island)
         except MessageError as error:
             with suppress(OSError):
-                island.send(Refused(text=str(error)[:_MOST_CHARACTERS]))
+                island.send(Refused(text=f"{error!s:.600}"))
             self._say(f"island {island.number} is refused: {error}")
         except OSError as error:
             self._say(f"island {island.number} is gone: {error.strerror or error}")
@@ -243,7 +241,7 @@ class MergeServer:
             assert merger is not None, "there is an anchor"
             round_ = merger.version
             try:
-                if not merger.deliver(delivery, now_s=self._clock()):
+                if not merger.deliver(delivery):
                     round_ = -1  # it is in this anchor
             except ValueError as error:
                 raise MessageError(str(error)) from error

@@ -90,10 +90,10 @@ def saved_merger(folder: Path, config: QuorumConfig) -> Merger | None:
         ConfigError: it is no anchor of a merge server.
     """
     try:
-        place = latest(folder)
+        newest = latest(folder)
     except CheckpointError:
         return None
-    checkpoint = open_checkpoint(place)
+    checkpoint = open_checkpoint(newest)
     tensors = checkpoint.read(checkpoint.tensors)
     anchors = {name: tensor for name, tensor in tensors.items() if not name.startswith(_MOMENTUM)}
     if any(_MOMENTUM + name not in tensors for name in anchors):

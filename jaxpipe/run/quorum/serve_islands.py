@@ -34,10 +34,10 @@ def serve_islands(
     """
     merger = saved_merger(folder, config.quorum)
     desk, address = _desk(folder, host=host, port=port)
-    place = MergedCheckpoints(folder, describe(config), keep=config.checkpoint.keep)
+    checkpoints = MergedCheckpoints(folder, describe(config), keep=config.checkpoint.keep)
 
     def merged(merger: Merger, merge: Merge) -> None:
-        place.merged(merger, merge)
+        checkpoints.merged(merger, merge)
         parts = ", ".join(f"{part.island} ({part.steps})" for part in merge.islands)
         say(f"anchor {merge.anchor}: islands (and inner steps) {parts}")
 
@@ -63,7 +63,7 @@ def serve_islands(
         server.run(stop=_stop().is_set)
     finally:
         server.close()
-        place.close(server.merger)
+        checkpoints.close(server.merger)
 
 
 def _desk(folder: Path, *, host: str, port: int) -> tuple[JoinDesk, JoinAddress]:

@@ -37,9 +37,8 @@ def run_rank(start: Start) -> int:
         received = start if start.resolved is not None else receive_plan(transport, start, held)
         if received is None:
             return 0
-        if (
-            start.is_launched and not is_watched
-        ):  # only now, by the user's own launcher: the folder is locked
+        # With the user's own launcher only now: before, the folder was not locked.
+        if start.is_launched and not is_watched:
             write_start(folder, transport.rank, StartPhase.STARTED)
         with rank_progress(folder, rank=transport.rank, has_launcher=has_launcher) as say:
             return _run(received, transport, say=say)

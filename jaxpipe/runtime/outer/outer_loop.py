@@ -11,7 +11,7 @@ parameters, divided over the replicas of an island. They are the same on all isl
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,11 +30,10 @@ from jaxpipe.outer import (
     outer_gradient,
     outer_step,
 )
-from jaxpipe.runtime.checkpoint import flatten, restore
 from jaxpipe.runtime.outer.outer_buckets import BucketLayout, OuterBucket, of_fragment
 from jaxpipe.runtime.outer.outer_exchange import OuterExchange
-from jaxpipe.runtime.stage.train_state import StageState, TrainState
-from jaxpipe.runtime.stage.trained import overlay, trained
+from jaxpipe.runtime.outer.trained_tensors import trained_tensors, with_trained
+from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.worker import Worker
 
 _Tensors = dict[str, np.ndarray]
@@ -101,7 +100,7 @@ class OuterLoop:
         events = self.timetable.events(done)
         if not events:
             return state, None
-        tensors = {stage: self._tensors(state, stage) for stage in state.stages}
+        tensors = {stage: trained_tensors(self.worker, state, stage) for stage in state.stages}
         has_ended, is_last = False, done == self.timetable.num_steps
         local_fraction = 0.0 if is_last else self.config.local_fraction
         for position, (action, fragment) in enumerate(events):
@@ -125,16 +124,16 @@ class OuterLoop:
             self._starts = {bucket: self._start(bucket) for bucket in self.states}
         if not has_ended and not self.config.eager:
             return state, None
-        return self._with(state, tensors), self._end(stops) if has_ended else None
+        return with_trained(self.worker, state, tensors), self._end(stops) if has_ended else None
 
     def anchored(self, state: TrainState, *, done: int) -> TrainState:
         """Return the state with the anchor as its parameters: what is evaluated, and exported."""
         if self.is_in_sync(done):
             return state
-        tensors = {stage: self._tensors(state, stage) for stage in state.stages}
+        tensors = {stage: trained_tensors(self.worker, state, stage) for stage in state.stages}
         for bucket, layout in self.layouts.items():
             tensors[bucket.stage] |= layout.unpack(self.whole_anchor(bucket))
-        return self._with(state, tensors)
+        return with_trained(self.worker, state, tensors)
 
     def eval_loss(self, state: TrainState, *, done: int) -> float:
         """Return the held-out loss of the anchor over all islands, the same on all ranks."""
@@ -227,32 +226,6 @@ class OuterLoop:
         flags = np.array([since, stops if is_first else 0.0])
         num_bytes, all_stops = self.exchange.sum_over_all(flags)
         return OuterEnd(num_bytes=int(num_bytes), stops=float(all_stops))
-
-    def _tensors(self, state: TrainState, stage: int) -> _Tensors:
-        """Return the leaves with trained parameters; in some of them other layers are frozen."""
-        part = trained(self.worker.job.model, state.stages[stage].params)
-        return flatten(part, first_layer=self._first_layer(stage))
-
-    def _with(self, state: TrainState, tensors: Mapping[int, _Tensors]) -> TrainState:
-        """Return the state with these tensors as the trained parameters of all its stages."""
-        stages = {}
-        for stage, before in state.stages.items():
-            part = trained(self.worker.job.model, before.params)
-            restored = restore(part, tensors[stage], first_layer=self._first_layer(stage))
-            # Every leaf becomes an array of its own: the next step donates them.
-            placed = self.worker.calls[stage].spec.layout.place(restored)
-            params = overlay(before.params, placed)
-            stages[stage] = StageState(params=params, moments=before.moments)
-        return replace(state, stages=stages)
-
-    def _first_layer(self, stage: int) -> int:
-        return first_layer(self.worker, stage)
-
-
-def first_layer(worker: Worker, stage: int) -> int:
-    """Return the number of the first layer of a stage of a rank."""
-    plan = worker.job.plan
-    return plan.layers(stage, replica=plan.replica(worker.transport.rank)).start
 
 
 def timetable_of(config: OuterConfig, *, num_steps: int) -> OuterTimetable:

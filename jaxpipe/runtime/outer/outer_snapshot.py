@@ -37,7 +37,7 @@ from jaxpipe.runtime.outer.outer_buckets import (
     bucket_layouts,
 )
 from jaxpipe.runtime.outer.outer_exchange import OuterExchange, outer_exchange
-from jaxpipe.runtime.outer.outer_loop import OuterLoop, first_layer
+from jaxpipe.runtime.outer.outer_loop import OuterLoop
 from jaxpipe.runtime.outer.outer_tensor_names import (
     COUNTERS,
     IN_FLIGHT,
@@ -53,6 +53,7 @@ from jaxpipe.runtime.outer.outer_tensor_names import (
     parameter_of,
     split_island,
 )
+from jaxpipe.runtime.outer.trained_tensors import first_layer
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.stage.trained import is_trained
 from jaxpipe.runtime.step.worker import Worker

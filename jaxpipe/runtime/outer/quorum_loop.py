@@ -9,17 +9,13 @@ Rank 0 alone speaks with the server: the other ranks need no way to it. The mome
 optimizer stay on the island.
 """
 
-from dataclasses import replace
-
 import numpy as np
 from safetensors.numpy import load, save
 
 from jaxpipe.comm import all_reduce, broadcast_bytes, gather_bytes
-from jaxpipe.runtime.checkpoint import flatten, restore
 from jaxpipe.runtime.outer.outer_buckets import CONTROL_TAG
-from jaxpipe.runtime.outer.outer_loop import first_layer
-from jaxpipe.runtime.stage.train_state import StageState, TrainState
-from jaxpipe.runtime.stage.trained import overlay, trained
+from jaxpipe.runtime.outer.trained_tensors import trained_tensors, with_trained
+from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.step_totals import StepTotals
 from jaxpipe.runtime.step.worker import Worker
 
@@ -121,26 +117,14 @@ class QuorumLoop:
         self._number, anchor = int.from_bytes(payload[:8], "big"), load(payload[8:])
         self._anchor = {name: anchor[name] for name in own}
         self._steps, self._tokens = 0, 0.0
-        return self._with(state, self._anchor)
+        return with_trained(self.worker, state, dict.fromkeys(state.stages, self._anchor))
 
     def _tensors(self, state: TrainState) -> _Tensors:
-        """Return the trained parameters of this rank by name, in memory of their own."""
+        """Return the trained parameters of this rank by name."""
         tensors: _Tensors = {}
-        for stage, of_stage in state.stages.items():
-            part = trained(self.worker.job.model, of_stage.params)
-            flat = flatten(part, first_layer=first_layer(self.worker, stage))
-            tensors |= {name: np.array(tensor, np.float32) for name, tensor in flat.items()}
+        for stage in state.stages:
+            tensors |= trained_tensors(self.worker, state, stage)
         return tensors
-
-    def _with(self, state: TrainState, tensors: _Tensors) -> TrainState:
-        stages: dict[int, StageState] = {}
-        for stage, before in state.stages.items():
-            part = trained(self.worker.job.model, before.params)
-            restored = restore(part, tensors, first_layer=first_layer(self.worker, stage))
-            placed = self.worker.calls[stage].spec.layout.place(restored)
-            params = overlay(before.params, placed)
-            stages[stage] = StageState(params=params, moments=before.moments)
-        return replace(state, stages=stages)
 
     @property
     def _timeout_s(self) -> float:

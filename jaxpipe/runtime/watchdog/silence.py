@@ -65,7 +65,7 @@ class Silence:
     num_looks: int = 0
 
     def after(self, look: ProcessLook | None, elapsed_s: float) -> "Silence":
-        """Return the silence so much later, with another look or without."""
+        """Return the silence `elapsed_s` later, with another look or without."""
         if look is None:
             return replace(self, silent_s=self.silent_s + elapsed_s)
         is_first = self.num_looks == 0

@@ -133,13 +133,13 @@ def test_a_server_continues_from_its_newest_anchor(tmp_path: Path, dataset: Path
     tree = tree_of(tmp_path / "apart", dataset)
     config = island(tree, 0, islands=1, least=1)
     folder = tmp_path / "server"
-    place = MergedCheckpoints(folder, {}, keep=2)
+    checkpoints = MergedCheckpoints(folder, {}, keep=2)
     with serving(config.quorum) as served:
         run_islands(served, [config])
         merger = served.server.merger
     assert merger is not None
-    place.merged(merger, served.merges[-1])
-    place.close(merger)
+    checkpoints.merged(merger, served.merges[-1])
+    checkpoints.close(merger)
     again = saved_merger(folder, config.quorum)
     assert again is not None
     assert (again.version, again.digest()) == (2, served.merges[-1].digest)

@@ -46,7 +46,7 @@ class Ranks:
             say(self.folder, rank, process=rank)
 
     def after(self, seconds: float) -> Cause | None:
-        """Return the cause, looked for once a second, if there is one within so many."""
+        """Look once a second for `seconds`, and return the first cause, if there is one."""
         for _ in range(round(seconds)):
             self.now_s += 1.0
             if (cause := self.launcher.cause()) is not None:
