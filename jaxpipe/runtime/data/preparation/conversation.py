@@ -37,6 +37,7 @@ _ROLES: Final[Mapping[str, str]] = {
 }
 _CALL: Final = "function_call"
 _WEIGHTS: Final = ("weight", "train")
+_PAIR: Final = 2  # of texts: a question and its answer
 
 
 class RecordLayout(StrEnum):
@@ -148,7 +149,7 @@ def _history(record: Mapping[str, Any], where: str) -> list[Any]:
     """Return the earlier questions and answers of an Alpaca record, as LLaMA-Factory has them."""
     pairs = record.get("history") or []
     if not isinstance(pairs, list) or not all(
-        isinstance(pair, list) and len(pair) == len(("asked", "said")) for pair in pairs
+        isinstance(pair, list) and len(pair) == _PAIR for pair in pairs
     ):
         raise _wrong("history", pairs, "a list of pairs of texts", where=where)
     return pairs
