@@ -7,6 +7,7 @@ agreed, one more round trip, and that is in both.
 """
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -30,6 +31,10 @@ from mpi4py import MPI  # noqa: E402  the line above must come first
 
 _TEXT_BYTES = 256
 _PARTS = 4
+_MOST_PARTS = 64
+"""Bounds the memory of a receiver; on links that this does not fill, sharing may be missed."""
+_MOVING_SHARE = 10
+"""How many times longer than a message waits its bytes move, when pairs send together."""
 _REST_S = 1e-3
 
 
@@ -61,6 +66,7 @@ class _Probe:
         self._settings = settings
         self._small = np.zeros(settings.small_bytes, np.uint8)
         self._part = np.zeros(max(1, settings.large_bytes // _PARTS), np.uint8)
+        self._waiting_bytes: dict[int, float] = {}  # what the link to each moves in two round trips
         self._unmoving_s: dict[int, float] = {}  # to each: what a message takes beside its bytes
         self._empty = np.zeros(0, np.uint8)
 
@@ -78,8 +84,9 @@ class _Probe:
         egress, ingress = [], []
         for number, pairs in nic_rounds(numbers):
             back = tuple((b, a) for a, b in pairs)
-            egress.append(self._together(hosts[number], pairs))
-            ingress.append(self._together(hosts[number], back))
+            for samples, ways in ((egress, pairs), (ingress, back)):
+                moved = self._moved_together(ways, waits_count=False)
+                samples.append(NicSample(host=hosts[number], pairs=ways, bytes_per_s=moved))
         settings = self._texts(_text(read_tcp_settings()))
         every = np.zeros((len(hosts), *measured.shape)) if self._rank == 0 else None
         self._comm.Gather(measured, every)
@@ -114,8 +121,8 @@ class _Probe:
             TrunkSample(
                 regions=ways,
                 num_pairs=len(pairs),
-                alone_bytes_per_s=self._together("", pairs[:1]).bytes_per_s,
-                bytes_per_s=self._together("", pairs).bytes_per_s,
+                alone_bytes_per_s=self._moved_together(pairs[:1], waits_count=True),
+                bytes_per_s=self._moved_together(pairs, waits_count=True),
             )
             for ways, pairs in trunk_rounds(hosts, regions)
         )
@@ -147,6 +154,8 @@ class _Probe:
         one, all_parts = (np.array(self._large_times(peer, count=count)) for count in (1, _PARTS))
         one_s = float(np.median(one))
         speed = _median_and_spread(_bytes_per_s(all_parts, one_s, self._part.size))
+        # Two round trips: a message waits for the agreement of its receiver and for the answer.
+        self._waiting_bytes[peer] = 2 * float(np.median(there_and_back)) * speed[0]
         # The time of a part without that of its bytes: latency and handshake.
         self._unmoving_s[peer] = max(0.0, one_s - self._part.size / speed[0])
         return (*_median_and_spread(latency), *speed)
@@ -184,26 +193,68 @@ class _Probe:
             MPI.Request.Waitall([self._comm.Irecv(part, peer) for part in parts])
             self._comm.Send(self._empty, peer)
 
-    def _together(self, host: str, pairs: Round) -> NicSample:
-        """Return what the pairs move when all of them do at once: the sum of their bandwidths.
+    def _moved_together(self, pairs: Round, *, waits_count: bool) -> float:
+        """Return the bytes/s of the pairs when all of them send at once: the sum of their own.
 
-        Each pair's own, since one of them may have a slower way to go than the others.
+        Each pair's own, since one of them may have a slower way to go than the others. What a
+        message takes beside its bytes counts if `waits_count`: on what is shared, the bytes of
+        others move meanwhile.
         """
         moved = np.zeros(1)
         self._meet()
-        for source, destination in pairs:
-            if self._rank == source:
-                times = self._large_times(destination, count=_PARTS)
-                mean_s = sum(times) / len(times)
-                moving_s = mean_s - self._unmoving_s[destination]
-                # In noise, the difference may vanish or be negative.
-                moved[0] = _PARTS * self._part.size / (moving_s if moving_s > 0 else mean_s)
-            if self._rank == destination:
-                self._receive_large(source, count=_PARTS)
-        self._meet()
+        sources, destinations = zip(*pairs, strict=True)
+        if self._rank in sources:
+            peer = destinations[sources.index(self._rank)]
+            count = self._parts_together(peer)
+            times = self._times_together(peer, count=count)
+            mean_s = sum(times) / len(times)
+            moving_s = mean_s - (0.0 if waits_count else self._unmoving_s[peer])
+            # In noise, the difference may vanish or be negative.
+            moved[0] = count * self._part.size / (moving_s if moving_s > 0 else mean_s)
+        elif self._rank in destinations:
+            self._receive_together(sources[destinations.index(self._rank)])
+        else:
+            self._meet()
         # A sum: every rank but the sources adds 0.
         self._comm.Allreduce(MPI.IN_PLACE, moved)
-        return NicSample(host=host, pairs=pairs, bytes_per_s=float(moved[0]))
+        return float(moved[0])
+
+    def _parts_together(self, peer: int) -> int:
+        """Return how many parts at once keep a link busy for longer than a message waits."""
+        count = math.ceil(_MOVING_SHARE * self._waiting_bytes[peer] / self._part.size)
+        return min(max(count, _PARTS), _MOST_PARTS)
+
+    def _times_together(self, peer: int, *, count: int) -> list[float]:
+        """Return the seconds of each `count` parts; more follow until all pairs were measured.
+
+        Otherwise the last pair would have alone what all of them share.
+        """
+        head = np.array([count, 0], np.int64)  # the number of parts, and whether more follow
+        is_over: MPI.Request | None = None
+        times: list[float] = []
+        while True:
+            head[1] = is_over is None or not is_over.Test()
+            start_s = time.perf_counter()
+            messages = (head, *[self._part] * count)
+            MPI.Request.Waitall([self._comm.Isend(message, peer) for message in messages])
+            self._comm.Recv(self._empty.copy(), peer)
+            times.append(time.perf_counter() - start_s)
+            if not head[1]:
+                break
+            if len(times) == self._settings.warmup + self._settings.large_repeats:
+                is_over = self._comm.Ibarrier()
+        return times[self._settings.warmup :][: self._settings.large_repeats]
+
+    def _receive_together(self, peer: int) -> None:
+        is_over = self._comm.Ibarrier()  # which a receiver never delays
+        head = np.array([0, 1], np.int64)
+        parts: list[np.ndarray] = []
+        while head[1]:
+            self._comm.Recv(head, peer)
+            parts = parts or [self._part.copy() for _ in range(head[0])]
+            MPI.Request.Waitall([self._comm.Irecv(part, peer) for part in parts])
+            self._comm.Send(self._empty, peer)
+        is_over.Wait()
 
 
 def _decoded(texts: np.ndarray) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ def test_a_probe_finds_the_trunks_between_two_regions(tmp_path: Path):
     hidden.write_text(cluster_toml(replace(topo.load("two-region"), trunks=trunks)))
     ranks = launch_command(find_mpirun(), num_ranks=4)
     python = (sys.executable, "-P", "-m", "jaxpipe")
-    probe = ("topo", "probe", "-o", str(out), "--large-mib", "2", "--repeats", "2")
+    probe = ("topo", "probe", "-o", str(out), "--large-mib", "1", "--repeats", "2")
     emulate = ("emulate", str(hidden), "--engine", "relay", "--")
     command = (*python, *emulate, *ranks, *python, *probe)
     subprocess.run(command, check=True, capture_output=True, timeout=300)
