@@ -73,7 +73,7 @@ def lines_of_trace(
 ) -> list[str]:
     """Return the accounts of ranks, and their means, measured and simulated."""
     measured = traces[0]
-    head = "".join(f"{kind.value:>13}" for kind in Spent)
+    head = "".join(f"{kind.value:>12}" for kind in Spent)
     which = f"step {steps.step}" if count == 1 else f"mean of {count} steps"
     lines = [
         f"a step takes {steps.seconds:.4g} s ({measured.label}, {which})",
@@ -108,7 +108,7 @@ def _row(name: str, rank: RankAccount, seconds: float) -> str:
 
 def _share(part_s: float, whole_s: float) -> str:
     # A trace of instants has no length to share.
-    return f"{part_s / whole_s if whole_s > 0 else 0.0:>13.1%}"
+    return f"{part_s / whole_s if whole_s > 0 else 0.0:>12.1%}"
 
 
 def json_of_trace(

@@ -30,7 +30,8 @@ PARTS: Final = MappingProxyType(
         "gradients": PURPLE,
         "waiting": GREY,
         "bubble": GREY,
-        "other": LINE,
+        "host": ORANGE,
+        "idle": LINE,
     }
 )
 """What a step spends its time on, in the colours of the timeline."""

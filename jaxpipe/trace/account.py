@@ -37,8 +37,10 @@ class Spent(StrEnum):
     """All-reduces that compute does not hide."""
     WAITING = "waiting"
     """Waiting for another rank that has not sent yet, or has not joined an all-reduce yet."""
-    OTHER = "other"
-    """No instruction: work of the host, or waiting for the end of the step."""
+    HOST = "host"
+    """Between two instructions of the rank: what its host does to begin the next one."""
+    IDLE = "idle"
+    """Before its first instruction, or after its last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,8 @@ class _Claim(NamedTuple):
 
 
 _NOBODY = -1
+_LAST = 9
+"""Order of the host's time, which counts where nothing else does."""
 
 
 def _account(
@@ -165,11 +169,15 @@ def _account(
 
 
 def _rank_account(
-    rank: int, claims: Iterable[_Claim], *, start_s: float, end_s: float
+    rank: int, claims: Sequence[_Claim], *, start_s: float, end_s: float
 ) -> RankAccount:
     spent_s, waited_s = dict.fromkeys(Spent, 0.0), defaultdict[int, float](float)
+    if claims:
+        first_s = min(claim.start_s for claim in claims)
+        last_s = max(claim.end_s for claim in claims)
+        claims = [*claims, _Claim(first_s, last_s, _Cause(_LAST, Spent.HOST, _NOBODY))]
     for cause, seconds in _swept(claims, start_s=start_s, end_s=end_s):
-        spent_s[Spent.OTHER if cause is None else cause.kind] += seconds
+        spent_s[Spent.IDLE if cause is None else cause.kind] += seconds
         if cause is not None and cause.kind is Spent.WAITING and cause.peer != _NOBODY:
             waited_s[cause.peer] += seconds
     return RankAccount(rank=rank, spent_s=spent_s, waited_s=dict(waited_s))

@@ -59,7 +59,7 @@ def test_over_free_links_the_account_is_compute_and_bubble_alone(
     split = step_breakdown(plan, conditions)
     mean = mean_spent_s(account(split.trace)[0])
     assert mean[Spent.COMPUTE] == pytest.approx(split.compute_s)
-    assert mean[Spent.WAITING] + mean[Spent.OTHER] == pytest.approx(split.bubble_s)
+    assert mean[Spent.WAITING] + mean[Spent.IDLE] == pytest.approx(split.bubble_s)
     assert mean[Spent.ACTIVATIONS] == mean[Spent.GRADIENTS] == pytest.approx(0.0)
 
 

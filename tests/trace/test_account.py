@@ -60,9 +60,24 @@ def test_a_wait_is_for_the_sender_until_it_sends_and_then_for_the_network():
         span(Lane.SEND, 3.0, 5.0, peer=1, microbatch=0),
         span(Lane.RECEIVE, 1.0, 5.0, rank=1, peer=0, microbatch=0),
     )
-    assert spent(step, 1) == {Spent.OTHER: 1.0, Spent.WAITING: 2.0, Spent.ACTIVATIONS: 2.0}
+    assert spent(step, 1) == {Spent.IDLE: 1.0, Spent.WAITING: 2.0, Spent.ACTIVATIONS: 2.0}
     assert step.ranks[1].waited_s == {0: 2.0}
-    assert spent(step, 0) == {Spent.COMPUTE: 3.0, Spent.OTHER: 2.0}
+    assert spent(step, 0) == {Spent.COMPUTE: 3.0, Spent.IDLE: 2.0}
+
+
+def test_what_is_between_two_instructions_is_the_hosts():
+    step = account_of(
+        span(Lane.COMPUTE, 1.0, 2.0, microbatch=0),
+        span(Lane.COMPUTE, 2.5, 4.0, microbatch=1),
+        span(Lane.UPDATE, 4.5, 5.0),
+        span(Lane.UPDATE, 0.0, 7.0, rank=1),
+    )
+    assert spent(step, 0) == {
+        Spent.COMPUTE: 2.5,
+        Spent.UPDATE: 0.5,
+        Spent.HOST: 1.0,
+        Spent.IDLE: 3.0,
+    }
 
 
 def test_a_message_that_is_there_already_costs_its_taking_alone():
@@ -70,7 +85,7 @@ def test_a_message_that_is_there_already_costs_its_taking_alone():
         span(Lane.SEND, 0.0, 1.0, peer=1, microbatch=0),
         span(Lane.RECEIVE, 2.0, 2.5, rank=1, peer=0, microbatch=0),
     )
-    assert spent(step, 1) == {Spent.OTHER: 2.0, Spent.ACTIVATIONS: 0.5}
+    assert spent(step, 1) == {Spent.IDLE: 2.0, Spent.ACTIVATIONS: 0.5}
 
 
 def test_a_message_whose_send_is_unknown_is_waited_for():
@@ -86,7 +101,7 @@ def test_a_sum_is_waited_for_until_the_last_has_joined():
     )
     assert spent(step, 0) == {Spent.WAITING: 3.0, Spent.GRADIENTS: 1.0}
     assert step.ranks[0].waited_s == {1: 3.0}
-    assert spent(step, 1) == {Spent.OTHER: 3.0, Spent.GRADIENTS: 1.0}
+    assert spent(step, 1) == {Spent.IDLE: 3.0, Spent.GRADIENTS: 1.0}
 
 
 def test_sums_of_different_stages_do_not_wait_for_each_other():
