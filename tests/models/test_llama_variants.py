@@ -15,7 +15,7 @@ from jaxpipe.models import LlamaConfig, layer_residual_bytes, num_parameters, pa
 from jaxpipe.models.decoder import Decoder
 from jaxpipe.models.kernels.rotary import frequencies
 from jaxpipe.models.llama import Llama
-from jaxpipe.models.llama_config import RopeScaling
+from jaxpipe.models.rope_scaling import RopeScaling
 from tests.models.test_gpt_costs import POLICIES, bytes_of
 from tests.models.test_llama_costs import layer_of, under
 from tests.oracles import numpy_llama

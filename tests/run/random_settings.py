@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 
 from jaxpipe.collective import AllReduceKind, CodecKind, CodecLimit
 from jaxpipe.models.gpt_config import DTYPE_BYTES, GptConfig
-from jaxpipe.models.llama_config import Activation, LlamaConfig, RopeScaling
+from jaxpipe.models.llama_config import Activation, LlamaConfig
 from jaxpipe.models.moe.routing import Dispatch
+from jaxpipe.models.rope_scaling import RopeScaling
 from jaxpipe.plan.plan_config import Replan
 from jaxpipe.runtime.config import LinkDetail, Loop
 from jaxpipe.runtime.data import Labelled, prepare_labelled
