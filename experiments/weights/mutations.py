@@ -227,13 +227,22 @@ def mutated(kind: str, random: Random, *, without: Collection[str] = ()) -> dict
     """
     pools = {"gpt2": _ANY_GPT2, "mixtral": _ANY_EXPERTS, "qwen3_moe": _ANY_EXPERTS}
     fields, pool = small_fields(kind), pools.get(kind, _ANY)
+    if kind == "phi3":
+        fields |= _phi3_positions(random)
     for name in random.sample(sorted(pool.keys() - set(without)), random.randint(0, 4)):
         fields[name] = random.choice(pool[name])
-    if kind == "phi3" and random.random() < 0.4:
-        fields["rope_scaling"] = random.choice((None, *_LONGROPES))
     if random.random() < 0.2:
         fields.pop(random.choice(_removable(fields)), None)
     return fields
+
+
+def _phi3_positions(random: Random) -> dict[str, Any]:
+    """Return rotary positions of each kind that the class has: few mutations would be of one."""
+    kinds = (_LONGROPES[0], _LONGROPES[0], None, random.choice(_LONGROPES))
+    return {
+        "rope_scaling": random.choice(kinds),
+        "original_max_position_embeddings": random.choice((4, 9)),
+    }
 
 
 def _removable(fields: Mapping[str, Any]) -> list[str]:

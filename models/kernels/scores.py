@@ -173,21 +173,21 @@ def same_segment(
 
 
 def segment_lengths(
-    segments: Int[Array, "batch tokens"], whole: Int[Array, "batch seq"]
+    segments: Int[Array, "batch tokens"], sequences: Int[Array, "batch seq"]
 ) -> Int[Array, "batch tokens"]:
-    """Return the number of tokens in the segment of each token, in sequences of `whole` segments.
+    """Return the number of tokens in the segment of each token, in `sequences` of segments.
 
     >>> packed = jnp.array([[0, 0, 0, 1, 1, 2]])
     >>> segment_lengths(packed, packed).tolist()
     [[3, 3, 3, 2, 2, 1]]
     """
 
-    def of_row(segments: Array, whole: Array) -> Array:
-        ordered = jnp.sort(whole)
+    def of_row(segments: Array, sequences: Array) -> Array:
+        ordered = jnp.sort(sequences)
         ends = jnp.searchsorted(ordered, segments, side="right")
         return ends - jnp.searchsorted(ordered, segments, side="left")
 
-    return jax.vmap(of_row)(segments, whole)
+    return jax.vmap(of_row)(segments, sequences)
 
 
 def by_head(
