@@ -19,7 +19,7 @@ def test_short_texts_are_not_padded_to_long_ones() -> None:
     wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     tokens = np.arange(1, 13)
     # Of 10 to 12 tokens the last is compared alone: 9 and more are read.
-    texts = [Continued(tokens[:length], [3, 4]) for length in (2, 5, 8, 9, 10)]
+    texts = [Continued(tokens[:length].tolist(), [3, 4]) for length in (2, 5, 8, 9, 10)]
     answers = dict(likelihoods(llama, params, texts))
     assert len(answers) == len(texts)
     for number, text in enumerate(texts):
