@@ -41,7 +41,7 @@ class Decoder:
         """
 
         def layer(x: Array, params: Parameters) -> tuple[Array, Array]:
-            attention = Prefill()
+            attention = Prefill(lengths)
             return self.model.cached_block(params, x, attention), jnp.stack(attention.kept)
 
         x, caches = jax.lax.scan(layer, self.model.embed(params, prompts, None), params["blocks"])
@@ -60,7 +60,8 @@ class Decoder:
     ) -> tuple[Logits, Cache]:
         """Return the logits after one more token of each row, and the cache with it.
 
-        `positions` are those of the tokens: the lengths of the texts before them.
+        `positions` are those of the tokens: the lengths of the texts before them. The cache of a
+        text that outgrows `model.switch_length` is another one: that of `prefill`, with the token.
         """
         per_layer = cache.shape[0] // self.model.num_layers
 
@@ -73,6 +74,17 @@ class Decoder:
         layers = params["blocks"], jnp.arange(self.model.num_layers)
         (x, cache), _ = jax.lax.scan(layer, (x, cache), layers)
         return self.model.head(params, x)[:, 0], cache
+
+
+def switch_length(model: object) -> int:
+    """Return the longest text that a model computes as a short one; 0 if it has no such limit."""
+    return model.switch_length if isinstance(model, Transformer) else 0
+
+
+def padded_limit(model: object, length: int, *, most: int) -> int:
+    """Return to how many tokens, at most, padding leaves the logits of a text of this length."""
+    switch = switch_length(model)
+    return min(switch, most) if length <= switch else most
 
 
 def can_decode(model: object) -> TypeGuard[Transformer]:

@@ -44,11 +44,10 @@ section 2; the scaled embedding: Gemma Team 2024, "Gemma", and its published cod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
-from typing import Final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
@@ -58,6 +57,7 @@ from jaxpipe.models.kernels.cached_attention import CachedAttention
 from jaxpipe.models.kernels.rotary import frequencies, magnitude, rotate
 from jaxpipe.models.kernels.scores import Scores
 from jaxpipe.models.llama_config import Activation, LlamaConfig
+from jaxpipe.models.llama_split import split_of
 from jaxpipe.models.moe.expert_mixture import ExpertMixture
 from jaxpipe.models.transformer import (
     INIT_STD,
@@ -153,12 +153,13 @@ class LlamaAttention(nnx.Module):
         """Return the attention output of each token, of the `other` attention if it is given."""
         batch, seq, _ = x.shape
         positions = None if other is None else other.positions
+        angles = self._angles(seq, other)
         normed = self.config.qk_norm
         with jax.named_scope("qkv"):
             heads = (batch, seq, -1, self.config.width)
             q, k, v = (product.reshape(heads) for product in by_token(self._products, x))
-            q = self._turned(q, self.query_norm if normed else None, positions)
-            k = self._turned(k, self.key_norm if normed else None, positions)
+            q = self._turned(q, self.query_norm if normed else None, positions, angles)
+            k = self._turned(k, self.key_norm if normed else None, positions, angles)
         attend = grouped_attention if other is None else other
         with jax.named_scope("attention"):
             mixed = attend(q, k, v, form=self.config.attention, scores=self.scores)
@@ -168,11 +169,25 @@ class LlamaAttention(nnx.Module):
     def _products(self, flat: Float[Array, "tokens dim"]) -> tuple[Array, Array, Array]:
         return self.query(flat), self.key(flat), self.value(flat)
 
-    def _turned(self, heads: Array, norm: RmsNorm | None, positions: Array | None) -> Array:
+    def _angles(self, seq: int, other: CachedAttention | None) -> Array | np.ndarray | None:
         rope = self.positions
         if rope is None:
+            return None
+        # Other lengths cost a computation, which most models do not need.
+        is_switched = other is not None and rope.switch_length
+        return frequencies(rope, other.lengths if other is not None and is_switched else seq)
+
+    def _turned(
+        self,
+        heads: Array,
+        norm: RmsNorm | None,
+        positions: Array | None,
+        angles: Array | np.ndarray | None,
+    ) -> Array:
+        rope = self.positions
+        if rope is None or angles is None:
             return heads if norm is None else jax.checkpoint(partial(self._normalised, norm))(heads)
-        angles, factor = frequencies(rope), magnitude(rope)
+        factor = magnitude(rope)
 
         # Keeps its input, and without a norm nothing: a rotation is linear.
         @jax.checkpoint
@@ -362,32 +377,6 @@ def llama_head(config: LlamaConfig, *, rngs: nnx.Rngs) -> Head:
     return Head(norm, kernel, logits_bytes=config.logits_bytes, softcap=config.final_softcap)
 
 
-_COLUMNS = ("attention.query", "attention.key", "attention.value", "mlp.gate", "mlp.up")
-_ROWS = ("attention.project", "mlp.down")
-
-_SPLIT_LAYER: Final = MappingProxyType(
-    {
-        **{f"{name}.{leaf}": -1 for name in _COLUMNS for leaf in ("kernel", "bias")},
-        **{f"{name}.kernel": -2 for name in _ROWS},
-    }
-)
-_SPLIT_ENDS: Final = MappingProxyType({"embed.tokens": -2, "head.kernel": -2})
-
-
-def split_of(parts: tuple[str, ...]) -> Mapping[str, int]:
-    """Return the dim of each parameter that tensor parallelism splits, of a layer of some parts.
-
-    What writes to the middle of a layer is split by columns, what reads from there by rows. Source:
-    Shoeybi et al. 2019, "Megatron-LM", section 3.
-
-    >>> split_of(())["blocks.mlp.up.kernel"], split_of(("full",))["blocks.full.mlp.down.kernel"]
-    (-1, -2)
-    """
-    prefixes = [f"blocks.{part}." for part in parts] or ["blocks."]
-    layers = {prefix + name: dim for prefix in prefixes for name, dim in _SPLIT_LAYER.items()}
-    return {**_SPLIT_ENDS, **layers}
-
-
 @dataclass(frozen=True, slots=True)
 class Llama(Transformer):
     """A decoder of the size and variant of `config`; it holds no parameters.
@@ -404,6 +393,11 @@ class Llama(Transformer):
     """
 
     config: LlamaConfig
+
+    @property
+    def switch_length(self) -> int:
+        """The longest text with the rotary positions of short ones; 0 where they do not differ."""
+        return self.config.switch_length
 
     @property
     def split(self) -> Mapping[str, int]:

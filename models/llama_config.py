@@ -30,6 +30,7 @@ from typing import Literal
 
 from jaxpipe.models.gpt_config import DTYPE_BYTES, Attention
 from jaxpipe.models.moe.routing import Dispatch, Routing
+from jaxpipe.models.rope_scaling import RopeScaling, check_divisors
 from jaxpipe.models.sizes import check_sizes
 
 
@@ -43,23 +44,6 @@ class Activation(StrEnum):
     """x sigmoid(x): the MLP is SwiGLU."""
     GELU_TANH = "gelu_tanh"
     """GELU in its tanh form: the MLP is GeGLU."""
-
-
-class RopeScaling(StrEnum):
-    """How rotary positions reach beyond the sequences of pretraining."""
-
-    NONE = "none"
-    """Frequencies of the base alone."""
-    LINEAR = "linear"
-    """All frequencies divided by `rope_factor` (position interpolation)."""
-    NTK = "ntk"
-    """A larger base: the lowest frequency divided by `rope_factor`, the highest as it is."""
-    LLAMA3 = "llama3"
-    """Low frequencies divided by `rope_factor`, high ones as they are, and a ramp between them."""
-    YARN = "yarn"
-    """As `llama3`, with a ramp over the numbers of the frequencies, and larger scores."""
-    DYNAMIC = "dynamic"
-    """As `none` up to `rope_sequence`, and not computed for longer sequences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +101,13 @@ class LlamaConfig:
             frequency is low.
         rope_high: the turns above which it is high.
         rope_sequence: the longest sequence of pretraining [tokens].
-        rope_magnitude: of YaRN scaling, the factor of turned queries and keys; 0 for 0.1 times the
-            logarithm of `rope_factor`, plus 1.
+        rope_magnitude: of YaRN and LongRoPE scaling, the factor of turned queries and keys; 0 for
+            that of `rope_factor`.
+        rope_truncate: of YaRN scaling, whether the ends of the ramp are rounded outwards to whole
+            numbers.
+        rope_short: of LongRoPE scaling, what each frequency is divided by in texts up to
+            `rope_sequence` tokens.
+        rope_long: the same in longer texts.
         param_dtype: format of fresh parameters, one of `DTYPE_BYTES`.
         compute_dtype: format of activations and of the operands of matrix products, one of
             `DTYPE_BYTES`. Statistics, softmax, logits and loss are float32 whatever it is.
@@ -182,6 +171,9 @@ class LlamaConfig:
     rope_high: float = 4.0
     rope_sequence: int = 8192
     rope_magnitude: float = 0.0
+    rope_truncate: bool = True
+    rope_short: tuple[float, ...] = ()
+    rope_long: tuple[float, ...] = ()
     param_dtype: str = "float32"
     compute_dtype: str = "float32"
     attention: Attention = Attention.AUTO
@@ -275,6 +267,12 @@ class LlamaConfig:
                 f"`rope_scaling` {self.rope_scaling.value!r}, not {self.sequence}: base and length "
                 "would change together"
             )
+        check_divisors(
+            self.rope_scaling,
+            {"rope_short": self.rope_short, "rope_long": self.rope_long},
+            num_pairs=self.turned_width // 2,
+            sequence=self.rope_sequence,
+        )
 
     @property
     def width(self) -> int:
@@ -307,6 +305,11 @@ class LlamaConfig:
         return self.rope_base * self.rope_factor ** (width / max(width - 2, 1))
 
     @property
+    def switch_length(self) -> int:
+        """The longest text with the frequencies of short ones; 0 where they do not differ."""
+        return self.rope_sequence if self.rope_scaling is RopeScaling.LONGROPE else 0
+
+    @property
     def depth(self) -> int:
         """The number of attention layers: several for each group."""
         return self.num_layers * len(self.windows)
@@ -335,7 +338,12 @@ class LlamaConfig:
         if not self.local_base:
             return self
         return replace(
-            self, rope_base=self.local_base, rope_scaling=RopeScaling.NONE, local_base=0.0
+            self,
+            rope_base=self.local_base,
+            rope_scaling=RopeScaling.NONE,
+            rope_short=(),
+            rope_long=(),
+            local_base=0.0,
         )
 
     @property

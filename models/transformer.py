@@ -114,6 +114,14 @@ class Transformer:
         """Whether a token reads earlier ones alone, so that their keys and values can be kept."""
         return True
 
+    @property
+    def switch_length(self) -> int:
+        """The longest text whose layers compute as in short ones; 0 where length changes nothing.
+
+        When a text outgrows it, all of its keys and values change.
+        """
+        return 0
+
     def init(self, key: Key[Array, ""], *, layers: range, embed: bool, head: bool) -> Parameters:
         """Return fresh parameters, in `param_dtype`, of consecutive layers and of the ends asked.
 

@@ -29,6 +29,20 @@ SMALL_GPT2: Final[dict[str, Any]] = {
     "eos_token_id": 2,
 }
 
+_DIVISORS: Final = {"short_factor": [1.0, 1.5], "long_factor": [1.25, 6]}
+_LONGROPES: Final[tuple[Any, ...]] = (
+    {"type": "longrope", **_DIVISORS},
+    {"type": "su", **_DIVISORS},
+    {"type": "yarn", **_DIVISORS},
+    {"type": "longrope", "short_factor": [2.0], "long_factor": [3.0]},
+    {"type": "longrope", "short_factor": [2.0, 1.0], "long_factor": [3.0, 0.0]},
+    {"type": "longrope", **_DIVISORS, "factor": 2.0},
+    {"rope_type": "longrope", **_DIVISORS},
+    {"rope_type": "longrope", **_DIVISORS, "factor": 2.0},
+    {"rope_type": "longrope", **_DIVISORS, "attention_factor": 1.5},
+    {"rope_type": "longrope", **_DIVISORS, "original_max_position_embeddings": 4},
+)
+"""Texts of nine tokens are long where the length of pretraining is 4, and short where it is 9."""
 _ROPES: Final[tuple[Any, ...]] = (
     None,
     {"rope_type": "default"},
@@ -65,6 +79,27 @@ _ROPES: Final[tuple[Any, ...]] = (
         "original_max_position_embeddings": 8,
     },
     {"rope_type": "longrope", "factor": 2.0},
+    {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 128,
+        "beta_fast": 8,
+        "truncate": False,
+    },
+    {
+        "rope_type": "yarn",
+        "factor": 2.0,
+        "original_max_position_embeddings": 64,
+        "beta_fast": 16,
+        "truncate": True,
+    },
+    {
+        "rope_type": "yarn",
+        "factor": 2.0,
+        "original_max_position_embeddings": 64,
+        "truncate": None,
+    },
+    *_LONGROPES,
     {"rope_theta": 300.0, "rope_type": "default"},
     {"rope_theta": 300.0, "rope_type": "default", "partial_rotary_factor": 0.5},
     {"full_attention": {"rope_type": "default", "rope_theta": 300.0}},
@@ -120,7 +155,7 @@ _ANY: Final[dict[str, tuple[Any, ...]]] = {
     "torch_dtype": ("float32", "bfloat16", None),
     "is_decoder": (True, False),
     "chunk_size_feed_forward": (0, 4),
-    "original_max_position_embeddings": (16, 4096),
+    "original_max_position_embeddings": (4, 8, 9, 1, None, 16, 4096),
     "clip_qkv": (None, 1.0),
     "use_qk_norm": (True, False),
     "logit_scale": (0.5,),
@@ -172,6 +207,8 @@ def small_fields(kind: str) -> dict[str, Any]:
     fields: dict[str, Any] = {"model_type": kind, **(SMALL_GPT2 if kind == "gpt2" else SMALL)}
     if kind == "gemma3_text":
         fields |= {"sliding_window_pattern": 2, "sliding_window": 3}
+    if kind == "phi3":
+        fields |= {"rope_scaling": _LONGROPES[0], "original_max_position_embeddings": 4}
     if kind == "smollm3":
         fields["no_rope_layer_interval"] = 2
     if kind == "mixtral":
@@ -190,11 +227,22 @@ def mutated(kind: str, random: Random, *, without: Collection[str] = ()) -> dict
     """
     pools = {"gpt2": _ANY_GPT2, "mixtral": _ANY_EXPERTS, "qwen3_moe": _ANY_EXPERTS}
     fields, pool = small_fields(kind), pools.get(kind, _ANY)
+    if kind == "phi3":
+        fields |= _phi3_positions(random)
     for name in random.sample(sorted(pool.keys() - set(without)), random.randint(0, 4)):
         fields[name] = random.choice(pool[name])
     if random.random() < 0.2:
         fields.pop(random.choice(_removable(fields)), None)
     return fields
+
+
+def _phi3_positions(random: Random) -> dict[str, Any]:
+    """Return rotary positions of each kind that the class has: few mutations would be of one."""
+    kinds = (_LONGROPES[0], _LONGROPES[0], None, random.choice(_LONGROPES))
+    return {
+        "rope_scaling": random.choice(kinds),
+        "original_max_position_embeddings": random.choice((4, 9)),
+    }
 
 
 def _removable(fields: Mapping[str, Any]) -> list[str]:

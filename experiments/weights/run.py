@@ -159,10 +159,10 @@ def logits_of(
 
         return numpy_gpt2.logits(to_gpt2_tensors(tensors, config), tokens, config)
     assert isinstance(config, LlamaConfig)
-    return numpy_llama.logits(config, _tree(tensors, config), tokens)
+    return numpy_llama.logits(config, tree_of(tensors, config), tokens)
 
 
-def _tree(tensors: dict[str, np.ndarray], config: LlamaConfig) -> dict[str, Any]:
+def tree_of(tensors: dict[str, np.ndarray], config: LlamaConfig) -> dict[str, Any]:
     """Return the tensors of a checkpoint as the parameters of a model, layers stacked."""
     layers: dict[str, list[np.ndarray]] = {}
     tree: dict[str, Any] = {}

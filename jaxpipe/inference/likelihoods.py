@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.models.decoder import padded_limit
 from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.stage.model import Model, Parameters
 from jaxpipe.runtime.stage.stage import Stage
@@ -65,9 +66,14 @@ def likelihoods(
     tokens = [[*text.context, *text.continuation][-(model.sequence + 1) :] for text in texts]
     order = sorted(range(len(texts)), key=lambda number: -len(tokens[number]))
     while order:
-        width = width_of(len(tokens[order[0]]) - 1, most=model.sequence)
+        limits = [
+            padded_limit(model, len(tokens[number]) - 1, most=model.sequence)
+            for number in order[:_MOST_ROWS]
+        ]
+        width = width_of(len(tokens[order[0]]) - 1, most=limits[0])
         num_rows = max(1, min(_MOST_ROWS, _MOST_LOGITS // (width * model.vocabulary)))
-        numbers, order = order[:num_rows], order[num_rows:]
+        count = min(num_rows, limits.count(limits[0]))
+        numbers, order = order[:count], order[count:]
         rows = np.zeros((num_rows, width + 1), np.int32)
         for row, number in zip(rows, numbers, strict=False):
             row[: len(tokens[number])] = tokens[number]

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxpipe.models.decoder import padded_limit
 from jaxpipe.runtime.stage.model import Model, Parameters
 from jaxpipe.runtime.stage.stage import Stage
 
@@ -101,7 +102,8 @@ def continuation(
     """Yield the tokens that continue the prompt, one by one.
 
     The model sees the last tokens, at most `window` and by default `model.sequence`, and computes
-    all of them for each new token, at one shape: it compiles once, but caches no keys and values.
+    all of them for each new token, at one shape (two if the text outgrows `switch_length`): it
+    compiles once for each, but caches no keys and values.
     `tokens.generated` does, for the models whose layers it knows.
     """
     num_seen = model.sequence if window is None else min(window, model.sequence)
@@ -111,7 +113,7 @@ def continuation(
     for number in range(num_tokens):
         seen = text[-num_seen:]
         # Padding comes last: attention is causal, so it does not reach the position that is read.
-        padded = np.zeros((1, num_seen), np.int32)
+        padded = np.zeros((1, padded_limit(model, len(seen), most=num_seen)), np.int32)
         padded[0, : len(seen)] = seen
         position = np.array([len(seen) - 1, number, row], np.int32)
         token = int(next_token(params, padded, position))

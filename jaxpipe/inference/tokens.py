@@ -1,7 +1,9 @@
 """The tokens that continue a batch of prompts, one step after the other.
 
 Two programs are compiled: one for the prompts, one for a token more. Both have the shapes of the
-longest prompt and of the number of tokens, and none is compiled while tokens are drawn.
+longest prompt and of the number of tokens, and none is compiled while tokens are drawn. Where the
+layers compute another text as soon as it has some length (LongRoPE), a third one computes the whole
+text again at that length.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from jaxpipe.inference.sampling import Sampling, continuation, draw
-from jaxpipe.models.decoder import Decoder, Logits, can_decode
+from jaxpipe.models.decoder import Decoder, Logits, can_decode, switch_length
 from jaxpipe.models.kernels.cached_attention import Cache
 from jaxpipe.runtime.stage.model import Model, Parameters
 
@@ -73,20 +75,33 @@ def _cached(
     sampling: Sampling,
 ) -> Iterator[Tokens]:
     padded, lengths = prompts
-    tokens, cache = _first(decoder, sampling, params, padded, lengths)
+    tokens, cache = _first(decoder, sampling, params, padded, lengths, np.int32(0))
     yield tuple(tokens.tolist())
+    texts = np.zeros((len(lengths), decoder.room), np.int32)
+    texts[:, : padded.shape[1]] = padded
+    switch = switch_length(decoder.model)
     for number in range(1, num_tokens):
         places = lengths, np.int32(number)
-        tokens, cache = _next(decoder, sampling, params, tokens, cache, *places)
+        texts[np.arange(len(texts)), lengths + number - 1] = tokens
+        if switch and np.any(lengths + number == switch + 1):
+            longer = lengths + number
+            tokens, cache = _first(decoder, sampling, params, texts, longer, places[1])
+        else:
+            tokens, cache = _next(decoder, sampling, params, tokens, cache, *places)
         yield tuple(tokens.tolist())
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _first(
-    decoder: Decoder, sampling: Sampling, params: Parameters, prompts: Array, lengths: Array
+    decoder: Decoder,
+    sampling: Sampling,
+    params: Parameters,
+    prompts: Array,
+    lengths: Array,
+    number: Array,
 ) -> tuple[Array, Cache]:
     logits, cache = decoder.prefill(params, prompts, lengths)
-    return _drawn(sampling, logits, jnp.int32(0)), cache
+    return _drawn(sampling, logits, number), cache
 
 
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=(4,))

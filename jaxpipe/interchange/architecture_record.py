@@ -48,6 +48,7 @@ class Architecture:
         inert: further fields that change nothing.
         always: the fields of a `LlamaConfig` that all its models have.
         rope_kinds: the scalings of rotary positions that jaxpipe computes.
+        rope_also: other names of scalings.
         rope_base: the base of a missing `rope_theta`.
         groups: in what layers differ, if they do.
         is_partly_turned: whether `partial_rotary_factor` is computed.
@@ -64,6 +65,7 @@ class Architecture:
     inert: frozenset[str] = frozenset()
     always: Mapping[str, Any] = field(default_factory=dict)
     rope_kinds: tuple[str, ...] = ROPE_KINDS
+    rope_also: Mapping[str, str] = field(default_factory=dict)
     rope_base: float = 10_000.0
     groups: Groups | None = None
     is_partly_turned: bool = False

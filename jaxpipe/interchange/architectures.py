@@ -69,9 +69,9 @@ PHI3: Final = Architecture(
     computed={**_SIZES, "rms_norm_eps": 1e-5, "sliding_window": None},
     null={"num_key_value_heads": HEADS, "sliding_window": 0},
     only={"attention_bias": (False,), "mlp_bias": (False,)},  # which published files state
-    # Of the scaling `longrope` alone, which is refused.
-    inert=frozenset(("original_max_position_embeddings",)),
-    rope_kinds=("default",),
+    inert=frozenset(("original_max_position_embeddings",)),  # of the scaling `longrope` alone
+    rope_kinds=("default", "longrope"),
+    rope_also={"su": "longrope", "yarn": "longrope"},  # as the class renames them
     is_partly_turned=True,
     is_fused=True,
 )

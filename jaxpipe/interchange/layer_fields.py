@@ -13,8 +13,9 @@ from typing import Any, Final
 from jaxpipe.errors import ConfigError
 from jaxpipe.interchange.architecture_record import Architecture, Groups
 from jaxpipe.interchange.fields import number_of, size_of
+from jaxpipe.interchange.rope_fields import SCALING_NUMBERS
 from jaxpipe.models import LlamaConfig
-from jaxpipe.models.llama_config import RopeScaling
+from jaxpipe.models.rope_scaling import RopeScaling
 
 _LOCAL: Final = "sliding_attention"
 _LAYER_TYPES: Final = ("full_attention", _LOCAL)
@@ -56,8 +57,7 @@ def grouped(
     if period > 1:
         return {**settings, "local_base": base, "alternating": True, "period": period}
     unscaled = {"rope_base": base, "rope_scaling": RopeScaling.NONE}
-    scaling = ("rope_factor", "rope_low", "rope_high", "rope_sequence", "rope_magnitude")
-    rest = {name: value for name, value in settings.items() if name not in scaling}
+    rest = {name: value for name, value in settings.items() if name not in SCALING_NUMBERS}
     return {**rest, **unscaled, "local_base": 0.0}
 
 

@@ -7,13 +7,20 @@ both, they must say the same: version 4 obeys one of them, and version 5 the oth
 import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.interchange.architecture_record import Architecture, Groups
 from jaxpipe.interchange.fields import check_choice, number_of, size_of
+from jaxpipe.interchange.longrope_fields import (
+    LONGROPE_KEYS,
+    LONGROPE_OLD_KEYS,
+    longrope_fields_of,
+    longrope_of,
+)
 from jaxpipe.models import LlamaConfig
-from jaxpipe.models.llama_config import RopeScaling
+from jaxpipe.models.rope_scaling import RopeScaling
 
 _LOCAL_BASE: Final = 10_000.0
 _LLAMA3: Final = {"rope_low": "low_freq_factor", "rope_high": "high_freq_factor"}
@@ -36,9 +43,34 @@ _KEYS: Final[dict[str, frozenset[str]]] = {
             *(name for name, _ in _YARN.values()),
         )
     ),
+    "longrope": LONGROPE_KEYS,
 }
 """The keys of each scaling, beside those of all."""
 _ALL_KEYS: Final = frozenset(("rope_type", "type", "rope_theta", _PART))
+_NUMBERS: Final = MappingProxyType(
+    {
+        RopeScaling.LINEAR: ("rope_factor",),
+        RopeScaling.DYNAMIC: ("rope_factor", "rope_sequence"),
+        RopeScaling.LLAMA3: ("rope_factor", "rope_low", "rope_high", "rope_sequence"),
+        RopeScaling.YARN: (
+            "rope_factor",
+            "rope_low",
+            "rope_high",
+            "rope_sequence",
+            "rope_magnitude",
+            "rope_truncate",
+        ),
+        RopeScaling.LONGROPE: (
+            "rope_factor",
+            "rope_sequence",
+            "rope_magnitude",
+            "rope_short",
+            "rope_long",
+        ),
+    }
+)
+"""The fields of a `LlamaConfig` that each scaling reads."""
+SCALING_NUMBERS: Final = frozenset(name for names in _NUMBERS.values() for name in names)
 
 
 def rope_of(stated: Mapping[str, Any], record: Architecture) -> dict[str, Any]:
@@ -109,10 +141,13 @@ def _form(stated: Mapping[str, Any], name: str, record: Architecture) -> dict[st
                 "versions of `transformers` read one or the other; state one value in both"
             )
     kind = _kind(scaling, record)
-    if unknown := sorted(scaling.keys() - _ALL_KEYS - _KEYS[kind]):
+    known = _ALL_KEYS | _KEYS[kind]
+    if kind == "longrope" and name == "rope_scaling":
+        known = LONGROPE_OLD_KEYS
+    if unknown := sorted(scaling.keys() - known):
         raise ConfigError(
             f"`{name}` in `config.json` has {unknown[0]:.60} = {scaling[unknown[0]]!r:.60}, and "
-            f"jaxpipe computes only {', '.join(sorted(_ALL_KEYS | _KEYS[kind]))} of {kind}; such a "
+            f"jaxpipe computes only {', '.join(sorted(known))} of {kind}; such a "
             "model cannot be imported"
         )
     both = {**stated, **{key: value for key, value in scaling.items() if value is not None}}
@@ -140,7 +175,7 @@ def _kind(scaling: Mapping[str, Any], record: Architecture) -> str:
             f"`transformers` read one or the other; write {old!r:.40} there"
         )
     kind = new if new is not None else old
-    kind = "default" if kind is None else kind
+    kind = "default" if kind is None else record.rope_also.get(str(kind), kind)
     check_choice({"rope_type": kind}, "rope_type", record.rope_kinds)
     return kind
 
@@ -148,6 +183,8 @@ def _kind(scaling: Mapping[str, Any], record: Architecture) -> str:
 def _scaling(kind: str, scaling: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "default":
         return {}
+    if kind == "longrope":
+        return longrope_of(scaling, stated)
     values = {"rope_scaling": RopeScaling(kind), "rope_factor": number_of(scaling, "factor")}
     if kind == "llama3":
         values |= {ours: number_of(scaling, theirs) for ours, theirs in _LLAMA3.items()}
@@ -157,7 +194,8 @@ def _scaling(kind: str, scaling: Mapping[str, Any], stated: Mapping[str, Any]) -
             ours: number_of(scaling, theirs, default=default)
             for ours, (theirs, default) in _YARN.items()
         }
-        check_choice(scaling, "truncate", (True,))
+        check_choice(scaling, "truncate", (True, False))  # null is false there
+        values["rope_truncate"] = scaling.get("truncate", True)
         # Without it, versions of `transformers` take different lengths.
         values["rope_sequence"] = size_of(scaling, _LENGTH)
         default = _magnitude(scaling, values["rope_factor"])
@@ -199,12 +237,15 @@ def rope_fields_of(config: LlamaConfig) -> dict[str, Any]:
     kind, base = config.rope_scaling, {"rope_theta": config.rope_base, **part}
     if kind is RopeScaling.NONE:
         return {**base, "rope_scaling": None}
+    if kind is RopeScaling.LONGROPE:
+        return base | longrope_fields_of(config)
     scaling: dict[str, Any] = {"rope_type": kind.value, "factor": config.rope_factor}
     if kind is RopeScaling.LLAMA3:
         scaling |= {theirs: getattr(config, ours) for ours, theirs in _LLAMA3.items()}
     if kind is RopeScaling.YARN:
         scaling |= {theirs: getattr(config, ours) for ours, (theirs, _) in _YARN.items()}
         scaling |= {"attention_factor": config.rope_magnitude} if config.rope_magnitude else {}
+        scaling |= {} if config.rope_truncate else {"truncate": False}
     if kind in (RopeScaling.LLAMA3, RopeScaling.YARN):
         scaling[_LENGTH] = config.rope_sequence
     return {**base, "rope_scaling": scaling}
@@ -212,22 +253,9 @@ def rope_fields_of(config: LlamaConfig) -> dict[str, Any]:
 
 def same_rope(config: LlamaConfig) -> LlamaConfig:
     """Return the same positions in the fewest fields: a base in place of NTK, unused ones fresh."""
-    used = {
-        RopeScaling.LLAMA3: {"rope_factor", "rope_low", "rope_high", "rope_sequence"},
-        RopeScaling.YARN: {
-            "rope_factor",
-            "rope_low",
-            "rope_high",
-            "rope_sequence",
-            "rope_magnitude",
-        },
-        RopeScaling.LINEAR: {"rope_factor"},
-        RopeScaling.DYNAMIC: {"rope_factor", "rope_sequence"},
-    }
     kind = config.rope_scaling
     base = config.ntk_base if kind is RopeScaling.NTK else config.rope_base
-    unused = {"rope_factor", "rope_low", "rope_high", "rope_sequence", "rope_magnitude"}
-    unused -= used.get(kind, set())
+    unused = SCALING_NUMBERS - set(_NUMBERS.get(kind, ()))
     fresh: dict[str, Any] = {
         field.name: field.default for field in fields(LlamaConfig) if field.name in unused
     }

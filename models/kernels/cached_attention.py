@@ -39,6 +39,11 @@ class CachedAttention(Protocol):
         """The position of each token; None where they are those in the row."""
         ...
 
+    @property
+    def lengths(self) -> int | Int[Array, "batch seq"]:
+        """The length of the text of each token [tokens], so far; one number if all are equal."""
+        ...
+
     def __call__(
         self, q: Heads, k: SharedHeads, v: SharedHeads, /, *, form: Attention, scores: Scores
     ) -> Float[Array, "tokens dim"]:
@@ -47,11 +52,12 @@ class CachedAttention(Protocol):
 
 
 class Prefill:
-    """The attention of whole prompts; collects keys and values in `kept`, for each layer."""
+    """The attention of prompts of some lengths; collects keys and values in `kept`, by layer."""
 
     positions = None
 
-    def __init__(self) -> None:
+    def __init__(self, lengths: Int[Array, " batch"]) -> None:
+        self.lengths = lengths[:, None]
         self.kept: list[Float[Array, "2 batch seq kv_heads width"]] = []
 
     def __call__(
@@ -71,6 +77,7 @@ class Decode:
     def __init__(self, cache: Cache, starts: Int[Array, " batch"], *, layer: Array | int) -> None:
         self.cache = cache
         self.positions = starts[:, None]
+        self.lengths = self.positions + 1
         self._starts = starts
         self._layer = layer
 

@@ -23,7 +23,7 @@ from jaxpipe.models.gpt_config import Attention
 from jaxpipe.models.kernels.attention import grouped_attention
 from jaxpipe.models.kernels.cached_attention import CachedAttention, Heads, SharedHeads
 from jaxpipe.models.kernels.ring_attention import Ring, RingAttention
-from jaxpipe.models.kernels.scores import Scores
+from jaxpipe.models.kernels.scores import Scores, segment_lengths
 
 
 @runtime_checkable
@@ -68,6 +68,11 @@ class _PackedAttention:
     ) -> None:
         self.positions = positions
         self._segments = segments
+
+    @property
+    def lengths(self) -> Int[Array, "batch seq"]:
+        """The length of the segment of each token."""
+        return segment_lengths(self._segments, self._segments)
 
     def __call__(
         self, q: Heads, k: SharedHeads, v: SharedHeads, /, *, form: Attention, scores: Scores

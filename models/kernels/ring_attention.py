@@ -45,6 +45,7 @@ from jaxpipe.models.kernels.scores import (
     merged,
     nothing_attended,
     same_segment,
+    segment_lengths,
 )
 from jaxpipe.models.kernels.scores import Heads as Keys
 
@@ -92,6 +93,14 @@ class RingAttention:
         self.positions = positions
         self._ring = ring
         self._segments = segments
+
+    @property
+    def lengths(self) -> int | Int[Array, "batch part"]:
+        """The length of the text of each token, which other devices have parts of."""
+        if self._segments is None:
+            return self._ring.size * self.positions.shape[1]
+        segments = jax.lax.all_gather(self._segments, self._ring.axis, axis=1, tiled=True)
+        return segment_lengths(self._segments, segments)
 
     def __call__(
         self, q: Heads, k: SharedHeads, v: SharedHeads, /, *, form: Attention, scores: Scores

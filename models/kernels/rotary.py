@@ -8,7 +8,8 @@ Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Emb
 3.2.2; linear scaling: Chen et al. 2023, "Extending Context Window of Large Language Models via
 Positional Interpolation", equation 4; NTK: Peng et al. 2023, "YaRN", definition 1; YaRN: section
 3.4; Llama-3 scaling: Grattafiori et al. 2024, "The Llama 3 Herd of Models", section 3.4, and its
-published configuration.
+published configuration; LongRoPE: Ding et al. 2024, "LongRoPE: Extending LLM Context Window Beyond
+2 Million Tokens", and the code of Phi 3 in `transformers`.
 """
 
 import math
@@ -18,11 +19,17 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxpipe.models.kernels.accumulation import accumulation_dtype
-from jaxpipe.models.llama_config import LlamaConfig, RopeScaling
+from jaxpipe.models.llama_config import LlamaConfig
+from jaxpipe.models.rope_scaling import RopeScaling
 
 
-def frequencies(config: LlamaConfig) -> Float[np.ndarray, " pairs"]:
+def frequencies(
+    config: LlamaConfig, lengths: int | Int[Array, "batch seq"] = 1
+) -> Float[np.ndarray, " pairs"] | Float[Array, "batch seq pairs"]:
     """Return the angle by which each pair turns per token [radians].
+
+    `lengths` are those of the texts of all tokens [tokens]. Only LongRoPE reads them: its angles
+    are those of all tokens for one length, and else those of each token or row.
 
     >>> sizes = dict(num_layers=1, dim=8, num_heads=2, num_kv_heads=1, hidden=8, sequence=8)
     >>> frequencies(LlamaConfig(**sizes, vocabulary=8, rope_base=100.0)).tolist()
@@ -41,25 +48,34 @@ def frequencies(config: LlamaConfig) -> Float[np.ndarray, " pairs"]:
     if config.rope_scaling is RopeScaling.YARN:
         ramp = _yarn_ramp(config)
         return ramp * plain + (1 - ramp) * plain / factor
+    if config.rope_scaling is RopeScaling.LONGROPE:
+        short, long = plain / np.array(config.rope_short), plain / np.array(config.rope_long)
+        if isinstance(lengths, int):
+            return long if lengths > config.switch_length else short
+        return jnp.where(lengths[..., None] > config.switch_length, long, short)
     return plain
 
 
 def magnitude(config: LlamaConfig) -> float:
     """Return the factor of turned queries and keys; with it, scores grow by its square.
 
-    Source: Peng et al. 2023, "YaRN", equation 15.
+    Source: Peng et al. 2023, "YaRN", equation 15; of LongRoPE the code of Phi 3 in
+    `transformers`.
     """
-    if config.rope_scaling is not RopeScaling.YARN:
-        return 1.0
-    return config.rope_magnitude or 0.1 * math.log(config.rope_factor) + 1.0
+    growth = math.log(config.rope_factor)
+    if config.rope_scaling is RopeScaling.YARN:
+        return config.rope_magnitude or 0.1 * growth + 1.0
+    if config.rope_scaling is RopeScaling.LONGROPE:
+        return config.rope_magnitude or math.sqrt(1 + growth / math.log(config.rope_sequence))
+    return 1.0
 
 
 def _yarn_ramp(config: LlamaConfig) -> Float[np.ndarray, " pairs"]:
     """Return 1 for high frequencies, 0 for low ones, and what is between for those between.
 
     The ends are the numbers of the frequencies that turn `rope_high` and `rope_low` times within
-    the sequence of pretraining, rounded outwards. Source: Peng et al. 2023, "YaRN", equation 13,
-    and its published code, which this follows where they differ.
+    the sequence of pretraining, by default rounded outwards. Source: Peng et al. 2023, "YaRN",
+    equation 13, and its published code, which this follows where they differ.
     """
     width = config.turned_width
 
@@ -67,15 +83,17 @@ def _yarn_ramp(config: LlamaConfig) -> Float[np.ndarray, " pairs"]:
         ratio = config.rope_sequence / (turns * 2 * math.pi)
         return width * math.log(ratio) / (2 * math.log(config.rope_base))
 
-    first = max(math.floor(number_of(config.rope_high)), 0)
-    last = min(math.ceil(number_of(config.rope_low)), width - 1)
+    first, last = number_of(config.rope_high), number_of(config.rope_low)
+    if config.rope_truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, width - 1)
     length = last - first or 0.001
     return 1 - np.clip((np.arange(width // 2) - first) / length, 0, 1)
 
 
 def rotate(
     x: Float[Array, "batch seq heads width"],
-    angles: Float[np.ndarray, " pairs"],
+    angles: Float[np.ndarray, " pairs"] | Float[Array, "batch _ pairs"],
     positions: Int[Array, "batch seq"] | None = None,
     *,
     magnitude: float = 1.0,
@@ -95,7 +113,7 @@ def rotate(
     cos, sin = (f(turned)[..., None, :] for f in (jnp.cos, jnp.sin))
     if magnitude != 1:
         cos, sin = magnitude * cos, magnitude * sin
-    num_pairs = len(angles)
+    num_pairs = angles.shape[-1]
     first, second, *others = jnp.split(x.astype(wide), _cuts(num_pairs, x.shape[-1]), axis=-1)
     pairs = first * cos - second * sin, second * cos + first * sin
     return jnp.concatenate((*pairs, *others), axis=-1).astype(x.dtype)

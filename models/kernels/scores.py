@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -169,6 +170,24 @@ def same_segment(
     """Return the mask of scores of `num_dims` where a query and a key are of one segment."""
     same = queries[:, :, None] == keys[:, None, :]
     return same.reshape(same.shape[0], *[1] * (num_dims - 3), *same.shape[1:])
+
+
+def segment_lengths(
+    segments: Int[Array, "batch tokens"], sequences: Int[Array, "batch seq"]
+) -> Int[Array, "batch tokens"]:
+    """Return the number of tokens in the segment of each token, in `sequences` of segments.
+
+    >>> packed = jnp.array([[0, 0, 0, 1, 1, 2]])
+    >>> segment_lengths(packed, packed).tolist()
+    [[3, 3, 3, 2, 2, 1]]
+    """
+
+    def of_row(segments: Array, sequences: Array) -> Array:
+        ordered = jnp.sort(sequences)
+        ends = jnp.searchsorted(ordered, segments, side="right")
+        return ends - jnp.searchsorted(ordered, segments, side="left")
+
+    return jax.vmap(of_row)(segments, sequences)
 
 
 def by_head(

@@ -1,5 +1,6 @@
 """Batches of texts: the tokens of each are its own, with a cache and without."""
 
+from dataclasses import replace
 from functools import cache
 from unittest.mock import patch
 
@@ -11,9 +12,13 @@ from jaxpipe.inference import tokens
 from jaxpipe.inference.sample_texts import Continuation
 from jaxpipe.inference.sampling import Sampling
 from jaxpipe.inference.tokens import generated
+from jaxpipe.models.llama import Llama
 from jaxpipe.runtime.data import Bytes
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.stage import Stage
+from tests.oracles import numpy_llama
+from tests.oracles import whole_model as uncut
+from tests.oracles.llamas import SHORT
 from tests.oracles.one_device import NUM_LAYERS, SEED, SEQUENCE, tiny_gpt
 
 pytestmark = pytest.mark.slow
@@ -68,6 +73,26 @@ def test_no_tokens_and_one() -> None:
             MODEL, params(), PROMPTS[:1], num_tokens=number, sampling=Sampling(temperature=0.0)
         )
         assert len(list(steps)) == number
+
+
+def test_a_text_that_outgrows_the_sequence_of_pretraining_is_computed_anew() -> None:
+    config = replace(SHORT, num_layers=1, rope_sequence=5)
+    llama = Llama(config)
+    params = uncut.disturbed(llama)
+    wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    greedy = Sampling(temperature=0.0)
+    # They outgrow it after 3, 5 and 2 tokens, and one from the beginning.
+    prompts = [*PROMPTS, np.arange(6, dtype=np.int32)]
+    expected = []
+    for prompt in prompts:
+        text = prompt.tolist()
+        for _ in range(6):
+            text.append(int(numpy_llama.logits(config, wide, np.array([text]))[0, -1].argmax()))
+        expected.append(text[len(prompt) :])
+    for cached in (True, False):
+        with patch.object(tokens, "can_decode", lambda _, cached=cached: cached):
+            steps = list(generated(llama, params, prompts, num_tokens=6, sampling=greedy))
+        assert [list(text) for text in zip(*steps, strict=True)] == expected
 
 
 def shown(text: bytes, *stops: str) -> tuple[list[str], str, bool]:

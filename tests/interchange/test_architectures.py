@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,17 @@ from jaxpipe.interchange.fields import INERT, ONLY
 from jaxpipe.interchange.lacking_architectures import LACKING
 from jaxpipe.models import GptConfig, LlamaConfig
 from jaxpipe.runtime.checkpoint import StreamedTensor
-from tests.oracles.llamas import DYNAMIC, KINDS, MISTRAL, PHI3, PLAIN, VARIANTS, YARN
+from tests.oracles.llamas import (
+    DYNAMIC,
+    KINDS,
+    MISTRAL,
+    PHI3,
+    PLAIN,
+    SHORT,
+    UNROUNDED,
+    VARIANTS,
+    YARN,
+)
 
 MODELS = {
     **{kind: config for kind, config in KINDS.items() if kind in ARCHITECTURES},
@@ -199,6 +210,8 @@ def test_missing_fields_are_those_of_the_class() -> None:
 
 
 LINEAR = {"rope_type": "linear", "factor": 2.0}
+YARN_16 = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16}
+LONGROPE = {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}
 
 
 @pytest.mark.parametrize(
@@ -220,6 +233,21 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
         ("llama", {"rope_parameters": {"full_attention": LINEAR}}, "has full_attention"),
         ("llama", {"rope_scaling": {**LINEAR, "partial_rotary_factor": 0.5}}, "`partial_rotary_fa"),
         ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "`original_max_posit"),
+        ("llama", {"rope_scaling": {**YARN_16, "truncate": None}}, "`truncate` .* None"),
+        ("phi3", {"rope_scaling": {**LONGROPE, "factor": 2.0}}, "has factor = 2.0"),
+        ("phi3", {"rope_scaling": {"type": "longrope"}}, "`short_factor` .* None; give a list"),
+        ("phi3", {"rope_scaling": {**LONGROPE, "short_factor": ["1"]}}, "`short_factor` .* '1'"),
+        ("phi3", {"rope_scaling": {**LONGROPE, "long_factor": [2, 3]}}, "`rope_long` must have 1 "),
+        (
+            "phi3",
+            {"rope_scaling": LONGROPE, "original_max_position_embeddings": None},
+            "`original_max_position_embeddings` .* whole number, not None",
+        ),
+        (
+            "phi3",
+            {"rope_parameters": {**LONGROPE, "original_max_position_embeddings": 8}},
+            "`original_max_position_embeddings` .* 8 in `rope_parameters`, and 4096 outside",
+        ),
         ("phi3", {"rope_scaling": LINEAR}, "`rope_type` in `config.json` is 'linear'"),
         ("phi3", {"partial_rotary_factor": 1.5}, "`partial_rotary_factor` .* at most 1, not 1.5"),
         ("mistral", {"layer_types": ["full_attention"] * 2}, "`layer_types`"),
@@ -249,10 +277,33 @@ def test_conflicts_are_refused_by_name(kind: str, change: dict[str, Any], words:
 
 
 def test_both_forms_of_rotary_fields_may_agree() -> None:
-    for config in (YARN, DYNAMIC):
+    for config in (YARN, UNROUNDED, DYNAMIC):
         fields = llama_config_of(config)
         new = {**fields["rope_scaling"], "rope_theta": fields["rope_theta"]}
         assert config_of_llama({**fields, "rope_parameters": new}) == config
+
+
+def test_longrope_is_written_as_version_4_reads_it() -> None:
+    # 3 times 9 tokens; the model itself stops earlier.
+    assert SHORT.sequence < 27
+    fields = llama_config_of(SHORT)
+    assert fields["max_position_embeddings"] == 27
+    assert fields["original_max_position_embeddings"] == 9
+    scaling = {"type": "longrope", "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.0, 3.0, 7.5]}
+    assert fields["rope_scaling"] == scaling
+    whole = replace(SHORT, sequence=27)
+    assert config_of_llama(fields) == whole
+    new = {**scaling, "rope_type": "longrope", "original_max_position_embeddings": 9}
+    assert config_of_llama({**fields, "rope_parameters": new}) == whole
+    assert config_of_llama({**fields, "rope_scaling": {**scaling, "type": "su"}}) == whole
+    fields["rope_scaling"] = None
+    new |= {"factor": 2.0, "attention_factor": 1.5}
+    config = config_of_llama({**fields, "rope_parameters": new})
+    assert config == replace(whole, rope_factor=2.0, rope_magnitude=1.5)
+    with pytest.raises(ConfigError, match=r"`model.rope_magnitude` is 1.5, and must be 0.0 in ph"):
+        llama_config_of(config)
+    with pytest.raises(ConfigError, match=r"`model.sequence` is 28, and must be 27 in phi3"):
+        llama_config_of(replace(SHORT, sequence=28))
 
 
 def test_experts_of_version_5_have_another_name() -> None:

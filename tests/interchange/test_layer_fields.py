@@ -8,7 +8,7 @@ import pytest
 from jaxpipe.errors import ConfigError
 from jaxpipe.interchange import config_of_llama, llama_config_of
 from jaxpipe.models import LlamaConfig
-from jaxpipe.models.llama_config import RopeScaling
+from jaxpipe.models.rope_scaling import RopeScaling
 from tests.oracles.llamas import GEMMA3, PLAIN, SMOLLM3
 
 ROPES = {"rope_type": "linear", "factor": 4.0, "rope_theta": 100.0}

@@ -28,7 +28,7 @@ from jaxpipe.interchange import (
 from jaxpipe.models import LlamaConfig
 from jaxpipe.models.kernels.rotary import frequencies
 from jaxpipe.models.llama import Llama
-from jaxpipe.models.llama_config import RopeScaling
+from jaxpipe.models.rope_scaling import RopeScaling
 from jaxpipe.runtime.checkpoint import (
     StreamedTensor,
     names,

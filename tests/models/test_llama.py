@@ -11,7 +11,8 @@ import pytest
 
 from jaxpipe.models import build_model
 from jaxpipe.models.llama import Llama
-from jaxpipe.models.llama_config import LlamaConfig, RopeScaling
+from jaxpipe.models.llama_config import LlamaConfig
+from jaxpipe.models.rope_scaling import RopeScaling
 from jaxpipe.runtime.stage.model import Model
 from tests.oracles import numpy_gpt, numpy_llama
 from tests.oracles import whole_model as uncut

@@ -15,12 +15,12 @@ from jaxpipe.models import LlamaConfig, layer_residual_bytes, num_parameters, pa
 from jaxpipe.models.decoder import Decoder
 from jaxpipe.models.kernels.rotary import frequencies
 from jaxpipe.models.llama import Llama
-from jaxpipe.models.llama_config import RopeScaling
+from jaxpipe.models.rope_scaling import RopeScaling
 from tests.models.test_gpt_costs import POLICIES, bytes_of
 from tests.models.test_llama_costs import layer_of, under
 from tests.oracles import numpy_llama
 from tests.oracles import whole_model as uncut
-from tests.oracles.llamas import DYNAMIC, GRANITE, OLMO2, PHI3, PLAIN, VARIANTS, YARN
+from tests.oracles.llamas import DYNAMIC, GRANITE, OLMO2, PHI3, PLAIN, SHORT, VARIANTS, YARN
 
 every_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 
@@ -94,6 +94,10 @@ def test_yarn_leaves_high_frequencies_and_divides_low_ones() -> None:
         (PLAIN, {"rotary_width": 3}, "`rotary_width` must be even and at most .*, 4, not 3"),
         (PLAIN, {"rotary_width": 6}, "`rotary_width` must be even and at most .*, 4, not 6"),
         (DYNAMIC, {"sequence": 13}, "`sequence` must be at most `rope_sequence`, 12, .* not 13"),
+        (SHORT, {"rope_short": [1.0, 2.0]}, "`rope_short` must have 3 numbers above 0 .* not "),
+        (SHORT, {"rope_long": [1.0, 2.0, 0.0]}, "`rope_long` must have 3 numbers above 0 .*, not"),
+        (SHORT, {"rope_sequence": 1}, "`rope_sequence` must be at least 2 .*'longrope', not 1"),
+        (PLAIN, {"rope_long": [1.0, 2.0]}, "`rope_long` must have 0 numbers above 0 with .*'none'"),
         (YARN, {"rope_low": 32.0}, "`rope_low` must be above 0 and below `rope_high`, 32.0, not"),
         (PLAIN, {"residual_factor": 0.0}, "`residual_factor` must be above 0, not 0.0"),
         (PLAIN, {"logits_divisor": math.inf}, "`logits_divisor` must be above 0, not inf"),

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from jaxpipe.models.llama_config import Activation, LlamaConfig, RopeScaling
+from jaxpipe.models.llama_config import Activation, LlamaConfig
+from jaxpipe.models.rope_scaling import RopeScaling
 
 LLAMA = LlamaConfig(
     num_layers=2,
@@ -60,6 +61,19 @@ YARN = replace(
     rope_sequence=512,
     head_width=8,
 )
+UNROUNDED = replace(YARN, rope_truncate=False)
+SHORT = replace(
+    PHI3,
+    head_width=8,
+    rotary_width=6,
+    rope_scaling=RopeScaling.LONGROPE,
+    rope_factor=3.0,
+    rope_sequence=9,
+    rope_short=(1.0, 1.1, 1.3),
+    rope_long=(1.0, 3.0, 7.5),
+)
+LONG = replace(SHORT, rope_sequence=4)
+"""`SHORT` and `LONG` have LongRoPE scaling; texts of 5 to 9 tokens are long in one alone."""
 DYNAMIC = replace(
     PLAIN, rope_scaling=RopeScaling.DYNAMIC, rope_factor=4.0, rope_sequence=PLAIN.sequence
 )
@@ -87,6 +101,9 @@ VARIANTS = {
     "qwen3_moe": QWEN3_MOE,
     "yarn": YARN,
     "dynamic": DYNAMIC,
+    "unrounded": UNROUNDED,
+    "short": SHORT,
+    "long": LONG,
 }
 """Kinds that came later; `KINDS` are those that older tests compile."""
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from jaxpipe.models.llama_config import Activation, LlamaConfig, RopeScaling
+from jaxpipe.models.llama_config import Activation, LlamaConfig
+from jaxpipe.models.rope_scaling import RopeScaling
 
 Matrix = npt.NDArray[np.float64]
 
@@ -97,7 +98,9 @@ def _attention(
         for reader in range(len(x)):
             first = max(0, reader + 1 - window) if window else 0
             turns = reader if is_turned else None
-            query = _turned(config, layer.get("query_norm"), queries[reader, own], turns)
+            query = _turned(
+                config, layer.get("query_norm"), queries[reader, own], turns, length=len(x)
+            )
             scores = np.array(
                 [
                     query
@@ -106,6 +109,7 @@ def _attention(
                         layer.get("key_norm"),
                         keys[place, read],
                         place if is_turned else None,
+                        length=len(x),
                     )
                     for place in range(first, reader + 1)
                 ]
@@ -116,7 +120,12 @@ def _attention(
 
 
 def _turned(
-    config: LlamaConfig, norm: dict[str, Any] | None, vector: Matrix, place: int | None
+    config: LlamaConfig,
+    norm: dict[str, Any] | None,
+    vector: Matrix,
+    place: int | None,
+    *,
+    length: int,
 ) -> Matrix:
     """Return one head's vector at one position: pairs as complex numbers, turned."""
     if norm is not None:
@@ -124,19 +133,26 @@ def _turned(
     if place is None:
         return vector
     half = (config.rotary_width or config.width) // 2
-    angles = [place * _frequency(config, pair) for pair in range(half)]
+    angles = [place * _frequency(config, pair, length) for pair in range(half)]
     turned = (vector[:half] + 1j * vector[half : 2 * half]) * np.exp(1j * np.array(angles))
     if config.rope_scaling is RopeScaling.YARN:
         turned *= config.rope_magnitude or 1 + 0.1 * math.log(config.rope_factor)
+    if config.rope_scaling is RopeScaling.LONGROPE:
+        # The logarithm of the extended length, with the one of pretraining as its base.
+        extended = math.log(config.rope_factor * config.rope_sequence, config.rope_sequence)
+        turned *= config.rope_magnitude or math.sqrt(extended)
     return np.concatenate([turned.real, turned.imag, vector[2 * half :]])
 
 
-def _frequency(config: LlamaConfig, pair: int) -> float:
+def _frequency(config: LlamaConfig, pair: int, length: int) -> float:
     base, factor = config.rope_base, config.rope_factor
     width = config.rotary_width or config.width
     if config.rope_scaling is RopeScaling.NTK:
         base *= factor ** (width / (width - 2))
     plain = base ** (-2 * pair / width)
+    if config.rope_scaling is RopeScaling.LONGROPE:
+        divisors = config.rope_long if length > config.rope_sequence else config.rope_short
+        plain /= divisors[pair]
     if config.rope_scaling is RopeScaling.LINEAR:
         return plain / factor
     if config.rope_scaling is RopeScaling.LLAMA3:
@@ -154,8 +170,10 @@ def _frequency(config: LlamaConfig, pair: int) -> float:
             # The pair, a real number, whose wavelength is the sequence over the turns.
             wavelength = config.rope_sequence / turns
             ends.append(width / 2 * math.log(wavelength / (2 * math.pi)) / math.log(base))
-        first, last = max(math.floor(ends[0]), 0), min(math.ceil(ends[1]), width - 1)
-        smooth = min(max((pair - first) / (last - first), 0), 1)
+        if config.rope_truncate:
+            ends = [math.floor(ends[0]), math.ceil(ends[1])]
+        first, last = max(ends[0], 0), min(ends[1], width - 1)
+        smooth = min(max((pair - first) / (last - first or 0.001), 0), 1)
         return smooth * plain / factor + (1 - smooth) * plain
     return plain
 

@@ -28,7 +28,7 @@ from jaxpipe.runtime.stage.placed import SampleParts
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.runtime.stage.vjp import forward_with_residuals
 from jaxpipe.schedule import Remat
-from tests.oracles.llamas import GEMMA, QWEN3
+from tests.oracles.llamas import GEMMA, QWEN3, SHORT
 
 BATCH, SEQUENCE, VOCABULARY, NUM_LAYERS = 2, 16, 19, 2
 MODELS = {
@@ -39,6 +39,11 @@ MODELS = {
     ),
     "qwen3": Llama(replace(QWEN3, num_layers=NUM_LAYERS, sequence=SEQUENCE)),
     "gemma2": Llama(replace(GEMMA, num_layers=NUM_LAYERS, sequence=SEQUENCE)),
+    # Each part is short, and the whole is long; of packed texts some are.
+    "phi3": Llama(replace(SHORT, num_layers=NUM_LAYERS, sequence=SEQUENCE, rope_sequence=8)),
+    "phi3, shorter": Llama(
+        replace(SHORT, num_layers=NUM_LAYERS, sequence=SEQUENCE, rope_sequence=5)
+    ),
 }
 MESHES = {
     "context 2": MeshConfig(context=2),
@@ -68,6 +73,8 @@ STAGES = [
     ("qwen3", "context 2, tensor 2", "whole"),
     ("gemma2", "context 4", "whole"),
     ("gemma2", "context 2", "packed"),
+    ("phi3", "context 2", "whole"),
+    ("phi3, shorter", "context 2", "packed"),
 ]
 RESIDUALS = [("gpt", "context 4"), ("gemma2", "tensor 2, in parts")]
 

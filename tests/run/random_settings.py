@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 
 from jaxpipe.collective import AllReduceKind, CodecKind, CodecLimit
 from jaxpipe.models.gpt_config import DTYPE_BYTES, GptConfig
-from jaxpipe.models.llama_config import Activation, LlamaConfig, RopeScaling
+from jaxpipe.models.llama_config import Activation, LlamaConfig
 from jaxpipe.models.moe.routing import Dispatch
+from jaxpipe.models.rope_scaling import RopeScaling
 from jaxpipe.plan.plan_config import Replan
 from jaxpipe.runtime.config import LinkDetail, Loop
 from jaxpipe.runtime.data import Labelled, prepare_labelled
@@ -106,12 +107,16 @@ RIGHT: Mapping[str, list[Any]] = {
     "model.query_scale": [0.0, 16.0],
     "model.rotary_width": [0, 2],
     "model.rope_base": [10_000.0, 2.0],
-    "model.rope_scaling": list(RopeScaling),
+    # LongRoPE has as many divisors as a head has pairs.
+    "model.rope_scaling": sorted(set(RopeScaling) - {RopeScaling.LONGROPE}),
     "model.rope_factor": [1.0, 8.0],
     "model.rope_low": [1.0, 4.0],
     "model.rope_high": [4.0, 1.0],
     "model.rope_sequence": [8192, 4],
     "model.rope_magnitude": [0.0, 2.0],
+    "model.rope_truncate": _SWITCH,
+    "model.rope_short": [[]],
+    "model.rope_long": [[]],
     "plan.cluster": ["laptop", "two-region", "case3-universities", "this-machine:devices=4"],
     "plan.devices": [[], ["here-0:0", "here-0:2", "here-0:1", "here-0:3"]],
     "plan.stages": [1, 2, 3, 4, "free"],
@@ -248,7 +253,9 @@ WRONG: Mapping[str, list[Any]] = {
     "model.final_softcap": [-1.0],
     "model.query_scale": [-1.0],
     "model.rope_base": [1.0],
-    "model.rope_scaling": ["longrope"],
+    "model.rope_scaling": ["su"],
+    "model.rope_short": [[1.0]],
+    "model.rope_long": [[1.0]],
     "model.rotary_width": [3],
     "model.rope_magnitude": [-1.0],
     "model.embedding_factor": [0.0],

@@ -21,7 +21,7 @@ from jaxpipe.runtime.data.order.samples import IGNORED, Samples
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.stage.placed import SampleParts, can_place
 from jaxpipe.runtime.stage.stage import Stage
-from tests.oracles.llamas import GEMMA
+from tests.oracles.llamas import GEMMA, SHORT
 
 pytestmark = pytest.mark.slow
 
@@ -103,6 +103,20 @@ def test_packed_documents_do_not_see_each_other(name: str) -> None:
         gradients,
         expected,
     )
+
+
+def test_a_packed_document_is_as_long_as_itself() -> None:
+    model = Llama(replace(SHORT, num_layers=1, sequence=SEQUENCE))
+    stage = Stage(model=model, index=0, num_stages=1, layers=range(1), loop=Loop.SCAN)
+    params, samples = stage.init(seed=3), packed()
+    assert min(LENGTHS) - 1 < model.switch_length < max(LENGTHS) - 1
+    parts: Any = SampleParts(segments=samples.segments, targets=samples.targets)
+    together: Any = stage.apply(params, samples.inputs, parts, None)
+    alone: list[Any] = [
+        stage.apply(params, tokens[None, :-1], tokens[None, 1:], None)
+        for tokens in (tokens.astype(np.int32) for tokens in documents())
+    ]
+    np.testing.assert_allclose(together, sum(alone), rtol=TOLERANCE)
 
 
 def test_stages_of_a_cut_have_the_gradients_of_one() -> None:
