@@ -17,6 +17,8 @@ THREE := --numprocesses 3 $(BY_FILE)
 # A Python with torch, transformers 4, peft, gguf and lm_eval; a folder with transformers 5.
 REAL ?= build/real/bin/python
 REAL5 ?= build/transformers-5
+# Four steps of one round are fewer than those in `results`, which stay as they are.
+REAL_OUT ?= build/real-results
 
 .PHONY: train quick fast test all-tests deep versions other real docs venv lint style types format clean
 
@@ -54,16 +56,19 @@ other: venv
 	$(BIN)/python -m experiments.versions.run --other --subset
 
 real: venv $(REAL) $(REAL5)
-	$(BIN)/python -m experiments.real_tokenizers.run --python $(REAL)
-	$(BIN)/python -m experiments.real_tokenizers.run --python $(REAL) --path $(REAL5)
-	$(BIN)/python -m experiments.finetune.run peft --python $(REAL) --steps 4 --rounds 1
+	$(BIN)/python -m experiments.real_tokenizers.run --python $(REAL) --out $(REAL_OUT)
+	$(BIN)/python -m experiments.real_tokenizers.run --python $(REAL) --path $(REAL5) --out $(REAL_OUT)
+	$(BIN)/python -m experiments.finetune.run peft --python $(REAL) --steps 4 --rounds 1 --out $(REAL_OUT)
 
+# An installation that broke off is done again.
 build/real/bin/python:
 	$(PYTHON) -m venv build/real
-	$@ -m pip install --quiet torch 'transformers>=4.57,<5' peft gguf lm_eval
+	$@ -m pip install --quiet torch 'transformers>=4.57,<5' peft gguf lm_eval || { rm -f $@; exit 1; }
 
-build/transformers-5: build/real/bin/python
-	build/real/bin/python -m pip install --quiet --target $@ 'transformers>=5,<6'
+build/transformers-5: | $(REAL)
+	rm -rf $@.part
+	$(REAL) -m pip install --quiet --target $@.part 'transformers>=5,<6'
+	mv $@.part $@
 
 # Read build/site/index.html afterwards; a missing docstring, a dead link or a missing page fails.
 docs: venv

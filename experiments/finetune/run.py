@@ -21,7 +21,7 @@ _RESULTS = _HERE / "results"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Make the tables of one part, in `results/`."""
+    """Make the tables of one part."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -31,18 +31,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--python", type=Path, help="a Python with torch and transformers")
     parser.add_argument("--steps", type=int, help="of `peft`, in place of those of the case")
     parser.add_argument("--rounds", type=int, help="of `peft`, likewise")
+    parser.add_argument("--out", type=Path, default=_RESULTS, help="the folder of the tables")
     given = parser.parse_args(arguments)
     cases = tomllib.loads((_HERE / "cases.toml").read_text())
     cases["peft"] |= {
         name: number for name in ("steps", "rounds") if (number := getattr(given, name)) is not None
     }
-    _RESULTS.mkdir(exist_ok=True)
-    for name, rows in _tables(given.part, cases, given.python):
-        write_csv(rows, _RESULTS / f"{name}.csv")
+    given.out.mkdir(parents=True, exist_ok=True)
+    for name, rows in _tables(given.part, cases, given.python, given.out):
+        write_csv(rows, given.out / f"{name}.csv")
         print(f"\n{markdown(rows)}", flush=True)
 
 
-def _tables(part: str, cases: dict, python: Path | None) -> Iterator[tuple[str, Sequence[Row]]]:
+def _tables(
+    part: str, cases: dict, python: Path | None, out: Path
+) -> Iterator[tuple[str, Sequence[Row]]]:
     """Yield the tables of a part, each as soon as it is measured."""
     # Each imports what it needs: the table of presets does without jax.
     if part == "presets":
@@ -52,13 +55,13 @@ def _tables(part: str, cases: dict, python: Path | None) -> Iterator[tuple[str, 
     elif part == "optimizers":
         from experiments.finetune import optimizers
 
-        runs = optimizers.trained(cases, _RESULTS / "optimizers_curves.csv")
+        runs = optimizers.trained(cases, out / "optimizers_curves.csv")
         yield "optimizers", runs
         yield "optimizers_summary", optimizers.summary(runs)
     elif part == "precision":
         from experiments.finetune import precision
 
-        curves = _RESULTS / "precision_curves.csv"
+        curves = out / "precision_curves.csv"
         yield "precision", precision.trained(cases["precision"], curves)
     elif part == "peft":
         from experiments.finetune import beside_peft

@@ -1,9 +1,11 @@
 """Prepare texts and conversations with real tokenizers, and compare the ids with transformers.
 
-    python -m experiments.real_tokenizers.run --python PYTHON [--path FOLDER] [--names NAME ...]
+    python -m experiments.real_tokenizers.run --python PYTHON [--path FOLDER]
+        [--names NAME ...] [--out FOLDER]
 
 PYTHON has transformers; FOLDER, if given, comes first on its PYTHONPATH, with another version.
-Tokenizers are downloaded with `npm pack` into `data/tokenizers`.
+Tokenizers are downloaded with `npm pack` into `data/tokenizers`. Tables are written into `results`,
+or into the FOLDER of `--out`.
 """
 
 import hashlib
@@ -35,7 +37,12 @@ _KNOWN: Final = {("llama2", "4"): 2, ("deepseek_v3", "4"): 120}
 """Documents that version 4 of transformers reads in another way than version 5: see the README."""
 
 
-def main(python: Path, path: Path | None = None, names: tuple[str, ...] = ()) -> int:
+def main(
+    python: Path,
+    path: Path | None = None,
+    names: tuple[str, ...] = (),
+    out: Path = _HERE / "results",
+) -> int:
     """Print and write a row for each tokenizer; return 1 if others differ than the known ones."""
     cases = tomllib.loads((_HERE / "cases.toml").read_text())["tokenizers"]
     order = [case["name"] for case in cases]
@@ -46,7 +53,8 @@ def main(python: Path, path: Path | None = None, names: tuple[str, ...] = ()) ->
             rows.append(row)
             print(row, flush=True)
     name = f"transformers-{version.partition('.')[0]}.csv"
-    print(markdown(update_csv(rows, _HERE / "results" / name, key="tokenizer", order=order)))
+    out.mkdir(parents=True, exist_ok=True)
+    print(markdown(update_csv(rows, out / name, key="tokenizer", order=order)))
     return int(any(map(_is_wrong, rows)))
 
 

@@ -133,7 +133,9 @@ def test_help_and_guide_say_which_targets_take_an_option():
     taken = {option for options in OPTIONS_OF.values() for option in options}
     common = {"config", "target", "settings"}
     assert taken == OPTIONS.keys() == set(inspect.signature(launch).parameters) - common
-    words = dict(re.findall(r"^ {8}(\w+): of ([\w, ]+):", launch.__doc__ or "", re.MULTILINE))
+    # From Python 3.13 on, `__doc__` lacks the indentation of the source.
+    described = inspect.getdoc(launch) or ""
+    words = dict(re.findall(r"^ {4}(\w+): of ([\w, ]+):", described, re.MULTILINE))
     listed = {option: tuple(re.split(", | and ", names)) for option, names in words.items()}
     assert listed == {option: targets_of(option) for option in taken}
     guide = Path("docs/guide/slurm-and-kubernetes.md").read_text()

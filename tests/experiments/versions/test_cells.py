@@ -37,7 +37,10 @@ def test_a_cell_is_in_the_ranges_of_the_package(cell: Cell):
     assert f"Programming Language :: Python :: {cell.python}" in PROJECT["classifiers"]
 
 
-@pytest.mark.parametrize(("name", "python"), [("py311-jax0102", "3.11"), ("py313-newest", "3.13")])
+@pytest.mark.parametrize(
+    ("name", "python"),
+    [("py311-jax0102", "3.11"), ("py313-newest", "3.13"), ("py314-newest", "3.14")],
+)
 def test_pinned_versions_have_a_cell(name: str, python: str):
     cell, pinned = read_cells()[name], pinned_for(python)
     assert cell.python == python
@@ -80,6 +83,7 @@ def test_this_python_is_found_and_an_unknown_one_is_not():
     [
         (("3.11", "3.12", "3.13"), "py312-jax0120"),
         (("3.11", "3.13"), "py313-newest"),
+        (("3.11", "3.14"), "py314-newest"),
         (("3.11",), "py311-oldest"),
     ],
 )
