@@ -246,9 +246,10 @@ def check_training(bases: Bases, drawn: Fields, folder: Path) -> None:
         tree["checkpoint"]["folder"] += f"/{folder.name}"
     tree["run"].update(timeout_s=60.0, hang_s=60.0, pictures=False, trackers=[])
     try:
-        config, plan, _ = checked(tree)
+        prepared = prepare(config_from(tree), resume=False)
     except UserError:
         return
+    config, plan = prepared.config, prepared.plan
     if needs_processes(config, plan):
         return
     with (
