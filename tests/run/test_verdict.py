@@ -282,6 +282,7 @@ OF_PRINCIPLE = {
     "a run ends with an outer step": "the islands of the last steps would never meet",
     "the positions of the model": "positions beyond those of the model are read as the last",
     "must have inputs of the shape": "costs and memory count the tokens of `train.sequence`",
+    "where inputs are pictures": "ranks take pictures as they are: a sequence would change nothing",
     "memory_gib": "the ranks of a test have more memory than their cluster states",
 }
 """Words of refusals of what ranks would compute, each with the reason why it is refused."""
