@@ -13,7 +13,7 @@ from tests.run.test_verdict import field_names
 
 CONFIG = (
     '[run]\nfolder = "run"\n[data]\nfolder = "data"\n[model]\npreset = "tiny"\n'
-    "[plan]\nstages = 1\nreplicas = 2\n[train]\nbatch = 8\n"
+    '[plan]\ncluster = "laptop"\nstages = 1\nreplicas = 2\n[train]\nbatch = 8\n'
 )
 OTHERS = {"model.preset", "preset"}
 """Names of presets, which are no field: other fields come from them."""
