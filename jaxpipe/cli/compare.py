@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from jaxpipe.cli.option_fields import Fills
 from jaxpipe.run.terminal.console import set_words
 
 if TYPE_CHECKING:  # these import numpy or jax, which `--help` can do without
@@ -26,7 +27,7 @@ def compare(
     *,
     against: str = "alpa,megatron,zero3,ddp",
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
-    steps: int = 10,
+    steps: Annotated[int, Fills("train.steps")] = 10,
     executor: Literal["spmd", "host"] = "spmd",
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("runs/compare"),
     rank_of: Annotated[str | None, tyro.conf.arg(metavar="SYSTEM")] = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from jaxpipe.cli.option_fields import Fills
 from jaxpipe.errors import ConfigError
 from jaxpipe.run.terminal.console import console
 from jaxpipe.runtime.process.compile_cache import use_compile_cache
@@ -21,7 +22,7 @@ if TYPE_CHECKING:  # it takes long to import
 def evaluate(  # noqa: PLR0913 - each is an option
     run: tyro.conf.Positional[Path],
     *,
-    data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FOLDER")] = (),
+    data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FOLDER"), Fills("data.folder")] = (),
     windows: int | None = None,
     tasks: Annotated[str | None, tyro.conf.arg(metavar="NAME,...")] = None,
     task_folder: Path | None = None,

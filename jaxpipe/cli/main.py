@@ -27,6 +27,8 @@ from jaxpipe.runtime.process.launched_rank import launched_rank
 
 _DESCRIPTION = "Train large models in JAX on the GPUs you can get: pipelines of MPI ranks, placed."
 _SECONDS_TO_BE_ENDED = 10.0  # more than rank 0 needs to print, and the launcher to end the others
+_LACKS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""A disk that has no room, or has failed."""
 _LONGEST_LINE = 1500
 """Characters; names and values in files may be of any length."""
 
@@ -52,12 +54,13 @@ def with_exit_code(work: Callable[[], int]) -> int:
         # Else Python flushes standard output once more as it exits, and fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+    except (OSError, MemoryError) as error:
+        is_lack = isinstance(error, MemoryError) or error.errno in _LACKS
         # Another one without a path is a fault of ours; a rank's is another than all the others'.
-        if (error.filename is None and not is_full) or launched_rank(os.environ) is not None:
+        is_ours = not is_lack and isinstance(error, OSError) and error.filename is None
+        if is_ours or launched_rank(os.environ) is not None:
             raise
-        return _explain(_of_system(error), code=1 if is_full else 2)
+        return _explain(_of_system(error), code=1 if is_lack else 2)
     except KeyboardInterrupt:
         sys.stderr.write("jaxpipe: interrupted\n")
         return 128 + signal.SIGINT
@@ -124,8 +127,10 @@ def _listed(commands: Mapping[str, Command | CommandGroup], *, width: int) -> li
     ]
 
 
-def _of_system(error: OSError) -> Exception:
+def _of_system(error: OSError | MemoryError) -> Exception:
     """Return an error of the system in words: the file, and what is wrong with it."""
+    if isinstance(error, MemoryError):
+        return RunError(f"cannot have so much memory: {error or 'none is left'}")
     if error.filename is None:
         return RunError(error.strerror or str(error))
     return RunError(f"cannot use {os.fsdecode(error.filename)}: {error.strerror}")

@@ -17,6 +17,7 @@ from typing import get_type_hints
 
 import tyro
 
+from jaxpipe.cli.option_fields import named_by_option, options_by_field
 from jaxpipe.cli.option_ranges import check_numbers
 from jaxpipe.errors import ConfigError
 
@@ -41,9 +42,15 @@ def parse(command: Callable[..., int], words: Sequence[str], *, name: str) -> Ca
 
     @wraps(command)
     def later(*arguments: object, **options: object) -> Callable[[], int]:
-        given = dict(zip(get_type_hints(command), arguments, strict=False))
-        check_numbers({**given, **options})
-        return lambda: command(*arguments, **{**options, **hidden})
+        positional = dict(zip(get_type_hints(command), arguments, strict=False))
+        given = {**positional, **options}
+        check_numbers(given)
+
+        def run() -> int:
+            with named_by_option(options_by_field(command, given)):
+                return command(*arguments, **{**options, **hidden})
+
+        return run
 
     printed = io.StringIO()
     try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from jaxpipe.cli.exported_plan import needed_settings, write_exports
+from jaxpipe.cli.option_fields import Fills
 from jaxpipe.cli.plan_codecs import codec_settings
 from jaxpipe.cli.plan_fleet import fleet_json, fleet_lines
 from jaxpipe.cli.plan_pareto import check_pareto, draw_pareto
@@ -30,9 +31,9 @@ def plan(  # noqa: PLR0913  each is an option of the command line
     config: tyro.conf.Positional[Path | None] = None,
     *,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
-    model: str | None = None,
-    cluster: str | None = None,
-    batch: int | None = None,
+    model: Annotated[str | None, Fills("model.preset")] = None,
+    cluster: Annotated[str | None, Fills("plan.cluster")] = None,
+    batch: Annotated[int | None, Fills("train.batch")] = None,
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("plan.toml"),
     export: TrainingSystem | None = None,
     pareto: Path | None = None,

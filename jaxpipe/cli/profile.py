@@ -7,6 +7,7 @@ from typing import Annotated
 
 import tyro
 
+from jaxpipe.cli.option_fields import Fills
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import preset_config
 from jaxpipe.run.folder.output_files import check_output
@@ -18,7 +19,7 @@ from jaxpipe.schedule import Remat
 
 def profile(  # noqa: PLR0913  each is an option of the command line
     *,
-    model: str | None = None,
+    model: Annotated[str | None, Fills("preset")] = None,
     layers: str | None = None,
     microbatch: int = 1,
     sequence: int | None = None,
@@ -62,7 +63,7 @@ def profile(  # noqa: PLR0913  each is an option of the command line
     try:
         config = preset_config(model)
     except ValueError as error:
-        raise ConfigError(f"`--model`: {error}") from error
+        raise ConfigError(str(error)) from error
     if out is not None and sequence not in (None, config.sequence):
         raise ConfigError(
             f"`--sequence` ({sequence}) must be the sequence of the model, {config.sequence}, in a "

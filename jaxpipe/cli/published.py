@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from jaxpipe.baselines.systems import COMMANDS, SYSTEMS, System, Way, system_named
+from jaxpipe.cli.option_fields import Fills
 
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from jaxpipe.baselines.autoshard.inter_op import AlpaPlan
@@ -44,9 +45,9 @@ def plan(  # noqa: PLR0913  each is an option of the command line
     config: tyro.conf.Positional[Path | None] = None,
     *,
     settings: Annotated[tuple[str, ...], tyro.conf.arg(name="set", metavar="KEY=VALUE")] = (),
-    model: str | None = None,
-    cluster: str | None = None,
-    batch: int | None = None,
+    model: Annotated[str | None, Fills("model.preset")] = None,
+    cluster: Annotated[str | None, Fills("plan.cluster")] = None,
+    batch: Annotated[int | None, Fills("train.batch")] = None,
     seed: int = 2022,
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("plan.toml"),
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,

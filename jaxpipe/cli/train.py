@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from jaxpipe.cli.main import with_exit_code
+from jaxpipe.cli.option_fields import Fills
 from jaxpipe.errors import ConfigError, RunError
 from jaxpipe.run.terminal.console import set_words
 from jaxpipe.runtime.process.launched_rank import launched_rank
@@ -35,8 +36,8 @@ def train(  # noqa: PLR0913  each is an option of the command line
     allow_changed: tuple[AllowedChange, ...] = (),
     check: bool = False,
     verify: bool = False,
-    compute: ComputeKind | None = None,
-    transport: TransportKind | None = None,
+    compute: Annotated[ComputeKind | None, Fills("run.compute")] = None,
+    transport: Annotated[TransportKind | None, Fills("run.transport")] = None,
     hooks: tyro.conf.Suppress[str | None] = None,
 ) -> int:
     """Train a model on this host, or on the ranks of the `mpirun` that starts this command.

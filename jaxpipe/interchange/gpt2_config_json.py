@@ -13,6 +13,7 @@ from typing import Any
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.interchange.fields import check_known
+from jaxpipe.interchange.file_names import refused_by_name
 from jaxpipe.models import GptConfig
 
 _SIZES = {
@@ -64,10 +65,8 @@ def config_of_gpt2(fields: Mapping[str, Any], ignored: Collection[str] = ()) -> 
     _check("tie_word_embeddings", tied, (True, False))
     inner = fields.get("n_inner")
     _check("n_inner", inner, (None, 4 * sizes["dim"]))
-    try:
+    with refused_by_name(_SIZES, derived={}, stated=fields):
         return GptConfig(**sizes, tied=tied)
-    except ValueError as error:
-        raise ConfigError(f"`config.json`: {error}") from error
 
 
 def gpt2_config_of(config: GptConfig) -> dict[str, Any]:

@@ -104,8 +104,8 @@ def _windowed(stated: Mapping[str, Any], depth: int) -> list[bool]:
     is_list = isinstance(types, list) and len(types) == depth
     if not is_list or any(name not in _LAYER_TYPES for name in types):
         raise ConfigError(
-            f"`{_TYPES}` in `config.json` must be {depth} of {' and '.join(_LAYER_TYPES)}, not "
-            f"{types!r:.80}"
+            f"`{_TYPES}` in `config.json` must be {depth} of {' and '.join(_LAYER_TYPES)}, as many "
+            f"as `num_hidden_layers`, not {types!r:.80}"
         )
     return [name == _LOCAL for name in types]
 
@@ -119,7 +119,8 @@ def _turned(stated: Mapping[str, Any], depth: int) -> list[bool]:
     is_list = isinstance(numbers, list) and len(numbers) == depth
     if not is_list or any(type(number) is not int or number not in (0, 1) for number in numbers):
         raise ConfigError(
-            f"`{_NO_ROPE}` in `config.json` must be {depth} numbers 0 or 1, not {numbers!r:.80}"
+            f"`{_NO_ROPE}` in `config.json` must be {depth} numbers 0 or 1, as many as "
+            f"`num_hidden_layers`, not {numbers!r:.80}"
         )
     return [number == 1 for number in numbers]
 

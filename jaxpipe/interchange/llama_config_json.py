@@ -6,19 +6,27 @@ what is read again must be equal.
 """
 
 import dataclasses
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.interchange.architecture_record import HEADS, STATED, WIDTH, Architecture
 from jaxpipe.interchange.architectures import ARCHITECTURES
 from jaxpipe.interchange.fields import check_choice, check_known, number_of, size_of, switch_of
+from jaxpipe.interchange.file_names import refused_by_name
 from jaxpipe.interchange.layer_fields import grouped, layer_fields_of
-from jaxpipe.interchange.rope_fields import rope_fields_of, rope_of, same_rope
+from jaxpipe.interchange.rope_fields import (
+    names_of_rope,
+    rope_fields_of,
+    rope_of,
+    same_rope,
+)
 from jaxpipe.models import LlamaConfig
 from jaxpipe.models.llama_config import Activation
+from jaxpipe.models.sizes import check_sizes
 
 _ACTIVATIONS: Final = MappingProxyType(
     {
@@ -29,6 +37,8 @@ _ACTIVATIONS: Final = MappingProxyType(
     }
 )
 """The first name of each is the one that is written."""
+_MOST_BITS: Final = 1000
+"""Of the exponent of a number."""
 _FORMATS: Final = frozenset({"param_dtype", "compute_dtype", "attention", "logits_bytes"})
 """How a model is computed, which no file of another program states."""
 
@@ -44,9 +54,14 @@ class _Number:
         value = number_of(stated, name)
         if self.power == 1:
             return {self.ours: value}
-        if not value > 0:
-            raise ConfigError(f"`{name}` in `config.json` must be above 0, not {value!r}")
-        return {self.ours: value ** (1 / self.power)}
+        exponent = 1 / self.power
+        # Logarithms, since a power of any number may be none: 0 would stand for the default.
+        if not value > 0 or abs(math.log2(value) * exponent) > _MOST_BITS:
+            raise ConfigError(
+                f"`{name}` in `config.json` must be above 0, and no power of it out of the range "
+                f"of numbers, not {value!r}"
+            )
+        return {self.ours: value**exponent}
 
     def write(self, config: LlamaConfig) -> float | int:
         value = float(getattr(config, self.ours))
@@ -184,6 +199,10 @@ def _value(name: str, default: Any, stated: Mapping[str, Any], record: Architect
 def _built(
     settings: dict[str, Any], stated: Mapping[str, Any], record: Architecture
 ) -> LlamaConfig:
+    names, derived = _names_of(settings, record)
+    with refused_by_name(names, derived=derived, stated=stated):
+        # First: what follows counts the layers one by one.
+        check_sizes(SimpleNamespace(num_layers=settings["depth"]), ("num_layers",), least=1)
     settings = grouped(settings, stated, record)
     depth, width = settings.pop("depth"), settings.pop("width")
     part = settings.pop("turned_part", None)
@@ -194,17 +213,32 @@ def _built(
             "layers are pairs here; such a model cannot be imported"
         )
     is_default = width * settings["num_heads"] == settings["dim"]
-    try:
+    with refused_by_name(names, derived=derived, stated=stated):
         config = LlamaConfig(
             num_layers=depth // pair,
             head_width=0 if is_default else width,
             rotary_width=0 if part is None else int(width * part),
             **settings,
         )
-    except ValueError as error:
-        raise ConfigError(f"`config.json`: {error}") from error
     _check_layer_types(stated, config)
     return config
+
+
+def _names_of(
+    settings: Mapping[str, Any], record: Architecture
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return the names in the file by ours: of the same value, and of one that ours is made of."""
+    names, derived = names_of_rope(settings)
+    for name in record.computed:
+        entry = _TRANSLATED[name]
+        if isinstance(entry, _Number) and entry.power != 1:
+            derived[entry.ours] = name
+        elif isinstance(entry, _Size | _Number):
+            names[entry.ours] = name
+        elif isinstance(entry, _Switch):
+            names |= dict.fromkeys(entry.ours, name)
+    names |= {"num_layers": names["depth"], "head_width": names["width"]}
+    return names, derived
 
 
 def llama_config_of(config: LlamaConfig, *, kind: str | None = None) -> dict[str, Any]:

@@ -91,6 +91,23 @@ def rope_of(stated: Mapping[str, Any], record: Architecture) -> dict[str, Any]:
     return {**(new if stated.get("rope_parameters") else old), **local}
 
 
+def names_of_rope(settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the names in the file by ours: of the same value, and of one that ours is made of."""
+    kind = settings.get("rope_scaling", RopeScaling.NONE)
+    ramp = {ours: name for ours, (name, _) in _YARN.items()}
+    is_dynamic = kind is RopeScaling.DYNAMIC
+    names = {
+        "rope_base": "rope_theta",
+        "local_base": "rope_local_base_freq",
+        "rope_factor": "factor",
+        "rope_sequence": "max_position_embeddings" if is_dynamic else _LENGTH,
+        "rope_magnitude": "attention_factor",
+        "rope_scaling": "rope_type",
+        **(ramp if kind is RopeScaling.YARN else _LLAMA3),
+    }
+    return names, {"rotary_width": _PART}
+
+
 def _by_layer_type(stated: Mapping[str, Any], record: Architecture) -> dict[str, Any]:
     """Return `rope_parameters` of the layers without a window, and the base of the others.
 

@@ -11,6 +11,8 @@ from jaxpipe.topo.this_machine import THIS_MACHINE
 
 _COUNT = Range(least=1, most=2**31 - 1, why="programs and arrays count in 32 bits")
 
+_COUNTED = Range(least=1, most=2**16, why="ranks and stages are counted one by one")
+
 
 class Replan(StrEnum):
     """What follows when a link of the plan has become slow."""
@@ -40,9 +42,9 @@ class PlanConfig:
     devices: tuple[str, ...] = ()
     """Names of the devices that ranks 0, 1, ... use. Default: chosen by the planner; where `stages`
     and `replicas` are set, those of the cluster, in its order."""
-    stages: Annotated[int | None, _COUNT] = None
+    stages: Annotated[int | None, _COUNTED] = None
     """Stages of the pipeline [stages]. Default: searched."""
-    replicas: Annotated[int | None, _COUNT] = None
+    replicas: Annotated[int | None, _COUNTED] = None
     """Replicas of the pipeline: the degree of data parallelism [replicas]. Default: searched."""
     microbatch: Annotated[int | None, _COUNT] = None
     """Size of a microbatch [samples]. Default: searched."""
@@ -59,7 +61,7 @@ class PlanConfig:
     warmup: tuple[int, ...] | None = None
     """Forwards of each stage before its first backward [microbatches]; for `eager-1f1b`. Default:
     chosen by the schedule."""
-    chunks: Annotated[int | None, _COUNT] = None
+    chunks: Annotated[int | None, _COUNTED] = None
     """Virtual stages per rank, for `interleaved-1f1b` [stages]; divides `stages`. Default: searched
     with the schedule; 1 where `schedule` is set."""
     schedule_file: str | None = None

@@ -24,7 +24,7 @@ ODD = {"plan": {"stages": 2, "replicas": 1}, "model": {"num_layers": 2}, "train"
     ("against", "changes", "words"),
     [
         ("zero33", {}, "not 'zero33'; did you mean zero3?"),
-        ("ddp,", {}, "`against` must be one of alpa, megatron, zero3, ddp"),
+        ("ddp,", {}, "`--against` must be one of alpa, megatron, zero3, ddp"),
         ("ddp", ODD, "`train.batch` must be a multiple of the ranks for ddp"),
         (
             "alpa",

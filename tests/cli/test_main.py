@@ -8,7 +8,7 @@ from importlib import metadata
 import pytest
 
 from jaxpipe.cli.command_table import COMMANDS, TOPICS, Command, single_commands
-from jaxpipe.cli.main import main, overview
+from jaxpipe.cli.main import main, overview, with_exit_code
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
@@ -94,3 +94,12 @@ def test_the_version_is_told_without_importing_jax() -> None:
     assert process.returncode == 0, process.stderr
     jaxpipe, jax = metadata.version("jaxpipe"), metadata.version("jax")
     assert process.stdout.startswith(f"jaxpipe {jaxpipe}, jax {jax}, ")
+
+
+def test_a_lack_of_memory_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        raise MemoryError("Unable to allocate 763. GiB")
+
+    assert with_exit_code(work) == 1
+    said = "jaxpipe: cannot have so much memory: Unable to allocate 763. GiB\n"
+    assert capsys.readouterr().err == said

@@ -228,8 +228,8 @@ def test_a_measured_profile_takes_the_place_of_flops(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--model", "huge"), "`model.preset` must be a known name, not 'huge'"),
-        (("--cluster", "case9"), "`plan.cluster`: no cluster 'case9'"),
+        (("--model", "huge"), "`--model` must be a known name, not 'huge'"),
+        (("--cluster", "case9"), "`--cluster`: no cluster 'case9'"),
         (("--batch", "0"), "`--batch` must be from 1 to 1,000,000,000, not 0"),
         (("--budget", "0"), "`--budget` must be above 0, not 0.0"),
         (

@@ -47,7 +47,7 @@ def test_it_measures_in_the_precision_that_is_asked_for_and_the_planner_plans_wi
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--model", "tyni"], "`--model`: "),
+        (["--model", "tyni"], "`--model` must be a known name"),
         (["--model", "tiny", "--sequence", "4", "-o", "x.json"], "`--sequence` (4)"),
         (
             ["--model", "tiny", "--layers", "9"],

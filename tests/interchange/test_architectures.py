@@ -1,7 +1,7 @@
 """Each architecture of the table: there and back, an allow list of fields, conflicts refused."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -156,6 +156,71 @@ def test_a_field_that_is_not_known_is_refused_by_name(kind: str, data: st.DataOb
     assert config_of_llama(fields, [name]) == MODELS[kind]
 
 
+NUMBERS = (0, -1, 3, 7, 65_537, 10**12, 2**70, -0.5, 1e-300, 1e300, float("nan"), "x", [], True)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@every_kind
+def test_a_refused_number_is_named_as_in_the_file(kind: str, number: Any) -> None:
+    fields = llama_config_of(MODELS[kind], kind=kind)
+    scaling = fields.get("rope_scaling") or {}
+    names = {*ARCHITECTURES[kind].computed, *ARCHITECTURES[kind].known, *scaling} - {"model_type"}
+    for name in sorted(names - ARCHITECTURES[kind].inert):
+        changed = {**fields, name: number}
+        if name in scaling:
+            changed = {**fields, "rope_scaling": {**scaling, name: number}}
+        refusal = refusal_of(config_of_llama, changed)
+        assert refusal is None or lead_of(refusal) in names, refusal
+        assert refusal is None or f"`{name}`" in refusal, refusal
+        assert refusal is None or "`config.json`" in refusal, refusal
+
+
+def refusal_of(read: Callable[[dict[str, Any]], object], fields: dict[str, Any]) -> str | None:
+    try:
+        read(fields)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def lead_of(refusal: str) -> str:
+    return refusal.removeprefix("`").partition("`")[0]
+
+
+def test_a_number_that_is_computed_with_is_refused_as_it_stands_in_the_file() -> None:
+    fields = llama_config_of(MODELS["granite"], kind="granite")
+    # Scores are divided by the root of its inverse square.
+    words = r"^`attention_multiplier` in `config\.json` is 1e-12: `query_scale` must be from 0 to "
+    with pytest.raises(ConfigError, match=words):
+        config_of_llama({**fields, "attention_multiplier": 1e-12})
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "gemma3_text", "smollm3", "gpt2"])
+def test_too_many_layers_are_refused_before_they_are_counted(kind: str) -> None:
+    if kind == "gpt2":
+        config = GptConfig(num_layers=2, dim=12, num_heads=3, sequence=9, vocabulary=17)
+        fields, read = {**gpt2_config_of(config), "n_layer": 10**12}, config_of_gpt2
+    else:
+        fields, read = llama_config_of(MODELS[kind], kind=kind), config_of_llama
+        fields["num_hidden_layers"] = 10**12
+        fields = {
+            n: value for n, value in fields.items() if n not in ("layer_types", "no_rope_layers")
+        }
+    with pytest.raises(
+        ConfigError, match=r"^`(n_layer|num_hidden_layers)` in .* to 65,536, not 10+$"
+    ):
+        read(fields)
+
+
+@pytest.mark.parametrize("name", ["n_layer", "n_embd", "n_head", "n_positions", "vocab_size"])
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_refused_number_of_a_gpt2_is_named_as_in_the_file(name: str, number: Any) -> None:
+    config = GptConfig(num_layers=2, dim=12, num_heads=3, sequence=9, vocabulary=17)
+    refusal = refusal_of(config_of_gpt2, {**gpt2_config_of(config), name: number})
+    assert refusal is None or lead_of(refusal).startswith(("n_", "vocab_size")), refusal
+    assert refusal is None or f"`{name}`" in refusal, refusal
+
+
 def every_field() -> set[str]:
     """Return the fields of all architectures: most belong to one alone."""
     return {name for record in ARCHITECTURES.values() for name in record.known}
@@ -202,7 +267,7 @@ def test_missing_fields_are_those_of_the_class() -> None:
     del fields["sliding_window"]
     assert config_of_llama(fields).window == 4096
     del fields["num_key_value_heads"]
-    with pytest.raises(ConfigError, match=r"`num_heads` must be a multiple .* not one of 8"):
+    with pytest.raises(ConfigError, match=r"^`num_attention_heads` in .* not one of 8;"):
         config_of_llama(fields)
     fields = llama_config_of(PLAIN)
     del fields["num_key_value_heads"]
@@ -259,7 +324,11 @@ LONGROPE = {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}
         ),
         ("gemma", {"hidden_activation": "gelu"}, "`hidden_activation`"),
         ("mixtral", {"num_local_experts": 0}, "`num_local_experts` .* at least 1, not 0"),
-        ("mixtral", {"num_experts_per_tok": 5}, "`experts_per_token` must be at least 1 and at"),
+        (
+            "mixtral",
+            {"num_experts_per_tok": 5},
+            "^`num_experts_per_tok` in `config.json` must be at least 1 and at",
+        ),
         ("mixtral", {"router_jitter_noise": 0.1}, "`router_jitter_noise`"),
         ("mixtral", {"output_router_logits": True}, "`output_router_logits`"),
         ("qwen3_moe", {"num_local_experts": 6}, "`num_experts` and `num_local_experts` .* 5 and 6"),

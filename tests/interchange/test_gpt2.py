@@ -167,8 +167,7 @@ def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> Non
     ],
 )
 def test_what_cannot_be_computed_is_refused_by_name(field: str, value: Any):
-    named = {"n_embd": "`dim`"}.get(field, f"`{field}`") if value == 13 else f"`{field}`"
-    with pytest.raises(ConfigError, match=named):
+    with pytest.raises(ConfigError, match=f"^`{field}` "):
         config_of_gpt2(gpt2_config_of(CONFIG) | {field: value})
 
 

@@ -246,9 +246,10 @@ def check_training(bases: Bases, drawn: Fields, folder: Path) -> None:
         tree["checkpoint"]["folder"] += f"/{folder.name}"
     tree["run"].update(timeout_s=60.0, hang_s=60.0, pictures=False, trackers=[])
     try:
-        config, plan, _ = checked(tree)
+        prepared = prepare(config_from(tree), resume=False)
     except UserError:
         return
+    config, plan = prepared.config, prepared.plan
     if needs_processes(config, plan):
         return
     with (
@@ -281,6 +282,7 @@ OF_PRINCIPLE = {
     "a run ends with an outer step": "the islands of the last steps would never meet",
     "the positions of the model": "positions beyond those of the model are read as the last",
     "must have inputs of the shape": "costs and memory count the tokens of `train.sequence`",
+    "where inputs are pictures": "ranks take pictures as they are: a sequence would change nothing",
     "memory_gib": "the ranks of a test have more memory than their cluster states",
 }
 """Words of refusals of what ranks would compute, each with the reason why it is refused."""

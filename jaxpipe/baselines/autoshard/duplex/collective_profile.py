@@ -6,6 +6,7 @@
     devices = 8
     latency_s = 1e-4
     all_reduce = 595_955_428          # bytes/s, and all_gather, reduce_scatter, all_to_all
+    all_reduce_latency_s = 2e-4       # optional, as are those of the others
     source = "..."
 
 Bytes are those of the whole tensor, for all four. In an all-to-all each device sends only its part
@@ -29,12 +30,18 @@ from jaxpipe.topo.token_bucket import TokenBucket
 from jaxpipe.topo.toml_text import parse_toml
 
 _MOST_BYTES = 2**24
-_SPEEDS = {
+SPEEDS = {
     CollectiveKind.ALL_GATHER: "all_gather",
     CollectiveKind.ALL_REDUCE: "all_reduce",
     CollectiveKind.REDUCE_SCATTER: "reduce_scatter",
     CollectiveKind.ALL_TO_ALL: "all_to_all",
 }
+"""The fields of the speeds."""
+
+
+def latency_field(speed: str) -> str:
+    """Return the field of the latency of a kind, by that of its speed."""
+    return f"{speed}_latency_s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +50,15 @@ class CollectiveProfile:
 
     Args:
         devices: number of devices.
-        latency_s: time of a collective of no bytes [s].
+        latency_s: time of a collective of no bytes [s], of kinds without one of their own.
         all_gather: speed of all-gathers, whole tensor [bytes/s].
         all_reduce: the same of all-reduces.
         reduce_scatter: the same of reduce-scatters.
         all_to_all: the same of all-to-alls.
+        all_gather_latency_s: time of an all-gather of no bytes [s]; None for `latency_s`.
+        all_reduce_latency_s: the same of an all-reduce.
+        reduce_scatter_latency_s: the same of a reduce-scatter.
+        all_to_all_latency_s: the same of an all-to-all.
         source: where the numbers are from.
         hosts: among which the devices are divided equally.
         bucket: what limits each host's messages to the others, beside these speeds; full when a
@@ -64,6 +75,10 @@ class CollectiveProfile:
     all_reduce: float = inf
     reduce_scatter: float = inf
     all_to_all: float = inf
+    all_gather_latency_s: float | None = None
+    all_reduce_latency_s: float | None = None
+    reduce_scatter_latency_s: float | None = None
+    all_to_all_latency_s: float | None = None
     source: str = ""
     hosts: int = 1
     bucket: TokenBucket | None = None
@@ -72,11 +87,23 @@ class CollectiveProfile:
     def __post_init__(self) -> None:
         if self.devices < 1:
             raise PlanError(f"`devices` must be at least 1, is {self.devices}")
-        if not 0 <= self.latency_s < inf:
-            raise PlanError(f"`latency_s` must be at least 0, is {self.latency_s}; in seconds")
-        for name in _SPEEDS.values():
+        for name in ("latency_s", *map(latency_field, SPEEDS.values())):
+            seconds = getattr(self, name)
+            if seconds is not None and not 0 <= seconds < inf:
+                raise PlanError(f"`{name}` must be at least 0, is {seconds}; in seconds")
+        for name in SPEEDS.values():
             if not getattr(self, name) > 0:
                 raise PlanError(f"`{name}` must be above 0 bytes/s, is {getattr(self, name)}")
+
+    def latency_of(self, kind: CollectiveKind) -> float:
+        """Return the time of a collective of no bytes.
+
+        >>> profile = CollectiveProfile(devices=2, latency_s=1.0, all_reduce_latency_s=2.0)
+        >>> [profile.latency_of(kind) for kind in SPEEDS]
+        [1.0, 2.0, 1.0, 1.0]
+        """
+        seconds = getattr(self, latency_field(SPEEDS[kind]))
+        return self.latency_s if seconds is None else seconds
 
     def seconds(self, kind: CollectiveKind | None, num_bytes: float) -> float:
         """Return the time of a collective of a tensor of `num_bytes`; None is local, and free.
@@ -89,7 +116,7 @@ class CollectiveProfile:
             return 0.0
         if kind is CollectiveKind.ALL_TO_ALL:
             num_bytes *= self.fullest_host
-        free_s = self.latency_s + num_bytes / getattr(self, _SPEEDS[kind])
+        free_s = self.latency_of(kind) + num_bytes / getattr(self, SPEEDS[kind])
         if self.bucket is None:
             return free_s
         leaves = num_bytes * self._leaving_part(kind)
@@ -109,7 +136,7 @@ class CollectiveProfile:
 
     def scaled(self, factor: float) -> "CollectiveProfile":
         """Return the profile with all speeds multiplied by `factor`."""
-        return replace(self, **{name: factor * getattr(self, name) for name in _SPEEDS.values()})
+        return replace(self, **{name: factor * getattr(self, name) for name in SPEEDS.values()})
 
     def noisy(self, amplitude: float, random: Random) -> "CollectiveProfile":
         """Return the profile with each speed multiplied by a factor from 1 - p to 1 + p, uniformly.
@@ -120,7 +147,7 @@ class CollectiveProfile:
             self,
             **{
                 name: getattr(self, name) * (1 + random.uniform(-amplitude, amplitude))
-                for name in _SPEEDS.values()
+                for name in SPEEDS.values()
             },
         )
 
@@ -137,7 +164,7 @@ def between(low: CollectiveProfile, high: CollectiveProfile, *, devices: int) ->
         name: exp((1 - part) * log(getattr(low, name)) + part * log(getattr(high, name)))
         if getattr(low, name) < inf
         else inf
-        for name in _SPEEDS.values()
+        for name in SPEEDS.values()
     }
     source = f"between {low.source} and {high.source}"
     return replace(low, devices=devices, source=source, **speeds)
@@ -156,7 +183,7 @@ def limited(
     True
     """
     speeds = {}
-    for name in _SPEEDS.values():
+    for name in SPEEDS.values():
         low, high = 1 / getattr(slow, name), 1 / getattr(fast, name)
         wire = (low - high) / (1 / limits[0] - 1 / limits[1])
         speeds[name] = 1 / (high - wire / limits[1] + wire / limit) if high else inf
@@ -215,6 +242,9 @@ def find_profile(name: str) -> CollectiveProfile:
 def profile_text(name: str, profile: CollectiveProfile) -> str:
     """Return the TOML of a profile."""
     lines = [f'["{name}"]', f"devices = {profile.devices}", f"latency_s = {profile.latency_s!r}"]
-    lines += [f"{speed} = {getattr(profile, speed)!r}" for speed in _SPEEDS.values()]
+    for speed in SPEEDS.values():
+        lines.append(f"{speed} = {getattr(profile, speed)!r}")
+        latency_s = getattr(profile, latency_field(speed))
+        lines += [] if latency_s is None else [f"{latency_field(speed)} = {latency_s!r}"]
     # JSON's strings are TOML's.
     return "\n".join([*lines, f"source = {msgspec.json.encode(profile.source).decode()}"]) + "\n"

@@ -28,6 +28,7 @@ from jaxpipe.baselines.autoshard.duplex.routing_load import RoutingGroup, Routin
 from jaxpipe.baselines.autoshard.duplex.timeline import Overlap, replicated_bytes, whole_step_s
 from jaxpipe.baselines.autoshard.duplex.transformer_graph import TransformerSizes, transformer_graph
 from jaxpipe.baselines.systems import System
+from jaxpipe.collective.kinds import CollectiveKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +180,8 @@ def predicted_step_s(system: System, workload: DuplexWorkload) -> float:
     model = workload.model(rule.group, halves=1)
     strategy = strategy_of(system, model.graph, num_devices=workload.profile.devices)
     mixtures = _num_mixtures(model.graph, rule)
-    others_s = rule.num_counts * mixtures * workload.profile.latency_s
+    latency_s = workload.profile.latency_of(CollectiveKind.ALL_TO_ALL)
+    others_s = rule.num_counts * mixtures * latency_s
     others_s += groups_s(system, model.graph, workload)
     others_s += fusing_s(
         system, model, strategy, memory_bytes_per_s=workload.device.memory_bytes_per_s

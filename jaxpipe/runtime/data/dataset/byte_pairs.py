@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Engine
 
 # The ends of text of tokenizers whose files name none.
+_MOST_VOCABULARY = 2**20
 _END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 _log = logging.getLogger(__name__)
 
@@ -281,12 +282,17 @@ def train_byte_pairs(texts: Iterable[str], *, vocabulary: int) -> BytePairs:
     equal tokenizers.
 
     Raises:
-        DataError: `vocabulary` is below 257.
+        DataError: `vocabulary` is below 257, or more than a tokenizer has.
     """
     if vocabulary < 257:
         raise DataError(
             f"`vocabulary` must be at least 257 (all bytes and the end of text), not {vocabulary};"
             " raise it, or use the tokenizer of bytes"
+        )
+    if vocabulary > _MOST_VOCABULARY:
+        raise DataError(
+            f"`vocabulary` must be at most {_MOST_VOCABULARY:,}, not {vocabulary}: memory is taken "
+            "for all of it at once; 32,000 to 256,000 are usual"
         )
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 

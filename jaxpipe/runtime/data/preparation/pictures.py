@@ -14,6 +14,8 @@ from jaxpipe.errors import DataError
 from jaxpipe.foreign_file import open_regular
 from jaxpipe.runtime.data.preparation.labelled import Labelled, smallest_unsigned
 
+_MOST_PIXELS = 4096
+"""Of a side: all pictures are in memory."""
 _SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"))
 _GLYPHS = "0123456789"
 _MOST_DEGREES = 25
@@ -125,8 +127,8 @@ def _missing(package: str) -> DataError:
 
 
 def _check_size(size: int) -> None:
-    if size < 4:
-        raise DataError(f"`size` must be at least 4 pixels, not {size}")
+    if not 4 <= size <= _MOST_PIXELS:
+        raise DataError(f"`size` must be from 4 to {_MOST_PIXELS:,} pixels, not {size}")
 
 
 def _labelled(

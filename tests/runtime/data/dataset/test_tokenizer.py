@@ -93,9 +93,11 @@ def test_a_tokenizer_without_end_of_text_separates_by_a_blank_line() -> None:
     assert other.decode(np.array(other.frame.separator)) == "\n\n"
 
 
-def test_a_vocabulary_below_the_bytes() -> None:
+def test_a_vocabulary_below_the_bytes_or_beyond_all_tokenizers() -> None:
     with pytest.raises(DataError, match=r"`vocabulary` must be at least 257 .* not 256"):
         train_byte_pairs(["a"], vocabulary=256)
+    with pytest.raises(DataError, match=r"`vocabulary` must be at most 1,048,576, not 1000000000"):
+        train_byte_pairs(["a"], vocabulary=10**9)
 
 
 def test_what_defines_no_tokenizer(tmp_path: Path) -> None:

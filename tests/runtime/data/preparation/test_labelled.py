@@ -178,8 +178,10 @@ def test_folders_without_pictures_and_broken_ones_are_refused(tmp_path: Path) ->
     (tmp_path / "cat" / "1.png").write_bytes(b"no picture")
     with pytest.raises(DataError, match=r"intact pictures; .*1\.png is none"):
         read_pictures(tmp_path, size=4)
-    with pytest.raises(DataError, match="`size` must be at least 4 pixels, not 3"):
+    with pytest.raises(DataError, match="`size` must be from 4 to 4,096 pixels, not 3"):
         read_pictures(tmp_path, size=3)
+    with pytest.raises(DataError, match="`size` must be from 4 to 4,096 pixels, not 100000"):
+        read_pictures(tmp_path, size=100_000)
 
 
 @pytest.mark.parametrize(("count", "batch"), [(1, 1), (7, 3), (10, 10), (3, 8)])
