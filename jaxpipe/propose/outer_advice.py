@@ -21,6 +21,7 @@ from jaxpipe.simulate import Conditions, extrapolated_step_s
 from jaxpipe.simulate.outer_step import OuterTimes, outer_times
 from jaxpipe.topo import Cluster
 
+_CODECS = (CodecKind.NONE, CodecKind.INT8)
 _MOST_DELAY = 5
 """The longest delay that costs no loss, as published (arXiv 2501.18512)."""
 _DOUBLINGS = 6
@@ -87,14 +88,12 @@ def outer_advice(plan: Plan, conditions: Conditions) -> OuterAdvice | None:
     islands = [m for m in range(2, plan.num_replicas + 1) if plan.num_replicas % m == 0]
     if not plan.has_equal_cuts or not islands or _price(conditions, islands[0]) is None:
         return None
-    codecs = (CodecKind.NONE, CodecKind.INT8)
-    sums = tuple(_per_step(plan, conditions, codec) for codec in codecs)
+    sums = tuple(_per_step(plan, conditions, codec) for codec in _CODECS)
     outer = tuple(
         choice
         for m in islands
         if _price(conditions, m) is not None
-        for codec in codecs
-        for choice in _outer_choices(plan, conditions, islands=m, codec=codec)
+        for choice in outer_choices(plan, conditions, islands=m)
     )
     advice = OuterAdvice(choices=(*sums, *outer), batch=None, bandwidth=None)
     best = advice.best_outer.outer
@@ -118,27 +117,31 @@ def _per_step(plan: Plan, conditions: Conditions, codec: CodecKind) -> Choice:
     return Choice(outer=None, codec=codec, step_s=seconds)
 
 
-def _outer_choices(
-    plan: Plan, conditions: Conditions, *, islands: int, codec: CodecKind
-) -> tuple[Choice, ...]:
-    """Return the blocking outer loop, and the one with the least delay that hides it."""
-    outer = OuterConfig(islands=islands, every=PUBLISHED_EVERY, codec=codec)
+def outer_choices(plan: Plan, conditions: Conditions, *, islands: int) -> tuple[Choice, ...]:
+    """Return outer loops of so many islands, with and without a codec, of a published number.
+
+    With each codec the blocking one, and the one with the least delay that hides it.
+    """
     price = _price(conditions, islands)
     assert price is not None, islands
-    times = _times(plan, conditions, outer)
-    delay = -(-times.across_s // times.inner_s)
-    settings = [outer]
-    if 0 < delay <= _MOST_DELAY:
-        settings.append(replace(outer, delay=int(delay), local_fraction=0.5))
+    settings: list[tuple[OuterConfig, OuterTimes]] = []
+    for codec in _CODECS:
+        outer = OuterConfig(islands=islands, every=PUBLISHED_EVERY, codec=codec)
+        times = _times(plan, conditions, outer)
+        settings.append((outer, times))
+        delay = -(-times.across_s // times.inner_s)
+        if 0 < delay <= _MOST_DELAY:
+            late = replace(outer, delay=int(delay), local_fraction=0.5)
+            settings.append((late, times))
     return tuple(
         Choice(
-            outer=each,
-            codec=codec,
-            step_s=times.step_s(each),
+            outer=outer,
+            codec=outer.codec,
+            step_s=times.step_s(outer),
             compute_factor=price.compute_factor,
             is_published=price.is_published,
         )
-        for each in settings
+        for outer, times in settings
     )
 
 

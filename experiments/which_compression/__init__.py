@@ -1,0 +1,1 @@
+"""Which compression reaches the same loss first, over the links between two regions."""
