@@ -6,7 +6,8 @@ of the tests, as strict about order, sizes and threads; the all-reduce of MPI is
 with the order of calls that a library wants. Neither shows that the library works.
 
 A setting that moves or watches the same numbers must not change the losses: they are compared, bit
-for bit, with those of a run without it.
+for bit, with those of a run without it. A library adds in an order of its own, and its stand-in in
+another one: their losses are compared within the rounding of float32.
 """
 
 import math
@@ -53,6 +54,8 @@ TRAINED, SAME, WAITED, NOT_HERE = "trained", "trained, same losses", "paced", "n
 FAKE_NCCL, STAND_IN = "fake NCCL", "in-process library"
 MOST_S = 300.0
 """Of a run."""
+_OF_ANOTHER_ORDER = 1e-6
+"""Relative difference of losses, after four steps, of sums in float32 in other orders."""
 _LIBRARY_TAG = OUTER_TAG - 1
 """Of all sums of the library, which has no tags: the last of all-reduces."""
 
@@ -86,7 +89,8 @@ def train_pair(folder: Path, *settings: str, compiler: CompileOnce) -> str:
     if len(others) == len(settings):
         return ", ".join(filter(None, (TRAINED, words)))
     expected = _losses_of(folder, others, compiler)
-    if losses != expected:
+    tolerance = _OF_ANOTHER_ORDER if plan.all_reduce.facts.is_native else 0.0
+    if not np.allclose(losses, expected, rtol=tolerance, atol=0.0):
         raise RunError(f"losses {losses} with {', '.join(settings)}, and {expected} without")
     return ", ".join(filter(None, (SAME, words)))
 
