@@ -14,8 +14,9 @@ that compute for 6 to 15 ms, half of the messages of 128 KiB arrived within 0.54
 nine of ten within 0.75; with sleeps after two milliseconds, within 0.69 and 1.2.
 
 A core may be wanted by other processes, such as the ranks of another run. A yield that returns late
-has let one of them compute. For a second after it, this rank sleeps after two milliseconds too:
-runs side by side on the same cores then get about their shares (`experiments/shared_cores`).
+has let one of them compute. For a second after it, this rank sleeps at once, half as long as it has
+waited: polls would take the time of the others, and runs side by side on the same cores get about
+their shares that way (`experiments/shared_cores`).
 
 Polling once per millisecond takes 3 % of a core. Many ranks on one core would take all of it, so
 they sleep longer, up to a tenth of a second: see `longest_pause_s`.
@@ -40,6 +41,7 @@ _LONGEST_CROWDED_PAUSE_S = 0.1
 _POLLING_RANKS = 2
 _SHORTEST_SLEEP_S = 2.5e-4
 _PAUSE_OF_WAITED = 1 / 32
+_SHARED_PAUSE_OF_WAITED = 1 / 2
 _SLEEP_OF_IDLE = 1 / 8
 
 
@@ -101,7 +103,6 @@ class ProgressEngine(Generic[OperationT]):
         self._clock = clock
         self._longest_pause_s = longest_pause_s
         self._yielding_s = yielding_s
-        self._shared_yielding_s = min(yielding_s, _SHORT_YIELDING_S)
         self._lock = Lock()
         self._added: deque[OperationT] = deque()
         self._unstarted: list[OperationT] = []
@@ -179,13 +180,14 @@ class ProgressEngine(Generic[OperationT]):
         """Yield the core: for an instant at first, then for a fraction of the time waited."""
         before_s = self._clock()
         is_shared = before_s < self._shared_until_s
-        if waited_s < (self._shared_yielding_s if is_shared else self._yielding_s):
+        if waited_s < self._yielding_s and not is_shared:
             os.sched_yield()
             after_s = self._clock()
             if after_s - before_s > _LATE_YIELD_S:
                 self._shared_until_s = after_s + _SHARED_S
         else:
-            time.sleep(min(waited_s * _PAUSE_OF_WAITED, self._longest_pause_s))
+            part = _SHARED_PAUSE_OF_WAITED if is_shared else _PAUSE_OF_WAITED
+            time.sleep(min(waited_s * part, self._longest_pause_s))
 
     def _drive_to(self, operation: OperationT) -> bool:
         """Test this operation a few times, then drive all once; return whether it is over.
