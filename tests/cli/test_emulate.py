@@ -186,7 +186,7 @@ def test_ignored_signals_stay_ignored():
     [
         (["two-regoin", "--", "true"], "no cluster 'two-regoin': did you mean 'two-region'?"),
         (["laptop", "--scale", "0", "--", "true"], "`--scale` must be above 0 and at most"),
-        (["laptop", "--loss", "1", "--", "true"], "`loss` must be a part of the packets below 1"),
+        (["laptop", "--loss", "1", "--", "true"], "`--loss` must be a part of the packets below 1"),
         (["laptop"], "runs a command: add `-- COMMAND`"),
         (["laptop", "--in", "tokyo", "--", "true"], "has no host 'tokyo': it has ['here-0']"),
     ],

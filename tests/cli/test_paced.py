@@ -68,7 +68,7 @@ def test_ranks_of_several_devices_are_paced(
     ("sections", "flags", "words"),
     [
         ({"comm": {"gradients": "int8"}}, (), "`comm.gradients` (int8) exclude each other"),
-        ({}, ("--transport", "nccl"), "`run.transport` (nccl) exclude each other"),
+        ({}, ("--transport", "nccl"), "`--transport` (nccl) exclude each other"),
         ({}, ("--resume",), "`--resume` needs a checkpoint"),
     ],
 )

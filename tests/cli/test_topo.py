@@ -107,22 +107,25 @@ def test_hosts_writes_the_placement_of_a_plan(tmp_path: Path):
             "`--addresses` is missing: hosts are identified",
         ),
         (["tc", "laptop", "--device", "eth0", "--tbf"], "has one host, whose NIC nothing crosses"),
-        (["tc", "two-region", "--device", "a;b", "--tbf"], "`device` must be a network interface"),
+        (
+            ["tc", "two-region", "--device", "a;b", "--tbf"],
+            "`--device` must be a network interface",
+        ),
         (
             ["tc", "two-region", "--device", "eth0", "--tbf", "--addresses", "hosts.txt"],
             "`--tbf` limits whole interfaces: leave `--addresses` out",
         ),
         (
             ["tc", "two-region", "--device", "eth0", "--tbf", "--rate", "30gib"],
-            "`rate` must be a number and one of bit, bps, kbit",
+            "`--rate` must be a number and one of bit, bps, kbit",
         ),
         (
             ["tc", "two-region", "--device", "eth0", "--tbf", "--burst", "4g"],
-            "`burst` must be from 1514 bytes, a packet, without which nothing passes, to below",
+            "`--burst` must be from 1514 bytes, a packet, without which nothing passes, to below",
         ),
         (
             ["tc", "two-region", "--device", "eth0", "--tbf", "--latency", "0ms"],
-            "`latency` must be from 1 us to an hour, is 0 s",
+            "`--latency` must be from 1 us to an hour, is 0 s",
         ),
         (
             ["tc", "two-region", "--device", "eth0", "--addresses", "no", "--burst", "1m"],
