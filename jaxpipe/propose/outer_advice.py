@@ -118,9 +118,9 @@ def _per_step(plan: Plan, conditions: Conditions, codec: CodecKind) -> Choice:
 
 
 def outer_choices(plan: Plan, conditions: Conditions, *, islands: int) -> tuple[Choice, ...]:
-    """Return outer loops of so many islands, with and without a codec, of a published number.
+    """Return the outer loops of `islands` islands, a number with a published loss, for each codec.
 
-    With each codec the blocking one, and the one with the least delay that hides it.
+    For each the blocking one, and the one with the least delay that hides it.
     """
     price = _price(conditions, islands)
     assert price is not None, islands
