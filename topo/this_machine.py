@@ -42,7 +42,7 @@ def file_of_this_machine(
     num_devices = num_gpus or len(usable_cores())
     host: dict[str, Value] = {"name": "here", "devices": "$devices"}
     parameters: dict[str, Value] = {"devices": num_devices}
-    kind = gpu_of_model(_gpu_model(_DRIVER)) if num_gpus else None
+    kind = gpu_here() if num_gpus else None
     if kind is not None:
         host["gpu"] = kind
         parameters["memory_gib"] = gib_from_bytes(gpu(kind).memory_bytes)
@@ -108,6 +108,11 @@ def gpu_of_model(model: str) -> str | None:
     words = set(re.split(r"[\s-]+", model))
     rows = [name for name in gpu_names() if set(name.split("-")) <= words]
     return max(rows, key=len, default=None)
+
+
+def gpu_here() -> str | None:
+    """Return the row of `data/gpus.csv` for the first GPU of this machine, None without one."""
+    return gpu_of_model(_gpu_model(_DRIVER))
 
 
 def _gpu_model(driver: Path) -> str:

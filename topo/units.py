@@ -55,3 +55,14 @@ def gib_from_bytes(num_bytes: float) -> float:
 def tflops_from_flops_per_s(flops_per_second: float) -> float:
     """Return TFLOP per second."""
     return flops_per_second / 1e12
+
+
+def flops_text(flops_per_second: float) -> str:
+    """Return a speed of computation in GFLOP/s, or in TFLOP/s from one on.
+
+    >>> flops_text(1.471e11), flops_text(4.85e14)
+    ('147.1 GFLOP/s', '485.0 TFLOP/s')
+    """
+    if flops_per_second < 1e12:
+        return f"{flops_per_second / 1e9:.1f} GFLOP/s"
+    return f"{tflops_from_flops_per_s(flops_per_second):.1f} TFLOP/s"

@@ -5,6 +5,7 @@ from rich.table import Table
 from jaxpipe.profile.gpt_parts import GptCosts
 from jaxpipe.profile.part import TIMED, PartCosts
 from jaxpipe.schedule import Op
+from jaxpipe.topo.units import flops_text
 
 
 def profile_table(measured: GptCosts) -> Table:
@@ -45,7 +46,7 @@ def profile_notes(measured: GptCosts, model: str) -> list[str]:
         f"tokens, {measured.config.compute_dtype}, float32 products on GPUs in "
         f"{settings.matmul_precision}, remat {settings.remat}: measured on this machine, at most "
         f"{settings.repeats} calls",
-        f"matrix products reach {measured.peak_flops_per_s / 1e9:,.1f} GFLOP/s: the peak",
+        f"matrix products reach {flops_text(measured.peak_flops_per_s)}: the peak",
         "codecs, nanoseconds a value to encode and to decode: "
         + ", ".join(
             f"{kind} {1e9 * seconds_of.encode_s:.1f} and {1e9 * seconds_of.decode_s:.1f}"

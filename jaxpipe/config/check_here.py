@@ -9,10 +9,11 @@ from jaxpipe.plan import Plan
 from jaxpipe.runtime.process.jax_backend import check_platforms, num_jax_devices
 from jaxpipe.runtime.rank_mesh import rank_mesh
 from jaxpipe.runtime.run_config import ComputeKind
-from jaxpipe.topo.this_machine import num_jax_gpus
+from jaxpipe.topo.gpu import Precision, gpu
+from jaxpipe.topo.this_machine import gpu_here, num_jax_gpus
 
-_WIDTH_STEP = 8
-"""Of cuDNN's kernels."""
+_WIDTH_STEP, _MOST_WIDTH = 8, 256
+"""Of the heads in cuDNN's kernels; before Hopper the most is 128."""
 
 
 def check_here(config: Config, plan: Plan | None, environment: Mapping[str, str]) -> None:
@@ -42,16 +43,29 @@ def check_here(config: Config, plan: Plan | None, environment: Mapping[str, str]
 
 
 def _check_flash(config: Config, environment: Mapping[str, str]) -> None:
-    """Check that the fused kernel has a GPU, and heads of a width that it takes."""
+    """Check that the fused kernel has a GPU, and takes heads and sequences of these lengths."""
     model = config.model
     width = getattr(model, "width", model.dim // model.num_heads)
-    if width % _WIDTH_STEP:
+    if width % _WIDTH_STEP or width > _MOST_WIDTH:
         raise ConfigError(
             f"`model.attention` ({Attention.FLASH}) needs heads whose width is a multiple of "
-            f"{_WIDTH_STEP}, not {width}; set it to {Attention.AUTO}, or change the width"
+            f"{_WIDTH_STEP} up to {_MOST_WIDTH}, not {width}; set it to {Attention.AUTO}, or "
+            "change the width"
+        )
+    sequence = config.train.sequence or model.sequence
+    if sequence % 2:
+        raise ConfigError(
+            f"`model.attention` ({Attention.FLASH}) needs an even number of tokens in a sample, "
+            f"not {sequence}; set it to {Attention.AUTO}, or change `train.sequence`"
         )
     if not num_jax_gpus(environment):
         raise ConfigError(
             f"`model.attention` ({Attention.FLASH}) needs an NVIDIA GPU, and jax computes on the "
             f"CPU of this host; set it to {Attention.AUTO}"
+        )
+    kind = gpu_here()
+    if kind is not None and Precision.BF16 not in dict(gpu(kind).peaks):
+        raise ConfigError(
+            f"`model.attention` ({Attention.FLASH}) needs a GPU of Ampere or newer, and this host "
+            f"has a {kind}; set it to {Attention.AUTO}"
         )

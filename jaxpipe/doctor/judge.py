@@ -87,7 +87,7 @@ def _old_nccl(versions: Mapping[str, str]) -> Finding | None:
 def _cores(ranks: Sequence[RankFacts]) -> Finding:
     for one, other in combinations(ranks, 2):
         shared = sorted(set(one.cores) & set(other.cores))
-        if one.host == other.host and shared:
+        if one.host == other.host and shared and not _compute_elsewhere(one, ranks):
             return Finding(
                 about="cores",
                 health=Health.SLOW,
@@ -97,9 +97,16 @@ def _cores(ranks: Sequence[RankFacts]) -> Finding:
                 "mpirun --bind-to core, srun --cpu-bind=cores",
             )
     counts = _counted(str(len(facts.cores)) for facts in ranks)
+    shares = "no rank" if not any(rank.gpus for rank in ranks) else "no rank without a GPU"
     return Finding(
-        about="cores", health=Health.OK, message=f"no rank shares a core; each has {counts}"
+        about="cores", health=Health.OK, message=f"{shares} shares a core; each has {counts}"
     )
+
+
+def _compute_elsewhere(rank: RankFacts, ranks: Sequence[RankFacts]) -> bool:
+    """Return whether the ranks of a host compute on GPUs, and have as many cores as they are."""
+    here = [each for each in ranks if each.host == rank.host]
+    return all(each.gpus for each in here) and len(rank.cores) >= len(here)
 
 
 def _devices(ranks: Sequence[RankFacts]) -> Finding:

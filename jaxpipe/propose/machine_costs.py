@@ -25,6 +25,7 @@ from jaxpipe.runtime.process.user_cache import user_cache
 from jaxpipe.schedule import Remat
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.this_machine import is_this_machine
+from jaxpipe.topo.units import flops_text
 
 _MICROBATCHES = (1, 2, 4)
 _MOST_SECONDS = 20.0
@@ -65,7 +66,7 @@ def machine_costs(
             yield replace(config, paced=replace(paced, profile=str(path))), (line,)
     line = (
         f"cluster {cluster.name} states no speed: its devices count as fast as a core of this "
-        f"machine, {speed.flops_per_s * 1e-9:,.0f} GFLOP/s ({how})"
+        f"machine, {flops_text(speed.flops_per_s)} ({how})"
     )
     tflops = speed.flops_per_s * 1e-12
     yield replace(config, paced=replace(paced, tflops=tflops)), (line,)

@@ -74,6 +74,9 @@ class Hooks(Protocol):
     def before_evaluation(self) -> None:
         """Called before the held-out loss is computed."""
 
+    def before_last_save(self) -> None:
+        """Called when training has ended, and waits until its last checkpoint is saved."""
+
     def before_save_phase(self, phase: SavePhase) -> None:
         """Called before a save's next phase, in the thread that saves."""
 

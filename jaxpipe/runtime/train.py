@@ -266,7 +266,10 @@ class _Training:
         self.reporter.step(ended, eval_loss=eval_loss, links=links)
         if measured is not None:
             self.worker.interpreter.hooks.after_links(measured)
-        if is_last or ended.is_stopped or done % job.checkpoint.every == 0:
+        ends = is_last or ended.is_stopped
+        if ends:
+            self.worker.interpreter.hooks.before_last_save()
+        if ends or done % job.checkpoint.every == 0:
             self.watch.phase("save", step=done - 1, limit_s=job.save_timeout_s)
             saved = self._snapshot(state, done=done)
             is_first = self.worker.everyone.rank == 0

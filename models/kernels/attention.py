@@ -114,12 +114,21 @@ def parts(sequence: int) -> list[tuple[int, int]]:
 
 
 def _chosen(form: Attention, q: Array, scores: Scores) -> Attention:
-    """Resolve AUTO: the fused kernel, if it supports the device, format, head width and scores."""
+    """Resolve AUTO: the fused kernel, if it supports the device, shape, format and scores."""
     if form is not Attention.AUTO:
         return form
-    width = q.shape[-1]
+    width, length = q.shape[-1], q.shape[1]
     fused = q.dtype.itemsize == 2 and width % 8 == 0 and width <= 128 and not scores.softcap
-    return Attention.FLASH if fused and jax.default_backend() == "gpu" else Attention.PRODUCT
+    return Attention.FLASH if fused and length % 2 == 0 and _has_fused() else Attention.PRODUCT
+
+
+def _has_fused() -> bool:
+    """Return whether cuDNN's kernel runs on the devices of this process: from Ampere on."""
+    if jax.default_backend() != "gpu":
+        return False
+    # "8.0" of an A100; AMD's devices have another kind of name.
+    version = str(getattr(jax.local_devices()[0], "compute_capability", ""))
+    return version[:1].isdigit() and float(version) >= 8
 
 
 def _fused(q: Array, k: Array, v: Array, scores: Scores) -> Float[Array, "tokens dim"]:

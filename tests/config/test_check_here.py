@@ -1,5 +1,6 @@
 """What depends on the backend of this host is refused by name before anything starts."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,14 @@ NOWHERE = Path("nowhere")
         ),
         (
             {"model": {"attention": "flash", "compute_dtype": "bfloat16", "dim": 18}},
-            r"^`model.attention` \(flash\) needs heads whose width is a multiple of 8, not 9",
+            r"^`model.attention` \(flash\) needs heads whose width is a multiple of 8 .*, not 9",
+        ),
+        (
+            {
+                "model": {"attention": "flash", "compute_dtype": "bfloat16"},
+                "train": {"sequence": 7},
+            },
+            r"^`model.attention` \(flash\) needs an even number of tokens in a sample, not 7",
         ),
         (
             {"mesh": {"data": 2}, "plan": {"microbatch": 2}},
@@ -45,6 +53,19 @@ def test_what_this_host_cannot_compute_is_refused(
         tiny_tree(NOWHERE, NOWHERE, model={"attention": "auto"}, run={"compute": "paced"})
     )
     check_here(paced, None, {"JAX_PLATFORMS": "cuda"})
+
+
+def test_a_gpu_without_the_fused_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules["jaxpipe.config.check_here"]  # the package has a function of that name
+    monkeypatch.setattr(module, "num_jax_gpus", lambda _: 1)
+    flash = {"attention": "flash", "compute_dtype": "bfloat16"}
+    config = config_from(tiny_tree(NOWHERE, NOWHERE, model=flash))
+    for kind in ("H100", None):  # None: a GPU that the table lacks
+        monkeypatch.setattr(module, "gpu_here", lambda kind=kind: kind)
+        check_here(config, None, {})
+    monkeypatch.setattr(module, "gpu_here", lambda: "V100-SXM2")
+    with pytest.raises(ConfigError, match=r"needs a GPU of Ampere or newer, .* has a V100-SXM2;"):
+        check_here(config, None, {})
 
 
 def test_devices_that_xla_is_told_to_show_count() -> None:

@@ -36,6 +36,16 @@ def test_each_rank_is_told_which_gpu_it_uses():
     assert found.message == "each rank uses H200: rank 0 GPU 4 of a, rank 1 GPU 6 of a"
 
 
+@pytest.mark.parametrize(("cores", "is_well"), [(range(16), True), (range(1), False)])
+def test_ranks_with_gpus_share_cores_if_there_is_one_for_each(cores: range, is_well: bool):
+    zero, one = (
+        replace(facts, cores=tuple(cores), devices=("H200",), gpus=(name,))
+        for facts, name in ((ZERO, "GPU 0"), (ONE, "GPU 1"))
+    )
+    unwell_names = [about for about, _, _ in unwell(judge_job([zero, one], num_started=2))]
+    assert unwell_names == ([] if is_well else ["cores"])
+
+
 def test_ranks_of_one_host_that_share_a_gpu_are_named():
     zero, one = (replace(facts, devices=("H200",), gpus=("GPU 0",)) for facts in (ZERO, ONE))
     ((about, health, fix),) = unwell(judge_job([zero, one], num_started=2))

@@ -17,12 +17,18 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxpipe.runtime.checkpoint import begin_checkpoint, commit, newest_valid, prune, write_shard
-from jaxpipe.runtime.checkpoint import shard as shard_module
+from jaxpipe.runtime.checkpoint import (
+    begin_checkpoint,
+    commit,
+    newest_valid,
+    prune,
+    streamed_shard,
+    write_shard,
+)
 
 DISK_CALLS: tuple[tuple[object, str], ...] = (
     *((Path, name) for name in ("mkdir", "rename", "replace", "unlink", "write_bytes")),
-    *((os, "fsync"), (shutil, "rmtree"), (shard_module, "save_file")),
+    *((os, "fsync"), (shutil, "rmtree"), (streamed_shard, "_write")),
 )
 SCENARIOS = {
     "a later step": (2, 1),

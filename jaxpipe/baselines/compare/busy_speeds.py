@@ -36,6 +36,7 @@ from jaxpipe.comm import (
     broadcast_bytes,
     gather_bytes,
 )
+from jaxpipe.topo.units import flops_text
 
 _PRODUCT = 768  # 0.9 GFLOP a product: long enough to time, short enough on one core
 _PRODUCTS = 9
@@ -58,7 +59,7 @@ class BusySpeeds:
         '30.0 GFLOP/s a rank; dp 2 x op 1: dp 0.10 ms, 4.00 Gbps'
         """
         meshes = "; ".join(_line(mesh) for mesh in self.meshes)
-        return f"{self.flops_per_s / 1e9:.1f} GFLOP/s a rank; {meshes}"
+        return f"{flops_text(self.flops_per_s)} a rank; {meshes}"
 
 
 def measure_busy_speeds(

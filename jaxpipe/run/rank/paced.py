@@ -24,6 +24,7 @@ from jaxpipe.runtime.metrics.records import (
 from jaxpipe.runtime.metrics.trace_file import write_trace
 from jaxpipe.simulate import Conditions, plan_step
 from jaxpipe.topo import Cluster
+from jaxpipe.topo.units import flops_text
 from jaxpipe.trace import one_step, summarise
 
 _TRUTH = "emulated, paced"
@@ -151,7 +152,7 @@ def _metrics(
 def _line(config: Config, metrics: PacedMetrics) -> str:
     return (
         f"step {metrics.step:>5}/{config.train.steps}   {metrics.step_s:.4g} s   "
-        f"{metrics.tokens_per_s:,.0f} tokens/s   {metrics.flops_per_s / 1e9:.1f} GFLOP/s   "
+        f"{metrics.tokens_per_s:,.0f} tokens/s   {flops_text(metrics.flops_per_s)}   "
         f"bubble {metrics.bubble:.0%}   ({_TRUTH}; {metrics.real_s:.4g} s here)"
     )
 

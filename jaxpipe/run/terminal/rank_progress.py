@@ -210,6 +210,11 @@ class ReportedHooks(Hooks):
             self._say(Progress(what="computing the held-out loss"))
         self._inner.before_evaluation()
 
+    def before_last_save(self) -> None:
+        """Say that training has ended: 15 GiB take minutes to save, and no step is reported."""
+        self._say(Progress(what="saving the last checkpoint"))
+        self._inner.before_last_save()
+
     def before_save_phase(self, phase: SavePhase) -> None:
         """Call the others."""
         self._inner.before_save_phase(phase)

@@ -28,6 +28,7 @@ from jaxpipe.runtime.metrics.records import (
 )
 from jaxpipe.runtime.storage.object_folder import Folder
 from jaxpipe.runtime.train import Outcome
+from jaxpipe.topo.units import flops_text
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class StepReport:
         held_out = "" if metrics.eval_loss is None else f"   held out {metrics.eval_loss:.3f}"
         self._console.print(
             f"step {step:>5}/{steps}   loss {metrics.loss:.3f}   "
-            f"{metrics.tokens_per_s:>7,.0f} tokens/s   {metrics.flops_per_s / 1e9:.1f} GFLOP/s   "
+            f"{metrics.tokens_per_s:>7,.0f} tokens/s   {flops_text(metrics.flops_per_s)}   "
             f"bubble {metrics.bubble:.1%} (theory {self._ideal_bubble:.1%})   "
             f"{left} left{_scaling(metrics)}{held_out}"
         )

@@ -10,7 +10,7 @@
     every rank        resumed_state ──► read(names(...)) ──► restore
 
 - `checkpoint`: commit and read a checkpoint as a whole; `folders`: where it is, `prune`
-- `manifest`, `shard`: its files, verified when written and when read
+- `manifest`, `shard`, `streamed_shard`: its files, verified when written and when read
 - `checkpoint_files`, `stores`: the same in a local folder and in `object_storage`
 - `tensor_names`: names of tensors that any partition of the layers can read
 - `newest_valid`, `resume`: which checkpoint a run resumes from, on all ranks
@@ -32,13 +32,16 @@ from jaxpipe.runtime.checkpoint.folders import (
 )
 from jaxpipe.runtime.checkpoint.manifest import TensorEntry
 from jaxpipe.runtime.checkpoint.newest_valid import newest_valid
-from jaxpipe.runtime.checkpoint.shard import write_shard
 from jaxpipe.runtime.checkpoint.stores import (
     checkpoint_place,
     committed,
     latest,
 )
-from jaxpipe.runtime.checkpoint.streamed_shard import StreamedTensor, write_streamed_shard
+from jaxpipe.runtime.checkpoint.streamed_shard import (
+    StreamedTensor,
+    write_shard,
+    write_streamed_shard,
+)
 from jaxpipe.runtime.checkpoint.tensor_names import flatten, names, restore, shapes
 
 __all__ = [

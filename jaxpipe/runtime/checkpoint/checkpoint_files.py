@@ -10,7 +10,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from jaxpipe.foreign_file import check_regular, open_regular, read_regular
-from jaxpipe.runtime.checkpoint.object_storage.object_shard import LENGTH_BYTES, ObjectShard
+from jaxpipe.runtime.checkpoint.object_storage.object_shard import ObjectShard
+from jaxpipe.runtime.checkpoint.shard_header import LENGTH_BYTES
 from jaxpipe.runtime.storage.object_folder import Folder, ObjectFolder
 
 

@@ -1,46 +1,16 @@
-"""One safetensors file: the tensors of one stage, verified when they are written and read."""
+"""One safetensors file: the tensors of one stage, verified when they are read."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast, get_args
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
 
 from jaxpipe.errors import CheckpointError
 from jaxpipe.runtime.checkpoint.checkpoint_files import files_of
 from jaxpipe.runtime.checkpoint.manifest import Dtype, TensorEntry, corrupt
-from jaxpipe.runtime.storage.atomic_write import mode_by_umask, sync_file, sync_folder
 from jaxpipe.runtime.storage.checksum import checksum_array, checksum_bytes
 from jaxpipe.runtime.storage.object_folder import Folder
-
-
-def write_shard(
-    folder: Path, name: str, tensors: Mapping[str, np.ndarray]
-) -> tuple[TensorEntry, ...]:
-    """Write `<name>.safetensors` into the folder that `begin_checkpoint` made, and read it back.
-
-    Each rank calls this for its stages, and sends the entries to the rank that commits. Tensors
-    that are not contiguous are copied.
-
-    Raises:
-        CheckpointError: a dtype is not supported by the format, the disk is full, or the tensors
-            that are read back differ from those written.
-    """
-    file = f"{name}.safetensors"
-    arrays = {key: np.asarray(tensor, order="C") for key, tensor in tensors.items()}
-    entries = entries_of(arrays, file=file)
-    try:
-        with mode_by_umask(folder / file):
-            save_file(arrays, folder / file)
-        sync_file(folder / file)
-        sync_folder(folder)
-    except (OSError, SafetensorError) as error:
-        raise unwritable(folder / file, error) from None
-    # From the device: `sync_file` has dropped the file from the cache.
-    read_shard(folder, file, entries)
-    return entries
 
 
 def unwritable(path: Path, error: Exception) -> CheckpointError:
@@ -116,23 +86,31 @@ def entries_of(arrays: Mapping[str, np.ndarray], *, file: str) -> tuple[TensorEn
     Raises:
         CheckpointError: a dtype is not supported by the format.
     """
-    return tuple(_entry(name, array, file=file) for name, array in arrays.items())
+    return tuple(
+        TensorEntry(
+            name=name,
+            file=file,
+            dtype=dtype_of(name, array),
+            shape=array.shape,
+            checksum=checksum_array(array),
+        )
+        for name, array in arrays.items()
+    )
 
 
-def _entry(name: str, array: np.ndarray, *, file: str) -> TensorEntry:
+def dtype_of(name: str, array: np.ndarray) -> Dtype:
+    """Return the dtype of a tensor.
+
+    Raises:
+        CheckpointError: it is not supported by the format.
+    """
     dtype = array.dtype.name
     if dtype not in get_args(Dtype):
         raise CheckpointError(
             f"`dtype` of a tensor must be one of {', '.join(get_args(Dtype))}; that of {name} is"
             f" {dtype}; cast it before it is saved"
         )
-    return TensorEntry(
-        name=name,
-        file=file,
-        dtype=cast(Dtype, dtype),
-        shape=array.shape,
-        checksum=checksum_array(array),
-    )
+    return cast(Dtype, dtype)
 
 
 def _verify(tensor: np.ndarray, entry: TensorEntry, path: object) -> None:

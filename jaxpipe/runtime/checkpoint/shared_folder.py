@@ -10,7 +10,7 @@ from jaxpipe.runtime.checkpoint.checkpoint import commit
 from jaxpipe.runtime.checkpoint.folders import begin_checkpoint, discard, partial_folder, prune
 from jaxpipe.runtime.checkpoint.make_room import make_room, most_with_room
 from jaxpipe.runtime.checkpoint.manifest import TensorEntry
-from jaxpipe.runtime.checkpoint.shard import write_shard
+from jaxpipe.runtime.checkpoint.streamed_shard import write_shard
 from jaxpipe.runtime.hooks import Hooks, SavePhase
 
 

@@ -4,7 +4,9 @@ Compiling ahead keeps it out of every deadline and every measurement, and no sha
 again: an executable refuses arguments that it was not compiled for.
 """
 
+import os
 from collections.abc import Callable, Collection, Hashable, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -17,6 +19,7 @@ from jax.stages import Compiled
 
 from jaxpipe.comm import HostOrDeviceArray
 from jaxpipe.runtime.config import Loop
+from jaxpipe.runtime.process.affinity import NUM_THREADS
 from jaxpipe.runtime.run_config import MatmulPrecision
 from jaxpipe.runtime.stage.calls import OutputArrays, Scalar, StageSpec, TargetArrays
 from jaxpipe.runtime.stage.functions import StageFunctions
@@ -150,13 +153,15 @@ class Once(Protocol):
 
 
 class _Compiler:
-    """Compiles functions for one layout, and keeps their executables by name."""
+    """Compiles functions for one layout in threads, while this thread traces the next.
 
-    def __init__(self, layout: StageLayout, before_each: Callable[[], object], once: Once) -> None:
-        self._layout = layout
-        self._before_each = before_each
+    On a mesh each waits for the one before, whose shardings XLA chooses.
+    """
+
+    def __init__(self, layout: StageLayout, threads: Executor, once: Once) -> None:
+        self._layout, self._threads = layout, threads
         self.once = once
-        self.executables: dict[str, Compiled] = {}
+        self.under_way: dict[str, Future[Compiled]] = {}
 
     def add(
         self,
@@ -167,22 +172,31 @@ class _Compiler:
         donate: tuple[int, ...] = (),
         out: Any = None,
     ) -> Any:
-        """Compile a function for these shapes, and return the shapes of its results.
+        """Begin to compile a function for these shapes, and return the shapes of its results.
 
         Results are sharded as `out` says; where that is None, XLA chooses. A function of the same
         name that `reads` the same is compiled once.
         """
 
-        def make() -> tuple[Compiled, Any]:
+        def make() -> tuple[Future[Compiled], Any]:
             # Donation is decided at compilation: XLA writes results over the donated arguments.
             jitted = jax.jit(function, donate_argnums=donate, out_shardings=out)
             lowered = jitted.lower(*arguments)
-            compiled = lowered.compile()
-            return compiled, self._layout.shapes(lowered.out_info, compiled.output_shardings)
+            compiled = self._threads.submit(lowered.compile)
+            shardings = None if self._layout.mesh is None else compiled.result().output_shardings
+            return compiled, self._layout.shapes(lowered.out_info, shardings)
 
-        self._before_each()
-        self.executables[name], shapes = self.once((name, reads), make)
+        self.under_way[name], shapes = self.once((name, reads), make)
         return shapes
+
+    def executables(self, before_each: Callable[[], object]) -> dict[str, Compiled]:
+        """Wait for all executables; the callback comes before the wait for each."""
+
+        def ended(compiled: Future[Compiled]) -> Compiled:
+            before_each()
+            return compiled.result()
+
+        return {name: ended(compiled) for name, compiled in self.under_way.items()}
 
 
 def _without_layers(params: Parameters) -> Parameters:
@@ -216,17 +230,35 @@ def compile_stage(
     """Compile the functions of a stage that `ops` need: one compilation each, and none later.
 
     `precision` is that of the products of float32 matrices. The callback `before_each` is called
-    before each of the `num_executables` compilations; `once` may return what it has kept of an
-    equal function, of this precision.
+    before the wait for each of the `num_executables` compilations; `once` may return what it has
+    kept of an equal function, of this precision.
     """
-    # JAX reads it while it traces; of this thread alone, since ranks may be threads.
-    with jax.default_matmul_precision(precision.jax_name):
-        compiler = _Compiler(functions.stage.layout, before_each, once)
-        return _compile_stage(functions, ops=ops, compiler=compiler)
+    # JAX reads the precision while it traces; of this thread alone, since ranks may be threads.
+    with (
+        jax.default_matmul_precision(precision.jax_name),
+        ThreadPoolExecutor(_num_threads(os.environ), "compile") as threads,
+    ):
+        compiler = _Compiler(functions.stage.layout, threads, once)
+        return _compile_stage(functions, ops=ops, compiler=compiler, before_each=before_each)
+
+
+_MOST_THREADS = 4
+"""That compile: a stage has two or three functions that take long."""
+
+
+def _num_threads(environment: Mapping[str, str]) -> int:
+    """Return as many as this process has cores: one if it is pinned, or shares them with ranks."""
+    if NUM_THREADS in environment or not hasattr(os, "sched_getaffinity"):
+        return 1
+    return min(_MOST_THREADS, len(os.sched_getaffinity(0)))
 
 
 def _compile_stage(
-    functions: StageFunctions, *, ops: Collection[Op], compiler: _Compiler
+    functions: StageFunctions,
+    *,
+    ops: Collection[Op],
+    compiler: _Compiler,
+    before_each: Callable[[], object],
 ) -> CompiledStage:
     # Each function is compiled for the shapes, and on a mesh the shardings, that the one before it
     # returns: so no call of a step has to move an array.
@@ -256,7 +288,7 @@ def _compile_stage(
     is_scanned = functions.stage.loop is Loop.SCAN
     return CompiledStage(
         spec=spec,
-        executables=compiler.executables,
+        executables=compiler.executables(before_each),
         split=split,
         num_cast_layers=0 if is_scanned else len(functions.stage.layers),
     )
@@ -274,7 +306,7 @@ def _compile_cast(compiler: _Compiler, functions: StageFunctions, params: Any) -
     compute = add("cast", functions.cast, whole, out=of_result(functions.cast, whole))
     is_copy = compute == whole and not (is_scanned and functions.merges)
     if is_copy:  # the executable would copy all parameters, once a step
-        del compiler.executables["cast"]
+        del compiler.under_way["cast"]
     if is_scanned:
         return compute
     arguments = params["blocks"], functions.stage.layout.shape((), jnp.int32)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from jax import Array
 
 from jaxpipe.models.gpt_config import Attention
+from jaxpipe.models.kernels import attention
 from jaxpipe.models.kernels.attention import (
     MAX_PARTS,
     MIN_PART,
@@ -104,6 +106,34 @@ def test_auto_is_the_product_without_a_gpu(dtype: str) -> None:
         for form in (Attention.AUTO, Attention.PRODUCT)
     )
     np.testing.assert_array_equal(auto, product)
+
+
+@pytest.mark.parametrize(
+    ("length", "width", "dtype", "capability", "is_fused"),
+    [
+        *((8, 64, "bfloat16", name, True) for name in ("8.0", "9.0", "10.3")),
+        (8, 64, "float16", "8.6", True),
+        (8, 64, "bfloat16", "7.0", False),  # a V100
+        (8, 64, "bfloat16", "gfx942", False),
+        (7, 64, "bfloat16", "9.0", False),
+        (8, 12, "bfloat16", "9.0", False),
+        (8, 64, "float32", "9.0", False),
+    ],
+)
+def test_auto_is_the_fused_kernel_where_a_gpu_has_it(
+    length: int,
+    width: int,
+    dtype: str,
+    capability: str,
+    is_fused: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = SimpleNamespace(compute_capability=capability)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "local_devices", lambda: [device])
+    q = jnp.zeros((2, length, HEADS, width), dtype)
+    expected = Attention.FLASH if is_fused else Attention.PRODUCT
+    assert attention._chosen(Attention.AUTO, q, Scores(causal=True)) is expected
 
 
 def test_the_fused_kernel_is_asked_for_by_name() -> None:

@@ -15,7 +15,7 @@ from jaxpipe.runtime.checkpoint import (
     begin_checkpoint,
     commit,
     open_checkpoint,
-    shard,
+    streamed_shard,
     write_shard,
 )
 
@@ -139,7 +139,7 @@ def test_a_write_that_goes_wrong_is_noticed(
         data[-1] ^= 1
         path.write_bytes(data)
 
-    monkeypatch.setattr(shard, "sync_file", tear)
+    monkeypatch.setattr(streamed_shard, "sync_file", tear)
     with pytest.raises(CheckpointError, match="the tensor a does not match its checksum"):
         write_shard(tmp_path, "stage-0", {"a": np.ones(3)})
 

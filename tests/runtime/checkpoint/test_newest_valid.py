@@ -117,6 +117,6 @@ def test_a_killed_save_leaves_something_to_resume_from(tmp_path: Path) -> None:
     killed = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(killed) >= 60
     assert {each["call"] for each in killed} == {
-        *("fsync", "mkdir", "rename", "replace", "rmtree", "save_file", "unlink", "write_bytes")
+        *("_write", "fsync", "mkdir", "rename", "replace", "rmtree", "unlink", "write_bytes")
     }
     assert {tuple(each["values"]) for each in killed} == {(1.0,), (2.0,)}

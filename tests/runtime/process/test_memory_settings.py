@@ -57,9 +57,12 @@ def test_tunables_of_the_user_are_kept():
 # The arenas of the C library after four threads have allocated at the same time.
 COUNT_ARENAS = """
 import ctypes, sys, threading
-from jaxpipe.runtime.process.memory_settings import allow_arenas
+from jaxpipe.runtime.process import memory_settings
 if sys.argv[1] == "allowed":
-    allow_arenas()
+    memory_settings.allow_arenas()
+elif sys.argv[1].startswith("not launched"):
+    memory_settings.num_jax_gpus = lambda _: int(sys.argv[1][-1])
+    assert memory_settings.keep_freed_memory({})
 library, meeting = ctypes.CDLL(None), threading.Barrier(4)
 library.malloc.restype = ctypes.c_void_p
 def allocate():
@@ -78,14 +81,23 @@ print(open(sys.argv[2]).read().count("<heap "))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="settings of the GNU C library")
-@pytest.mark.parametrize("allowed", [False, True])
-def test_a_rank_that_compiles_in_threads_has_arenas_for_them(allowed: bool, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("kind", "allowed"),
+    [
+        ("one", False),
+        ("allowed", True),
+        ("not launched, GPUs: 0", False),
+        ("not launched, GPUs: 1", True),
+    ],
+)
+def test_a_rank_that_compiles_in_threads_has_arenas_for_them(
+    kind: str, allowed: bool, tmp_path: Path
+):
+    settings = {} if kind.startswith("not launched") else MEMORY_SETTINGS
+    environment = {name: value for name, value in os.environ.items() if name != TUNABLES}
     done = subprocess.run(
-        [
-            *(sys.executable, "-c", COUNT_ARENAS),
-            *("allowed" if allowed else "one", str(tmp_path / "info")),
-        ],
-        env=os.environ | MEMORY_SETTINGS,
+        [sys.executable, "-c", COUNT_ARENAS, kind, str(tmp_path / "info")],
+        env=environment | settings,
         capture_output=True,
         text=True,
         timeout=60,

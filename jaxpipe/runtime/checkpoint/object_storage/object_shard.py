@@ -6,54 +6,20 @@
     └────────── one request ─────────────────────────┘              └─ a request ──┘
 
 Ranges that lie side by side are one request, and requests run at the same time.
-Source of the format: the documentation of safetensors, "Format".
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated
 
-import ml_dtypes
 import msgspec
 import numpy as np
 
 from jaxpipe.foreign_file import parse_json
+from jaxpipe.runtime.checkpoint.shard_header import LENGTH_BYTES, Described, header_of
 from jaxpipe.runtime.storage.object_folder import ObjectFolder
 
-LENGTH_BYTES = 8
-"""Of the length of the header, with which a safetensors file begins."""
 _FIRST_BYTES = 2**16
 _MOST_HEADER_BYTES = 10**8  # as safetensors has it
 _REQUEST_BYTES = 2**26
-_NOT_NEGATIVE = Annotated[int, msgspec.Meta(ge=0)]
-
-DTYPES: Mapping[str, np.dtype] = {
-    "BOOL": np.dtype(np.bool_),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-    **{f"F{8 * n}": np.dtype(f"<f{n}") for n in (2, 4, 8)},
-    **{f"I{8 * n}": np.dtype(f"<i{n}") for n in (1, 2, 4, 8)},
-    **{f"U{8 * n}": np.dtype(f"<u{n}") for n in (1, 2, 4, 8)},
-}
-"""The dtype of each name in a header."""
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """A tensor in a header: `data_offsets` are those of its bytes behind the header."""
-
-    dtype: str
-    shape: tuple[_NOT_NEGATIVE, ...]
-    data_offsets: tuple[_NOT_NEGATIVE, _NOT_NEGATIVE]
-
-    def array(self, data: memoryview) -> np.ndarray:
-        """Return the tensor with these bytes; it cannot be written to.
-
-        Raises:
-            ValueError: the dtype is unknown, or there are not as many bytes.
-        """
-        if self.dtype not in DTYPES:
-            raise ValueError(f"it has the unknown dtype {self.dtype!r:.40}")
-        return np.frombuffer(data, DTYPES[self.dtype]).reshape(self.shape)
 
 
 class ObjectShard:
@@ -154,15 +120,7 @@ def pieces_of(tensors: Mapping[str, np.ndarray]) -> Iterator[bytes | memoryview]
     Raises:
         KeyError: the format has no such dtype.
     """
-    names = {dtype: name for name, dtype in DTYPES.items()}
-    described: dict[str, Described] = {}
-    end = 0
-    for name, tensor in tensors.items():
-        begin, end = end, end + tensor.nbytes
-        described[name] = Described(names[tensor.dtype], tensor.shape, (begin, end))
-    text = msgspec.json.encode(described)
-    text += b" " * (-len(text) % LENGTH_BYTES)  # the first element is aligned, for mapped files
-    yield len(text).to_bytes(LENGTH_BYTES, "little") + text
+    yield header_of((name, each.dtype, each.shape) for name, each in tensors.items())
     for tensor in tensors.values():
         whole = tensor.reshape(-1).view(np.uint8).data
         for first in range(0, len(whole), _REQUEST_BYTES):

@@ -41,8 +41,9 @@ from jaxpipe.runtime.checkpoint.manifest import corrupt, parse_manifest, sealed
 from jaxpipe.runtime.checkpoint.own_disks.copies import Copies
 from jaxpipe.runtime.checkpoint.own_disks.file_transfer import receive_file, send_file
 from jaxpipe.runtime.checkpoint.save_parts import Snapshot, Written
-from jaxpipe.runtime.checkpoint.shard import checksum_header, read_shard, write_shard
+from jaxpipe.runtime.checkpoint.shard import checksum_header, read_shard
 from jaxpipe.runtime.checkpoint.stores import latest
+from jaxpipe.runtime.checkpoint.streamed_shard import write_shard
 from jaxpipe.runtime.hooks import Hooks, SavePhase
 from jaxpipe.runtime.storage.atomic_write import sync_file, sync_folder
 
