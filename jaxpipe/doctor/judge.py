@@ -105,8 +105,8 @@ def _cores(ranks: Sequence[RankFacts]) -> Finding:
 
 def _compute_elsewhere(rank: RankFacts, ranks: Sequence[RankFacts]) -> bool:
     """Return whether the ranks of a host compute on GPUs, and have as many cores as they are."""
-    here = [each for each in ranks if each.host == rank.host]
-    return all(each.gpus for each in here) and len(rank.cores) >= len(here)
+    here = [other for other in ranks if other.host == rank.host]
+    return all(other.gpus for other in here) and len(rank.cores) >= len(here)
 
 
 def _devices(ranks: Sequence[RankFacts]) -> Finding:

@@ -70,7 +70,7 @@ def self_attention(
     batch, seq, _, dim = qkv.shape
     qkv = qkv.reshape(batch, seq, 3, num_heads, dim // num_heads)
     scores = Scores(causal=causal)
-    if _chosen(form, qkv, scores) is Attention.FLASH:
+    if chosen_form(form, qkv, scores) is Attention.FLASH:
         return _fused(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], scores)
     q, k, v = qkv.transpose(2, 0, 3, 1, 4)
     return _product(q, k, v, None, scores)
@@ -97,7 +97,7 @@ def grouped_attention(
     [[0.0, 0.0], [0.5, 0.5], [1.5, 1.5]]
     """
     # The fused kernel has no mask for segments: configurations refuse both.
-    if segments is None and _chosen(form, q, scores) is Attention.FLASH:
+    if segments is None and chosen_form(form, q, scores) is Attention.FLASH:
         return _fused(q, k, v, scores)
     return _product(*by_head(q, k, v), segments, scores)
 
@@ -113,7 +113,7 @@ def parts(sequence: int) -> list[tuple[int, int]]:
     return [(begin, min(begin + size, sequence)) for begin in range(0, sequence, size)]
 
 
-def _chosen(form: Attention, q: Array, scores: Scores) -> Attention:
+def chosen_form(form: Attention, q: Array, scores: Scores) -> Attention:
     """Resolve AUTO: the fused kernel, if it supports the device, shape, format and scores."""
     if form is not Attention.AUTO:
         return form

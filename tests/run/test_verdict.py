@@ -211,7 +211,7 @@ def be_each_rank(config: Config, plan: Plan, cluster: Cluster) -> None:
             shape = (stage, plan.pipeline(rank).cut, functions.work, ops)
             if shape not in stages:
                 stages.add(shape)
-                with patch("jaxpipe.runtime.stage.compile._Compiler.add", shapes_alone):
+                with patch("jaxpipe.runtime.stage.compile.Compiler.add", shapes_alone):
                     compile_stage(functions, ops=ops)
 
 

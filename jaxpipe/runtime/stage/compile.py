@@ -6,10 +6,9 @@ again: an executable refuses arguments that it was not compiled for.
 
 import os
 from collections.abc import Callable, Collection, Hashable, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +18,9 @@ from jax.stages import Compiled
 
 from jaxpipe.comm import HostOrDeviceArray
 from jaxpipe.runtime.config import Loop
-from jaxpipe.runtime.process.affinity import NUM_THREADS
 from jaxpipe.runtime.run_config import MatmulPrecision
 from jaxpipe.runtime.stage.calls import OutputArrays, Scalar, StageSpec, TargetArrays
+from jaxpipe.runtime.stage.compiler import Compiler, Once, compile_threads
 from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.mesh import StageLayout
@@ -144,61 +143,6 @@ class CompiledStage:
         return self.executables[name](*arguments)
 
 
-class Once(Protocol):
-    """Makes what belongs to a key, or takes what was made for an equal one."""
-
-    def __call__(self, key: Hashable, make: Callable[[], _Result], /) -> _Result:
-        """Return what was made for the key."""
-        ...
-
-
-class _Compiler:
-    """Compiles functions for one layout in threads, while this thread traces the next.
-
-    On a mesh each waits for the one before, whose shardings XLA chooses.
-    """
-
-    def __init__(self, layout: StageLayout, threads: Executor, once: Once) -> None:
-        self._layout, self._threads = layout, threads
-        self.once = once
-        self.under_way: dict[str, Future[Compiled]] = {}
-
-    def add(
-        self,
-        name: str,
-        function: Callable,
-        *arguments: Any,
-        reads: Hashable,
-        donate: tuple[int, ...] = (),
-        out: Any = None,
-    ) -> Any:
-        """Begin to compile a function for these shapes, and return the shapes of its results.
-
-        Results are sharded as `out` says; where that is None, XLA chooses. A function of the same
-        name that `reads` the same is compiled once.
-        """
-
-        def make() -> tuple[Future[Compiled], Any]:
-            # Donation is decided at compilation: XLA writes results over the donated arguments.
-            jitted = jax.jit(function, donate_argnums=donate, out_shardings=out)
-            lowered = jitted.lower(*arguments)
-            compiled = self._threads.submit(lowered.compile)
-            shardings = None if self._layout.mesh is None else compiled.result().output_shardings
-            return compiled, self._layout.shapes(lowered.out_info, shardings)
-
-        self.under_way[name], shapes = self.once((name, reads), make)
-        return shapes
-
-    def executables(self, before_each: Callable[[], object]) -> dict[str, Compiled]:
-        """Wait for all executables; the callback comes before the wait for each."""
-
-        def ended(compiled: Future[Compiled]) -> Compiled:
-            before_each()
-            return compiled.result()
-
-        return {name: ended(compiled) for name, compiled in self.under_way.items()}
-
-
 def _without_layers(params: Parameters) -> Parameters:
     return {name: part for name, part in params.items() if name != "blocks"}
 
@@ -236,28 +180,17 @@ def compile_stage(
     # JAX reads the precision while it traces; of this thread alone, since ranks may be threads.
     with (
         jax.default_matmul_precision(precision.jax_name),
-        ThreadPoolExecutor(_num_threads(os.environ), "compile") as threads,
+        compile_threads(os.environ) as threads,
     ):
-        compiler = _Compiler(functions.stage.layout, threads, once)
+        compiler = Compiler(functions.stage.layout, threads, once)
         return _compile_stage(functions, ops=ops, compiler=compiler, before_each=before_each)
-
-
-_MOST_THREADS = 4
-"""That compile: a stage has two or three functions that take long."""
-
-
-def _num_threads(environment: Mapping[str, str]) -> int:
-    """Return as many as this process has cores: one if it is pinned, or shares them with ranks."""
-    if NUM_THREADS in environment or not hasattr(os, "sched_getaffinity"):
-        return 1
-    return min(_MOST_THREADS, len(os.sched_getaffinity(0)))
 
 
 def _compile_stage(
     functions: StageFunctions,
     *,
     ops: Collection[Op],
-    compiler: _Compiler,
+    compiler: Compiler,
     before_each: Callable[[], object],
 ) -> CompiledStage:
     # Each function is compiled for the shapes, and on a mesh the shardings, that the one before it
@@ -294,7 +227,7 @@ def _compile_stage(
     )
 
 
-def _compile_cast(compiler: _Compiler, functions: StageFunctions, params: Any) -> Any:
+def _compile_cast(compiler: Compiler, functions: StageFunctions, params: Any) -> Any:
     """Compile the cast of parameters, and return the shapes of its result.
 
     Layers that are not scanned are cast by one executable, called for each: one of all slices would
@@ -334,7 +267,7 @@ def _inputs(
 
 
 def _compile_backwards(
-    compiler: _Compiler,
+    compiler: Compiler,
     functions: StageFunctions,
     given: tuple[Any, Any, Any],
     gradients: Any,
@@ -375,7 +308,7 @@ def _row_products(functions: StageFunctions) -> Callable[[Callable], Callable]:
 
 
 def _compile_update(
-    compiler: _Compiler, functions: StageFunctions, given: tuple[Any, ...], *, layout: StageLayout
+    compiler: Compiler, functions: StageFunctions, given: tuple[Any, ...], *, layout: StageLayout
 ) -> None:
     """Compile the update, and with a sharded optimizer what makes whole parameters of pieces."""
     params, moments, *_ = given

@@ -133,7 +133,7 @@ def test_auto_is_the_fused_kernel_where_a_gpu_has_it(
     monkeypatch.setattr(jax, "local_devices", lambda: [device])
     q = jnp.zeros((2, length, HEADS, width), dtype)
     expected = Attention.FLASH if is_fused else Attention.PRODUCT
-    assert attention._chosen(Attention.AUTO, q, Scores(causal=True)) is expected
+    assert attention.chosen_form(Attention.AUTO, q, Scores(causal=True)) is expected
 
 
 def test_the_fused_kernel_is_asked_for_by_name() -> None:

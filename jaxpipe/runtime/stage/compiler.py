@@ -1,0 +1,83 @@
+"""Compile functions of a stage side by side: threads compile while the first one traces the next.
+
+XLA compiles outside of Python's lock. The stage of eight layers of 512 took 5.4 s one after the
+other on two cores, and 4.6 s side by side; on one core 8.2 and 8.3 s (measured).
+"""
+
+import os
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+import jax
+from jax.stages import Compiled
+
+from jaxpipe.runtime.process.affinity import NUM_THREADS
+from jaxpipe.runtime.stage.mesh import StageLayout
+
+_Result = TypeVar("_Result")
+
+_MOST_THREADS = 4
+"""That compile: a stage has two or three functions that take long."""
+
+
+def compile_threads(environment: Mapping[str, str]) -> Executor:
+    """Return a thread for each core of this process, one where it shares cores with other ranks."""
+    shares = NUM_THREADS in environment or not hasattr(os, "sched_getaffinity")
+    num_threads = 1 if shares else min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    return ThreadPoolExecutor(num_threads, "compile")
+
+
+class Once(Protocol):
+    """Makes what belongs to a key, or takes what was made for an equal one."""
+
+    def __call__(self, key: Hashable, make: Callable[[], _Result], /) -> _Result:
+        """Return what was made for the key."""
+        ...
+
+
+class Compiler:
+    """Compiles functions for one layout in threads, while this thread traces the next.
+
+    On a mesh each waits for the one before, whose shardings XLA chooses.
+    """
+
+    def __init__(self, layout: StageLayout, threads: Executor, once: Once) -> None:
+        self._layout, self._threads = layout, threads
+        self.once = once
+        self.under_way: dict[str, Future[Compiled]] = {}
+
+    def add(
+        self,
+        name: str,
+        function: Callable,
+        *arguments: Any,
+        reads: Hashable,
+        donate: tuple[int, ...] = (),
+        out: Any = None,
+    ) -> Any:
+        """Begin to compile a function for these shapes, and return the shapes of its results.
+
+        Results are sharded as `out` says; where that is None, XLA chooses. A function of the same
+        name that `reads` the same is compiled once.
+        """
+
+        def make() -> tuple[Future[Compiled], Any]:
+            # Donation is decided at compilation: XLA writes results over the donated arguments.
+            jitted = jax.jit(function, donate_argnums=donate, out_shardings=out)
+            lowered = jitted.lower(*arguments)
+            compiled = self._threads.submit(lowered.compile)
+            shardings = None if self._layout.mesh is None else compiled.result().output_shardings
+            return compiled, self._layout.shapes(lowered.out_info, shardings)
+
+        self.under_way[name], shapes = self.once((name, reads), make)
+        return shapes
+
+    def executables(self, before_each: Callable[[], object]) -> dict[str, Compiled]:
+        """Wait for all executables; the callback comes before the wait for each."""
+
+        def ended(compiled: Future[Compiled]) -> Compiled:
+            before_each()
+            return compiled.result()
+
+        return {name: ended(compiled) for name, compiled in self.under_way.items()}
