@@ -4,6 +4,9 @@ A small message goes to and fro: half of the time is the latency, in either dire
 a large one goes, and an empty one comes back; then four such quarters go at once. The bandwidth is
 three quarters over the difference of the two: MPI lets a large message wait until its receiver has
 agreed, one more round trip, and that is in both.
+
+What hosts and regions move over all of their pairs together, pairs that stream for the same seconds
+tell: bursts that begin and end at their own times would each have alone what they should share.
 """
 
 import json
@@ -31,10 +34,15 @@ from mpi4py import MPI  # noqa: E402  the line above must come first
 
 _TEXT_BYTES = 256
 _PARTS = 4
-_MOST_PARTS = 64
-"""Bounds the memory of a receiver; on links that this does not fill, sharing may be missed."""
-_MOVING_SHARE = 10
-"""How many times longer than a message waits its bytes move, when pairs send together."""
+_LEAST_STREAM_PARTS, _MOST_STREAM_PARTS = 3, 64
+"""Under way at once. The most bounds the memory of a receiver: a link that they do not fill, above
+5 Gbps at 100 ms with the default sizes, may be shared without a sign of it."""
+_LEAD_TRIPS = 10
+"""Round trips until the windows of TCP are open."""
+_LEAST_LEAD_S, _LEAST_WINDOW_S = 0.1, 0.4
+_WINDOW_ROUNDS = 4
+"""How often all parts under way arrive within the measured seconds."""
+_HEAD_TAG, _PART_TAG, _END_TAG = 1, 2, 3
 _REST_S = 1e-3
 
 
@@ -66,8 +74,7 @@ class _Probe:
         self._settings = settings
         self._small = np.zeros(settings.small_bytes, np.uint8)
         self._part = np.zeros(max(1, settings.large_bytes // _PARTS), np.uint8)
-        self._waiting_bytes: dict[int, float] = {}  # what the link to each moves in two round trips
-        self._unmoving_s: dict[int, float] = {}  # to each: what a message takes beside its bytes
+        self._links: dict[int, tuple[float, float]] = {}  # to each: seconds to and fro, bytes/s
         self._empty = np.zeros(0, np.uint8)
 
     def run(self) -> Measurements | None:
@@ -85,7 +92,7 @@ class _Probe:
         for number, pairs in nic_rounds(numbers):
             back = tuple((b, a) for a, b in pairs)
             for samples, ways in ((egress, pairs), (ingress, back)):
-                moved = self._moved_together(ways, waits_count=False)
+                moved = self._moved_together(ways)
                 samples.append(NicSample(host=hosts[number], pairs=ways, bytes_per_s=moved))
         settings = self._texts(_text(read_tcp_settings()))
         every = np.zeros((len(hosts), *measured.shape)) if self._rank == 0 else None
@@ -121,8 +128,8 @@ class _Probe:
             TrunkSample(
                 regions=ways,
                 num_pairs=len(pairs),
-                alone_bytes_per_s=self._moved_together(pairs[:1], waits_count=True),
-                bytes_per_s=self._moved_together(pairs, waits_count=True),
+                alone_bytes_per_s=self._moved_together(pairs[:1]),
+                bytes_per_s=self._moved_together(pairs),
             )
             for ways, pairs in trunk_rounds(hosts, regions)
         )
@@ -154,10 +161,7 @@ class _Probe:
         one, all_parts = (np.array(self._large_times(peer, count=count)) for count in (1, _PARTS))
         one_s = float(np.median(one))
         speed = _median_and_spread(_bytes_per_s(all_parts, one_s, self._part.size))
-        # Two round trips: a message waits for the agreement of its receiver and for the answer.
-        self._waiting_bytes[peer] = 2 * float(np.median(there_and_back)) * speed[0]
-        # The time of a part without that of its bytes: latency and handshake.
-        self._unmoving_s[peer] = max(0.0, one_s - self._part.size / speed[0])
+        self._links[peer] = float(np.median(there_and_back)), speed[0]
         return (*_median_and_spread(latency), *speed)
 
     def _large_times(self, peer: int, *, count: int) -> list[float]:
@@ -193,68 +197,83 @@ class _Probe:
             MPI.Request.Waitall([self._comm.Irecv(part, peer) for part in parts])
             self._comm.Send(self._empty, peer)
 
-    def _moved_together(self, pairs: Round, *, waits_count: bool) -> float:
+    def _moved_together(self, pairs: Round) -> float:
         """Return the bytes/s of the pairs when all of them send at once: the sum of their own.
 
-        Each pair's own, since one of them may have a slower way to go than the others. What a
-        message takes beside its bytes counts if `waits_count`: on what is shared, the bytes of
-        others move meanwhile.
+        Each sends a stream, with enough parts under way that the link never waits, for as many
+        seconds as the slowest pair needs. A receiver looks at the middle of its stream, in which
+        all others move as well.
         """
-        moved = np.zeros(1)
-        self._meet()
         sources, destinations = zip(*pairs, strict=True)
+        count, peer, seconds = 0, -1, np.zeros(2)  # the lead, the window
         if self._rank in sources:
             peer = destinations[sources.index(self._rank)]
-            count = self._parts_together(peer)
-            times = self._times_together(peer, count=count)
-            mean_s = sum(times) / len(times)
-            moving_s = mean_s - (0.0 if waits_count else self._unmoving_s[peer])
-            # In noise, the difference may vanish or be negative.
-            moved[0] = count * self._part.size / (moving_s if moving_s > 0 else mean_s)
+            trip_s, bytes_per_s = self._links[peer]
+            # A part waits for the agreement of its receiver: two round trips.
+            count = math.ceil(2 * trip_s * bytes_per_s / self._part.size) + _LEAST_STREAM_PARTS
+            count = min(count, _MOST_STREAM_PARTS)
+            round_s = count * self._part.size * len(pairs) / bytes_per_s
+            seconds[:] = _LEAD_TRIPS * trip_s, _WINDOW_ROUNDS * round_s
+        self._comm.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
+        lead_s, window_s = np.maximum(seconds, (_LEAST_LEAD_S, _LEAST_WINDOW_S))
+        moved = np.zeros(1)
+        self._meet()
+        if self._rank in sources:
+            self._send_stream(peer, count=count, seconds=2 * lead_s + window_s)
         elif self._rank in destinations:
-            self._receive_together(sources[destinations.index(self._rank)])
-        else:
-            self._meet()
-        # A sum: every rank but the sources adds 0.
+            at_s = self._receive_stream(sources[destinations.index(self._rank)])
+            moved[0] = self._part.size * _per_s(at_s, lead_s=lead_s, window_s=window_s)
+        self._meet()
+        # A sum: every rank but the receivers adds 0.
         self._comm.Allreduce(MPI.IN_PLACE, moved)
         return float(moved[0])
 
-    def _parts_together(self, peer: int) -> int:
-        """Return how many parts at once keep a link busy for longer than a message waits."""
-        count = math.ceil(_MOVING_SHARE * self._waiting_bytes[peer] / self._part.size)
-        return min(max(count, _PARTS), _MOST_PARTS)
+    def _send_stream(self, peer: int, *, count: int, seconds: float) -> None:
+        """Send parts for some seconds, `count` of them under way at any time."""
+        end_s = time.perf_counter() + seconds
+        self._comm.Send(np.array([count]), peer, _HEAD_TAG)
+        under_way = [self._comm.Isend(self._part, peer, _PART_TAG) for _ in range(count)]
+        num_sent = count
+        while time.perf_counter() < end_s:
+            done = MPI.Request.Waitany(under_way)
+            under_way[done] = self._comm.Isend(self._part, peer, _PART_TAG)
+            num_sent += 1
+        MPI.Request.Waitall(under_way)
+        self._comm.Send(np.array([num_sent]), peer, _END_TAG)
 
-    def _times_together(self, peer: int, *, count: int) -> list[float]:
-        """Return the seconds of each `count` parts; more follow until all pairs were measured.
+    def _receive_stream(self, peer: int) -> np.ndarray:
+        """Return the seconds at which the parts of a stream have arrived."""
+        head, num_sent = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        self._comm.Recv(head, peer, _HEAD_TAG)
+        parts = [self._part.copy() for _ in range(head[0])]
+        last = self._comm.Irecv(num_sent, peer, _END_TAG)
+        under_way = [last, *(self._comm.Irecv(part, peer, _PART_TAG) for part in parts)]
+        at_s: list[float] = []
+        while not num_sent[0] or len(at_s) < num_sent[0]:
+            done = MPI.Request.Waitany(under_way)
+            if done:
+                at_s.append(time.perf_counter())
+                under_way[done] = self._comm.Irecv(parts[done - 1], peer, _PART_TAG)
+        for request in under_way[1:]:  # no part follows
+            request.Cancel()
+            request.Wait()
+        return np.array(at_s)
 
-        Otherwise the last pair would have alone what all of them share.
-        """
-        head = np.array([count, 0], np.int64)  # the number of parts, and whether more follow
-        is_over: MPI.Request | None = None
-        times: list[float] = []
-        while True:
-            head[1] = is_over is None or not is_over.Test()
-            start_s = time.perf_counter()
-            messages = (head, *[self._part] * count)
-            MPI.Request.Waitall([self._comm.Isend(message, peer) for message in messages])
-            self._comm.Recv(self._empty.copy(), peer)
-            times.append(time.perf_counter() - start_s)
-            if not head[1]:
-                break
-            if len(times) == self._settings.warmup + self._settings.large_repeats:
-                is_over = self._comm.Ibarrier()
-        return times[self._settings.warmup :][: self._settings.large_repeats]
 
-    def _receive_together(self, peer: int) -> None:
-        is_over = self._comm.Ibarrier()  # which a receiver never delays
-        head = np.array([0, 1], np.int64)
-        parts: list[np.ndarray] = []
-        while head[1]:
-            self._comm.Recv(head, peer)
-            parts = parts or [self._part.copy() for _ in range(head[0])]
-            MPI.Request.Waitall([self._comm.Irecv(part, peer) for part in parts])
-            self._comm.Send(self._empty, peer)
-        is_over.Wait()
+def _per_s(at_s: np.ndarray, *, lead_s: float, window_s: float) -> float:
+    """Return the parts per second in the middle of a stream, of parts that arrive in bursts.
+
+    >>> times = np.repeat(np.arange(20.0), 4)
+    >>> round(_per_s(times, lead_s=2.0, window_s=16.0), 2)
+    4.0
+    """
+    since_s = at_s - at_s[0]
+    middle = at_s[(since_s >= lead_s) & (since_s <= lead_s + window_s)]
+    times = middle if len(middle) > _LEAST_STREAM_PARTS else at_s
+    if times[-1] == times[0]:  # too fast for the clock
+        return len(times) / window_s
+    # A regression: the first and the last part alone would count half a burst too much.
+    return float(np.polyfit(times - times[0], np.arange(len(times)), 1)[0])
 
 
 def _decoded(texts: np.ndarray) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ nine of ten within 0.75; with sleeps after two milliseconds, within 0.69 and 1.2
 
 A core may be wanted by other processes, such as the ranks of another run. A yield that returns late
 has let one of them compute. For a second after it, this rank sleeps at once, half as long as it has
-waited: polls would take the time of the others, and runs side by side on the same cores get about
-their shares that way (`experiments/shared_cores`).
+waited and for up to four milliseconds: polls would take the time of the others, and runs side by
+side on the same cores get about their shares that way (`experiments/shared_cores`).
 
 Polling once per millisecond takes 3 % of a core. Many ranks on one core would take all of it, so
 they sleep longer, up to a tenth of a second: see `longest_pause_s`.
@@ -41,7 +41,7 @@ _LONGEST_CROWDED_PAUSE_S = 0.1
 _POLLING_RANKS = 2
 _SHORTEST_SLEEP_S = 2.5e-4
 _PAUSE_OF_WAITED = 1 / 32
-_SHARED_PAUSE_OF_WAITED = 1 / 2
+_SHARED_PAUSE_OF_WAITED, _SHARED_PAUSES = 1 / 2, 4
 _SLEEP_OF_IDLE = 1 / 8
 
 
@@ -168,13 +168,17 @@ class ProgressEngine(Generic[OperationT]):
     def _run(self) -> None:
         last_s = self._clock()
         while not self._stopped.is_set():
+            longest_s = self._longest_s(is_shared=self._clock() < self._shared_until_s)
             if self._waiting:
-                time.sleep(self._longest_pause_s)
+                time.sleep(longest_s)
                 continue
             if self._drive():
                 last_s = self._clock()
             pause_s = (self._clock() - last_s) * _SLEEP_OF_IDLE
-            time.sleep(min(max(pause_s, _SHORTEST_SLEEP_S), self._longest_pause_s))
+            time.sleep(min(max(pause_s, _SHORTEST_SLEEP_S), longest_s))
+
+    def _longest_s(self, *, is_shared: bool) -> float:
+        return self._longest_pause_s * (_SHARED_PAUSES if is_shared else 1)
 
     def _pause(self, *, waited_s: float) -> None:
         """Yield the core: for an instant at first, then for a fraction of the time waited."""
@@ -187,7 +191,7 @@ class ProgressEngine(Generic[OperationT]):
                 self._shared_until_s = after_s + _SHARED_S
         else:
             part = _SHARED_PAUSE_OF_WAITED if is_shared else _PAUSE_OF_WAITED
-            time.sleep(min(waited_s * part, self._longest_pause_s))
+            time.sleep(min(waited_s * part, self._longest_s(is_shared=is_shared)))
 
     def _drive_to(self, operation: OperationT) -> bool:
         """Test this operation a few times, then drive all once; return whether it is over.
