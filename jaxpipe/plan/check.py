@@ -121,8 +121,13 @@ def _check_trees(plan: Plan) -> None:
         )
 
 
+def most_microbatches(num_stages: int) -> int:
+    """Return how many microbatches a step of a replica may have: its schedule is a list."""
+    return min(MAX_MICROBATCHES, _MAX_FORWARDS // max(1, num_stages))
+
+
 def _check_size(pipeline: Pipeline) -> None:
-    most = min(MAX_MICROBATCHES, _MAX_FORWARDS // max(1, pipeline.num_stages))
+    most = most_microbatches(pipeline.num_stages)
     if pipeline.num_microbatches > most:
         raise PlanError(
             f"`num_microbatches` ({pipeline.num_microbatches:,}) must be at most {most:,} with "

@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxpipe.collective import AllReduceKind, SyncTree
 from jaxpipe.errors import PlanError
+from jaxpipe.plan.check import most_microbatches
 from jaxpipe.plan.cost import overfull
 from jaxpipe.plan.partition import Cut
 from jaxpipe.plan.pipeline import Pipeline, equal_pipelines
@@ -54,10 +55,15 @@ def lacking_bytes(task: Task, plan: Plan) -> int:
 
 
 def is_possible(plan: Plan) -> bool:
-    """Return whether ranks have all stages, and the schedule chunks and warm-up that it takes."""
+    """Return whether ranks have all stages, and the schedule what it takes.
+
+    These are its chunks, its warm-up and its number of microbatches.
+    """
     sizes = ((each.num_stages, each.num_ranks * plan.num_chunks) for each in plan.pipelines)
     if any(num_stages != num_held for num_stages, num_held in sizes):
         return False  # a cut that is set has stages for one number of chunks alone
+    if any(p.num_microbatches > most_microbatches(p.num_stages) for p in plan.pipelines):
+        return False
     if not all(map(_has_possible_warmup, plan.pipelines)):
         return False
     if not isinstance(plan.schedule, ScheduleKind) or not plan.schedule.facts.takes_chunks:

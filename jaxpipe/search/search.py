@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan
+from jaxpipe.plan.check import MAX_MICROBATCHES
 from jaxpipe.search.best import Best, Effort, Generator, Objective, Trial
 from jaxpipe.search.generators.alternatives import CHOICES, alternatives
 from jaxpipe.search.generators.changes import changes
@@ -158,6 +159,9 @@ def _nothing_fits(task: Task, best: Best) -> PlanError:
         if nearest
         else "leave one of them free, or change `train.batch`"
     )
+    if not nearest and task.batch > len(task.devices) * MAX_MICROBATCHES:
+        lacking = f"; a step of a replica has at most {MAX_MICROBATCHES:,} microbatches"
+        fix = "lower `train.batch`"
     return PlanError(
         f"{conditions}no plan fits: {task.num_layers} layers, `train.batch` {task.batch}, "
         f"{len(task.devices)} devices of cluster {task.cluster.name!r}{lacking}; {fix}"

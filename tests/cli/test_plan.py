@@ -11,6 +11,7 @@ from jaxpipe.cli.main import main
 from jaxpipe.config import config_from, load_config, to_tree
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.plan import check_plan, read_plan
+from jaxpipe.plan.check import MAX_MICROBATCHES
 from jaxpipe.plan.cost import flop_profile, write_profile
 from jaxpipe.propose.resolve import plan_from
 from jaxpipe.schedule import ScheduleKind, read_schedule
@@ -61,6 +62,18 @@ def test_a_plan_says_what_it_takes_and_why(capsys: pytest.CaptureFixture[str], t
         assert words in told, told
     plan = read_plan(tmp_path / "plan.toml", topo.load("two-region"))
     check_plan(plan, num_devices=4)
+
+
+def test_a_batch_has_no_more_microbatches_than_a_step_may(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    out = tmp_path / "plan.toml"
+    planned(out, "--set", f"train.batch={2**18}", capsys=capsys)
+    plan = read_plan(out, topo.load("two-region"))
+    assert plan.num_microbatches <= MAX_MICROBATCHES < plan.batch
+    words = ["plan", *_SMALL, *_QUICK, "--out", str(out), "--set", "train.batch=999999999"]
+    assert main(words) == 2
+    assert "a step has at most 8,192" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("objective", ["time", "dtfm"])

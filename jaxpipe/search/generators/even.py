@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.plan import Plan
+from jaxpipe.plan.check import MAX_MICROBATCHES
 from jaxpipe.plan.cost import estimate
 from jaxpipe.search.best import Best
 from jaxpipe.search.build_plan import (
@@ -147,9 +148,12 @@ def _built(task: Task, shape: Shape, placement: np.ndarray, *, all_reduce: AllRe
 
 
 def _sizes(task: Task, share: int) -> Iterator[int]:
-    """Yield microbatches that divide the share of a replica."""
-    sizes = _MICROBATCHES if task.fixed.microbatch is None else (task.fixed.microbatch,)
-    yield from (size for size in sizes if share % size == 0)
+    """Yield microbatches that divide the share of a replica, in as many as a step may have."""
+    least = -(-share // MAX_MICROBATCHES)
+    larger = (2 ** (least - 1).bit_length(),) if least > max(_MICROBATCHES) else ()
+    given = task.fixed.microbatch
+    sizes = (*_MICROBATCHES, *larger) if given is None else (given,)
+    yield from (size for size in sizes if share % size == 0 and size >= least)
 
 
 def estimated_s(task: Task, plan: Plan) -> float:
