@@ -51,6 +51,9 @@ class Recorder(Hooks):
     def before_evaluation(self) -> None:
         self.points.append("evaluation")
 
+    def before_last_save(self) -> None:
+        self.points.append("last save")
+
     def before_save_phase(self, phase: SavePhase) -> None:
         self.phases.append(phase)
 
@@ -79,7 +82,7 @@ def test_hooks_are_called_at_their_points(tmp_path: Path, dataset: Path) -> None
     for recorder in (first, middle, last):
         total = recorder.compiled[0][1]
         assert recorder.compiled == [(done, total) for done in range(total)]
-    steps = ["compiled", "step 0", "evaluation", "step 1", "step 2", "evaluation"]
+    steps = ["compiled", "step 0", "evaluation", "step 1", "step 2", "evaluation", "last save"]
     assert first.points == middle.points == last.points == steps
     assert middle.shapes == [None] * STEPS
     tokens = (plan.num_microbatches, plan.microbatch, job.sequence + 1)
