@@ -239,7 +239,7 @@ def _compile_cast(compiler: Compiler, functions: StageFunctions, params: Any) ->
     compute = add("cast", functions.cast, whole, out=of_result(functions.cast, whole))
     is_copy = compute == whole and not (is_scanned and functions.merges)
     if is_copy:  # the executable would copy all parameters, once a step
-        del compiler.under_way["cast"]
+        compiler.unneeded.add("cast")
     if is_scanned:
         return compute
     arguments = params["blocks"], functions.stage.layout.shape((), jnp.int32)

@@ -46,6 +46,7 @@ class Compiler:
         self._layout, self._threads = layout, threads
         self.once = once
         self.under_way: dict[str, Future[Compiled]] = {}
+        self.unneeded: set[str] = set()
 
     def add(
         self,
@@ -74,10 +75,11 @@ class Compiler:
         return shapes
 
     def executables(self, before_each: Callable[[], object]) -> dict[str, Compiled]:
-        """Wait for all executables; the callback comes before the wait for each."""
+        """Wait for all executables, and return those needed; the callback is before each wait."""
 
         def ended(compiled: Future[Compiled]) -> Compiled:
             before_each()
             return compiled.result()
 
-        return {name: ended(compiled) for name, compiled in self.under_way.items()}
+        executables = {name: ended(compiled) for name, compiled in self.under_way.items()}
+        return {name: made for name, made in executables.items() if name not in self.unneeded}
