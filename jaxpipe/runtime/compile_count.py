@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import jax
@@ -28,11 +29,12 @@ def counted_compiles() -> Iterator[CompileCount]:
     >>> count
     CompileCount(num_requests=0, num_hits=0)
     """
-    count = CompileCount()
+    count, changing = CompileCount(), Lock()
 
     def listen(event: str, **_: Any) -> None:
-        count.num_requests += event == _REQUEST
-        count.num_hits += event == _HIT
+        with changing:  # functions compile in several threads
+            count.num_requests += event == _REQUEST
+            count.num_hits += event == _HIT
 
     jax.monitoring.register_event_listener(listen)
     try:

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Iterator
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxpipe.runtime.compile_count import counted_compiles
@@ -28,7 +28,7 @@ def test_a_second_compilation_comes_from_the_cache(kept: None) -> None:
             return x * 3
 
         step.__name__ = name
-        jax.jit(step).lower(jnp.zeros(3)).compile()
+        jax.jit(step).lower(np.zeros(3, np.float32)).compile()
 
     compile_again()
     jax.clear_caches()
