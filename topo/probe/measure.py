@@ -12,6 +12,7 @@ tell: bursts that begin and end at their own times would each have alone what th
 import json
 import math
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
@@ -44,7 +45,7 @@ _WINDOW_ROUNDS = 4
 """How often all parts under way arrive within the measured seconds."""
 _TURNS = 2
 """Of streams between regions, the faster of which counts: whatever disturbs one makes it slower."""
-_HEAD_TAG, _PART_TAG, _END_TAG = 1, 2, 3
+_HEAD_TAG, _PART_TAG, _ARRIVED_TAG, _END_TAG = range(1, 5)
 _REST_S = 1e-3
 
 
@@ -231,16 +232,22 @@ class _Probe:
         return float(moved[0])
 
     def _send_stream(self, peer: int, *, count: int, seconds: float) -> None:
-        """Send parts for some seconds, `count` of them under way at any time."""
+        """Send parts for some seconds, `count` of them under way at any time.
+
+        The receiver says which have arrived: a send ends when the buffers of the way have its
+        bytes, and these may hold seconds of a slow link.
+        """
+        answer = self._empty.copy()
         end_s = time.perf_counter() + seconds
         self._comm.Send(np.array([count]), peer, _HEAD_TAG)
-        under_way = [self._comm.Isend(self._part, peer, _PART_TAG) for _ in range(count)]
+        under_way = deque(self._comm.Isend(self._part, peer, _PART_TAG) for _ in range(count))
         num_sent = count
-        while time.perf_counter() < end_s:
-            done = MPI.Request.Waitany(under_way)
-            under_way[done] = self._comm.Isend(self._part, peer, _PART_TAG)
-            num_sent += 1
-        MPI.Request.Waitall(under_way)
+        while under_way:
+            self._comm.Recv(answer, peer, _ARRIVED_TAG)
+            under_way.popleft().Wait()
+            if time.perf_counter() < end_s:
+                under_way.append(self._comm.Isend(self._part, peer, _PART_TAG))
+                num_sent += 1
         self._comm.Send(np.array([num_sent]), peer, _END_TAG)
 
     def _receive_stream(self, peer: int) -> np.ndarray:
@@ -256,6 +263,7 @@ class _Probe:
             if done:
                 at_s.append(time.perf_counter())
                 under_way[done] = self._comm.Irecv(parts[done - 1], peer, _PART_TAG)
+                self._comm.Send(self._empty, peer, _ARRIVED_TAG)
         for request in under_way[1:]:  # no part follows
             request.Cancel()
             request.Wait()
