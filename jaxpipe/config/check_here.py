@@ -12,8 +12,8 @@ from jaxpipe.runtime.run_config import ComputeKind
 from jaxpipe.topo.gpu import Precision, gpu
 from jaxpipe.topo.this_machine import gpu_here, num_jax_gpus
 
-_WIDTH_STEP, _MOST_WIDTH = 8, 256
-"""Of the heads in cuDNN's kernels; before Hopper the most is 128."""
+_WIDTH_STEP, _MOST_WIDTH = 8, 128
+"""Of the heads in cuDNN's kernels; from Hopper on the most is 256, which `auto` does not use."""
 
 
 def check_here(config: Config, plan: Plan | None, environment: Mapping[str, str]) -> None:

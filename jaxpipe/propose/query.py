@@ -10,6 +10,7 @@ from jaxpipe.collective import NO_CODECS, AllReduceKind, CodecKind, Codecs
 from jaxpipe.config import Config, check_plan_fits
 from jaxpipe.errors import PlanError, UserError
 from jaxpipe.plan import Plan
+from jaxpipe.plan.check import MAX_MICROBATCHES
 from jaxpipe.plan.cost import LowerBound, lower_bound
 from jaxpipe.plan.default import devices_of
 from jaxpipe.propose.conditions import bytes_of, costs_of
@@ -122,11 +123,14 @@ class Query:
         given = self.config.plan
         stages = given.stages or (1 if given.cut is None else len(given.cut))
         shape = {} if given.has_shape else {"stages": stages, "replicas": given.replicas or 1}
+        # The most microbatches that a step may have, or all samples as one.
+        batch = self.config.train.batch
+        microbatch = 1 if batch <= MAX_MICROBATCHES else batch // (given.replicas or 1)
         schedule = given.schedule or ScheduleKind.ONE_F_ONE_B
         section = replace(
             given,
             **shape,
-            microbatch=given.microbatch or 1,
+            microbatch=given.microbatch or microbatch,
             schedule=schedule if given.schedule_file is None else None,
         )
         decided_plan(replace(self.config, plan=section), self.cluster)

@@ -57,7 +57,7 @@ class Hooks(Protocol):
     """
 
     def before_compile(self, *, done: int, total: int) -> None:
-        """Called before each executable of the rank is compiled, when `done` of `total` are."""
+        """Called before the rank waits for its next executable, when it has `done` of `total`."""
 
     def after_compile(self) -> None:
         """Called when the rank has compiled its stages, before it waits for the other ranks."""

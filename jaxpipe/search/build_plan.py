@@ -62,7 +62,7 @@ def is_possible(plan: Plan) -> bool:
     sizes = ((each.num_stages, each.num_ranks * plan.num_chunks) for each in plan.pipelines)
     if any(num_stages != num_held for num_stages, num_held in sizes):
         return False  # a cut that is set has stages for one number of chunks alone
-    if any(p.num_microbatches > most_microbatches(p.num_stages) for p in plan.pipelines):
+    if not all(map(_has_possible_length, plan.pipelines)):
         return False
     if not all(map(_has_possible_warmup, plan.pipelines)):
         return False
@@ -71,6 +71,10 @@ def is_possible(plan: Plan) -> bool:
     return plan.num_chunks > 1 and all(
         pipeline.num_microbatches % pipeline.num_ranks == 0 for pipeline in plan.pipelines
     )
+
+
+def _has_possible_length(pipeline: Pipeline) -> bool:
+    return pipeline.num_microbatches <= most_microbatches(pipeline.num_stages)
 
 
 def _has_possible_warmup(pipeline: Pipeline) -> bool:

@@ -159,9 +159,9 @@ def _nothing_fits(task: Task, best: Best) -> PlanError:
         if nearest
         else "leave one of them free, or change `train.batch`"
     )
-    if not nearest and task.batch > len(task.devices) * MAX_MICROBATCHES:
+    if not nearest and task.batch > MAX_MICROBATCHES:
         lacking = f"; a step of a replica has at most {MAX_MICROBATCHES:,} microbatches"
-        fix = "lower `train.batch`"
+        fix = "change `train.batch`, or set `plan.microbatch`"
     return PlanError(
         f"{conditions}no plan fits: {task.num_layers} layers, `train.batch` {task.batch}, "
         f"{len(task.devices)} devices of cluster {task.cluster.name!r}{lacking}; {fix}"

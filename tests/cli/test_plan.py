@@ -73,7 +73,7 @@ def test_a_batch_has_no_more_microbatches_than_a_step_may(
     assert plan.num_microbatches <= MAX_MICROBATCHES < plan.batch
     words = ["plan", *_SMALL, *_QUICK, "--out", str(out), "--set", "train.batch=999999999"]
     assert main(words) == 2
-    assert "a step has at most 8,192" in capsys.readouterr().err
+    assert "a step of a replica has at most 8,192 microbatches" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("objective", ["time", "dtfm"])

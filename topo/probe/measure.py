@@ -37,7 +37,7 @@ _TEXT_BYTES = 256
 _PARTS = 4
 _LEAST_STREAM_PARTS, _MOST_STREAM_PARTS = 3, 64
 """Under way at once. The most bounds the memory of a receiver: a link that they do not fill, above
-5 Gbps at 100 ms with the default sizes, may be shared without a sign of it."""
+2.7 Gbps at 100 ms with the default sizes, may be shared without a sign of it."""
 _LEAD_TRIPS = 10
 """Round trips until the windows of TCP are open."""
 _LEAST_LEAD_S, _LEAST_WINDOW_S = 0.1, 0.4
@@ -259,10 +259,10 @@ class _Probe:
         under_way = [last, *(self._comm.Irecv(part, peer, _PART_TAG) for part in parts)]
         at_s: list[float] = []
         while not num_sent[0] or len(at_s) < num_sent[0]:
-            done = MPI.Request.Waitany(under_way)
-            if done:
+            number = MPI.Request.Waitany(under_way)
+            if number:  # a part, and not the end
                 at_s.append(time.perf_counter())
-                under_way[done] = self._comm.Irecv(parts[done - 1], peer, _PART_TAG)
+                under_way[number] = self._comm.Irecv(parts[number - 1], peer, _PART_TAG)
                 self._comm.Send(self._empty, peer, _ARRIVED_TAG)
         for request in under_way[1:]:  # no part follows
             request.Cancel()

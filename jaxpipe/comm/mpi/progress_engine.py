@@ -41,7 +41,7 @@ _LONGEST_CROWDED_PAUSE_S = 0.1
 _POLLING_RANKS = 2
 _SHORTEST_SLEEP_S = 2.5e-4
 _PAUSE_OF_WAITED = 1 / 32
-_SHARED_PAUSE_OF_WAITED, _SHARED_PAUSES = 1 / 2, 4
+_SHARED_PAUSE_OF_WAITED, _LONGEST_SHARED_PAUSE_S = 1 / 2, 4e-3
 _SLEEP_OF_IDLE = 1 / 8
 
 
@@ -178,7 +178,7 @@ class ProgressEngine(Generic[OperationT]):
             time.sleep(min(max(pause_s, _SHORTEST_SLEEP_S), longest_s))
 
     def _longest_s(self, *, is_shared: bool) -> float:
-        return self._longest_pause_s * (_SHARED_PAUSES if is_shared else 1)
+        return max(self._longest_pause_s, _LONGEST_SHARED_PAUSE_S if is_shared else 0.0)
 
     def _pause(self, *, waited_s: float) -> None:
         """Yield the core: for an instant at first, then for a fraction of the time waited."""

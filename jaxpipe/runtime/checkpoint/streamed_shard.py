@@ -1,8 +1,9 @@
 """A safetensors file that is written and verified piece by piece, with no second copy of a tensor.
 
 safetensors' own writer copies all tensors before it writes the first, and its reader takes fresh
-memory for each: 2 GiB took 10.8 s to write, read back and compare, and 3.6 to 4.1 s in pieces
-(measured, two shared cores). An embedding of 128,000 tokens that is imported has 2 GB in float32.
+memory for each. To write 2 GiB, read it back and compare it took 7.4 to 8.4 s that way, and 5.3 to
+5.7 s in pieces; beside the tensors it took 4 GiB of memory, and none (three times each, in turn, on
+two shared cores and their disk). An imported embedding of 128,000 tokens has 2 GB in float32.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -96,7 +97,7 @@ def write_streamed_shard(
             written.
     """
     path = folder / f"{name}.safetensors"
-    header = header_of((each.name, np.dtype(each.dtype), each.shape) for each in tensors)
+    header = header_of((tensor.name, np.dtype(tensor.dtype), tensor.shape) for tensor in tensors)
     try:
         with path.open("xb") as file:
             file.write(header)

@@ -67,19 +67,21 @@ class Compiler:
             # Donation is decided at compilation: XLA writes results over the donated arguments.
             jitted = jax.jit(function, donate_argnums=donate, out_shardings=out)
             lowered = jitted.lower(*arguments)
-            compiled = self._threads.submit(lowered.compile)
-            shardings = None if self._layout.mesh is None else compiled.result().output_shardings
-            return compiled, self._layout.shapes(lowered.out_info, shardings)
+            compilation = self._threads.submit(lowered.compile)
+            shardings = None
+            if self._layout.mesh is not None:
+                shardings = compilation.result().output_shardings
+            return compilation, self._layout.shapes(lowered.out_info, shardings)
 
         self.under_way[name], shapes = self.once((name, reads), make)
         return shapes
 
     def executables(self, before_each: Callable[[], object]) -> dict[str, Compiled]:
         """Wait for all executables, and return those needed; the callback is before each wait."""
-
-        def ended(compiled: Future[Compiled]) -> Compiled:
+        executables: dict[str, Compiled] = {}
+        for name, compilation in self.under_way.items():
             before_each()
-            return compiled.result()
-
-        executables = {name: ended(compiled) for name, compiled in self.under_way.items()}
-        return {name: made for name, made in executables.items() if name not in self.unneeded}
+            executable = compilation.result()
+            if name not in self.unneeded:
+                executables[name] = executable
+        return executables

@@ -120,7 +120,7 @@ def pieces_of(tensors: Mapping[str, np.ndarray]) -> Iterator[bytes | memoryview]
     Raises:
         KeyError: the format has no such dtype.
     """
-    yield header_of((name, each.dtype, each.shape) for name, each in tensors.items())
+    yield header_of((name, tensor.dtype, tensor.shape) for name, tensor in tensors.items())
     for tensor in tensors.values():
         whole = tensor.reshape(-1).view(np.uint8).data
         for first in range(0, len(whole), _REQUEST_BYTES):
