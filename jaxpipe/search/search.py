@@ -152,8 +152,8 @@ def _nothing_fits(task: Task, best: Best) -> PlanError:
     nearest = min((trial.lacking for trial in best.trials.values() if trial.lacking), default=0)
     lacking = f"; the nearest plan lacks {nearest / 2**20:,.0f} MiB on a device" if nearest else ""
     fixed = [name for name in task.fixed.__slots__ if getattr(task.fixed, name) is not None]
-    names = (f"`plan.{name}`" for name in fixed if name != "num_ranks")
-    conditions = f"{', '.join(names)} as set: " if fixed else ""
+    names = ", ".join(f"`plan.{name}`" for name in fixed if name != "num_ranks")
+    lead = f"{names} as set" if names else f"`plan.cluster` ({task.cluster.name!r})"
     fix = (
         "use larger devices, a smaller model, or rematerialisation"
         if nearest
@@ -163,6 +163,6 @@ def _nothing_fits(task: Task, best: Best) -> PlanError:
         lacking = f"; a step of a replica has at most {MAX_MICROBATCHES:,} microbatches"
         fix = "change `train.batch`, or set `plan.microbatch`"
     return PlanError(
-        f"{conditions}no plan fits: {task.num_layers} layers, `train.batch` {task.batch}, "
+        f"{lead}: no plan fits {task.num_layers} layers, `train.batch` {task.batch}, on "
         f"{len(task.devices)} devices of cluster {task.cluster.name!r}{lacking}; {fix}"
     )

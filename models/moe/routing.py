@@ -102,7 +102,7 @@ class Routing:
 
         Source: Fedus et al. 2021, "Switch Transformers", equation 3, rounded up.
         """
-        # Rounded first: 10 tokens x 1.1 / 11 experts is 1 slot, in floating point a little more.
-        slots = math.ceil(round(tokens * self.capacity_factor / self.experts, 9))
         # An expert takes a token once: more slots than tokens would stay empty.
-        return min(max(slots, 1), tokens)
+        factor = min(self.capacity_factor, self.experts)
+        # Rounded first: 10 tokens x 1.1 / 11 experts is 1 slot, in floating point a little more.
+        return max(math.ceil(round(tokens * factor / self.experts, 9)), 1)

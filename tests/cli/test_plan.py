@@ -201,7 +201,7 @@ def test_a_stage_that_exceeds_a_described_memory_is_refused(
     cluster.write_text(GPUS.format(lines="memory_gib = 0.001\ntflops = 1"))
     words = ("plan", *_SMALL, *_QUICK, "--cluster", str(cluster), "--out", str(tmp_path / "p"))
     assert main([*words]) == 2
-    assert "no plan fits: 4 layers" in capsys.readouterr().err
+    assert "no plan fits 4 layers" in capsys.readouterr().err
 
 
 def test_a_device_that_is_left_out_is_named_with_the_reason(
