@@ -63,7 +63,7 @@ def test_what_fits_nowhere_is_refused():
     task = Task(cluster=cluster, profile=profile_of(1, layer_parameters=10**10), batch=1)
     with pytest.raises(
         PlanError,
-        match=r"^`plan.cluster` \('case3-universities'\): no plan fits 1 layers, .* lacks [\d,]+ MiB",
+        match=r"^`plan.cluster` \(.case3-universities.\): no plan fits 1 layers.* lacks [\d,]+ MiB",
     ):
         search(task, closed_form(task))
 
