@@ -22,7 +22,7 @@ def bottleneck_parameters(config: ModelConfig, *, layers: range) -> int:
     [16, 656]
     """
     total = 0
-    for after, rank in _bottlenecks(config):
+    for after, rank in bottlenecks_of(config):
         total += config.dim * rank * (after - 1 in layers)
         total += (rank + 2 * config.vocabulary + config.sequence) * config.dim * (after in layers)
     return total
@@ -31,14 +31,15 @@ def bottleneck_parameters(config: ModelConfig, *, layers: range) -> int:
 def narrow_bytes(config: ModelConfig, *, batch: int, sequence: int) -> dict[int, int]:
     """Return the bytes that cross a cut at each bottleneck, each way, by the layers before it."""
     value_bytes = DTYPE_BYTES[config.compute_dtype]
-    return {after: batch * sequence * rank * value_bytes for after, rank in _bottlenecks(config)}
+    return {after: batch * sequence * rank * value_bytes for after, rank in bottlenecks_of(config)}
 
 
 def without_bottlenecks(config: Any) -> Any:
     """Return the configuration without bottlenecks: the layers and ends are those of that model."""
-    return replace(config, bottlenecks=()) if _bottlenecks(config) else config
+    return replace(config, bottlenecks=()) if bottlenecks_of(config) else config
 
 
-def _bottlenecks(config: ModelConfig) -> tuple[tuple[int, int], ...]:
+def bottlenecks_of(config: ModelConfig) -> tuple[tuple[int, int], ...]:
+    """Return the layers before each bottleneck of a model, and how many numbers it keeps."""
     # Other families have no such field.
     return getattr(config, "bottlenecks", ())

@@ -1,37 +1,36 @@
 """Map which compression is first at equal loss: `python -m experiments.which_compression.run`.
 
-For each latency and bandwidth between two regions, plans are searched and simulated: uncompressed,
-with codecs, with a bottleneck at the middle of the model, with both, and with an island in each
-region. Rows are written to `results/map.csv`, and drawn as a table.
+For each latency and bandwidth between two regions it asks what `jaxpipe plan --objective loss`
+asks: plans are searched and simulated uncompressed, with codecs, with a bottleneck at the middle of
+the model, with both, and with islands inside of the regions. Rows are written to `results/map.csv`,
+and drawn as a table.
 """
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import product
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from experiments.progress import counted
 from experiments.table import Row, markdown, write_csv
-from jaxpipe.collective import CodecKind
-from jaxpipe.config import Config, cluster_from, config_from
-from jaxpipe.errors import PlanError
-from jaxpipe.propose.conditions import conditions_of
+from jaxpipe.cli.plan_loss import loss_settings
+from jaxpipe.config import Config, config_from
 from jaxpipe.propose.options import SearchOptions
-from jaxpipe.propose.outer_advice import Choice, outer_choices
-from jaxpipe.propose.proposal import Proposal, propose
+from jaxpipe.propose.time_to_loss import propose_to_loss
 from jaxpipe.topo.toml_text import toml_text
 
 _HERE = Path(__file__).parent
 _REGIONS = ("west", "east")
-UNCOMPRESSED = "uncompressed"
-SYSTEMS = (UNCOMPRESSED, "codecs", "rank", "rank and codecs", "islands", "islands, int8")
+UNCOMPRESSED, ISLANDS = "uncompressed", "islands"
+KINDS = (UNCOMPRESSED, "codecs", "rank", "rank and codecs", ISLANDS)
 
 Case = Mapping[str, Any]
 
 
 def main() -> None:
-    """Plan all systems for all links, write the rows, and print the map."""
+    """Plan all methods for all links, write the rows, and print the map."""
     case = tomllib.loads((_HERE / "cases.toml").read_text())
     links = tuple(product(case["latency_ms"], case["bandwidth_gbps"]))
     file = Path("runs/which_compression/cluster.toml").absolute()
@@ -58,71 +57,33 @@ def map_of(rows: list[Row]) -> list[Row]:
 
 def _row(case: Case, file: Path, latency_ms: float, gbps: float) -> Row:
     file.write_text(toml_text(_cluster(case["cluster"], latency_ms, gbps)))
-    seconds = _seconds(case, file)
-    # Of equal ones the gentlest, which comes first.
-    first = min(SYSTEMS, key=lambda system: seconds[system])
+    answer = propose_to_loss(_config(case, file), SearchOptions(budget=case["budget_s"]))
+    # The first of a kind is its best.
+    kinds = {_kind(method.name): method for method in reversed(answer.by_time)}
+    seconds = {kind: kinds[kind].equal_loss_s if kind in kinds else inf for kind in KINDS}
     return {
         "latency_ms": latency_ms,
         "gbps": gbps,
         **seconds,
-        "first": first,
-        "sooner": seconds[UNCOMPRESSED] / seconds[first],
+        "first": answer.best.name,
+        "settings": " ".join(loss_settings(answer.best)),
+        "sooner": seconds[UNCOMPRESSED] / answer.best.equal_loss_s,
     }
 
 
-def _seconds(case: Case, file: Path) -> dict[str, float]:
-    """Return the seconds of a step of each system, those of islands at equal loss."""
-    ranks = [case["bottleneck"]]
-    plain = {
-        UNCOMPRESSED: _proposed(case, file).split.step_s,
-        "codecs": _proposed(case, file, codecs="safe").split.step_s,
-        "rank": _proposed(case, file, bottlenecks=ranks).split.step_s,
-        "rank and codecs": _proposed(case, file, bottlenecks=ranks, codecs="safe").split.step_s,
-    }
-    choices = [choice for choice in _islands(case, file) if choice.outer is not None]
-    return plain | {
-        system: min(choice.equal_loss_s for choice in choices if choice.codec is codec)
-        for system, codec in (("islands", CodecKind.NONE), ("islands, int8", CodecKind.INT8))
-    }
+def _kind(name: str) -> str:
+    return next((kind for kind in KINDS if kind == name), ISLANDS)
 
 
-def _islands(case: Case, file: Path) -> Iterator[Choice]:
-    """Yield outer loops of two islands, a region each, whose pipelines stay inside of it."""
-    hosts = case["cluster"]["hosts"]
-    for stages in (1, 2, 4):
-        replicas = 2 * hosts // stages
-        # In the order of the cluster, so that replicas have neighbours.
-        devices = [f"{region}-{host}:0" for region in _REGIONS for host in range(hosts)]
-        shape = {"stages": stages, "replicas": replicas, "devices": devices}
-        try:
-            proposal = _proposed(case, file, shape=shape)
-        except PlanError:  # a stage does not fit into the memory of a device
-            continue
-        config = _config(case, file, shape=shape)
-        conditions = conditions_of(config, cluster_from(config), remat=proposal.plan.remat)
-        yield from outer_choices(proposal.plan, conditions, islands=2)
-
-
-def _proposed(case: Case, file: Path, **changes: Any) -> Proposal:
-    config = _config(case, file, **changes)
-    return propose(config, SearchOptions(budget=case["budget_s"]))
-
-
-def _config(
-    case: Case,
-    file: Path,
-    *,
-    codecs: str = "none",
-    bottlenecks: list[list[int]] | None = None,
-    shape: Mapping[str, Any] | None = None,
-) -> Config:
+def _config(case: Case, file: Path) -> Config:
     return config_from(
         {
             "run": {"folder": "runs/which_compression"},
             "data": {"folder": "data/text"},
-            "model": {"preset": case["model"], "bottlenecks": bottlenecks or []},
-            "plan": {"cluster": str(file), "codecs": codecs, **(shape or {})},
-            "train": {"batch": case["batch"]},
+            # Outer steps need parameters in float32.
+            "model": {"preset": case["model"], "param_dtype": "float32"},
+            "plan": {"cluster": str(file)},
+            "train": {"batch": case["batch"], "steps": case["steps"]},
         }
     )
 

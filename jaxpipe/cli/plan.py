@@ -14,9 +14,10 @@ from jaxpipe.cli.exported_plan import needed_settings, write_exports
 from jaxpipe.cli.option_fields import Fills
 from jaxpipe.cli.plan_codecs import codec_settings
 from jaxpipe.cli.plan_fleet import fleet_json, fleet_lines
+from jaxpipe.cli.plan_loss import loss_json, loss_lines, loss_settings
 from jaxpipe.cli.plan_pareto import check_pareto, draw_pareto
 from jaxpipe.cli.plan_text import plan_json, plan_lines
-from jaxpipe.propose.options import SearchOptions, TrainingSystem
+from jaxpipe.propose.options import Goal, SearchOptions, TrainingSystem
 
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from collections.abc import Callable
@@ -68,11 +69,13 @@ def plan(  # noqa: PLR0913  each is an option of the command line
     settings = (*changes, *settings)
     check_output("--out", out)
     check_pareto(options, pareto)
+    settings = (*settings, *needed_settings(export, _configuration(config, settings)))
     read = _configuration(config, settings)
-    if needed := needed_settings(export, read):
-        settings = (*settings, *needed)
-        read = _configuration(config, settings)
-    answer, name = _answer(read, options, has_file=config is not None), _name(config, model)
+    is_of_loss = options.objective is Goal.LOSS
+    answer = _loss_answer(read, options, export) if is_of_loss else _answer(read, options)
+    if config is not None:  # settings alone have no run yet, nor its data
+        _check_can_run(_configuration(config, (*settings, *answer.settings)), answer)
+    name = _name(config, model)
     about = f"Planned for {name}, batch {read.train.batch}, {answer.about(options)}"
     write_plan(answer.plan, answer.cluster, out, about=about)
     exports = write_exports(export, read, answer.plan, answer.cluster, out, codecs=answer.settings)
@@ -104,8 +107,8 @@ class _Answer:
 
     def about(self, options: SearchOptions) -> str:
         """Return the objective, and what a step takes, in words."""
-        codecs = f", with {', '.join(self.settings)}" if self.settings else ""
-        return f"objective {options.objective}: {self.step_s:.4g} s a step, {self.truth}{codecs}."
+        more = f", with {', '.join(self.settings)}" if self.settings else ""
+        return f"objective {options.objective}: {self.step_s:.4g} s a step, {self.truth}{more}."
 
 
 def _configuration(config: Path | None, settings: tuple[str, ...]) -> "Config":
@@ -128,12 +131,54 @@ def _name(config: Path | None, model: str | None) -> str:
     return model or ("settings" if config is None else shlex.quote(str(config)))
 
 
-def _answer(read: "Config", options: SearchOptions, *, has_file: bool) -> _Answer:
+def _check_can_run(read: "Config", answer: _Answer) -> None:
+    from jaxpipe.run.verdict import check_can_run
+
+    check_can_run(read, answer.plan, answer.cluster, environment=os.environ)
+
+
+def _loss_answer(read: "Config", options: SearchOptions, export: TrainingSystem | None) -> _Answer:
+    from jaxpipe.config import check_settings, cluster_from
+    from jaxpipe.errors import ConfigError
+    from jaxpipe.propose.fleet_proposal import MOST_SIMULATED
+    from jaxpipe.propose.time_to_loss import num_searches, propose_to_loss
+    from jaxpipe.run.terminal.progress import search_progress
+
+    if export is not None:
+        raise ConfigError(
+            f"`--export` ({export}) writes a schedule, and `--objective loss` also decides what "
+            "no other system reads; leave out one of them"
+        )
+    check_settings(read)
+    cluster = cluster_from(read)
+    if len(cluster) > MOST_SIMULATED:
+        raise ConfigError(
+            f"`--objective` is loss, which simulates at most {MOST_SIMULATED:,} devices: cluster "
+            f"{cluster.name!r} has {len(cluster):,}"
+        )
+    budget_s = num_searches(read) * options.seconds(len(cluster))
+    with search_progress("searching plans", of="plans simulated", budget_s=budget_s) as progress:
+        proposal = propose_to_loss(
+            read, options, observe=progress.tried, measuring=progress.measuring
+        )
+    best = proposal.best
+    return _Answer(
+        plan=best.plan,
+        cluster=best.cluster,
+        step_s=best.step_s,
+        truth="simulated",
+        as_json=partial(loss_json, read, options, proposal),
+        lines=partial(loss_lines, read, options, proposal),
+        draw=lambda _: None,
+        settings=loss_settings(best),
+    )
+
+
+def _answer(read: "Config", options: SearchOptions) -> _Answer:
     from jaxpipe.config import check_settings, cluster_from
     from jaxpipe.propose.fleet_proposal import MOST_SIMULATED, propose_fleet
     from jaxpipe.propose.proposal import propose
     from jaxpipe.run.terminal.progress import search_progress
-    from jaxpipe.run.verdict import check_can_run
 
     check_settings(read)
     cluster = cluster_from(read)
@@ -151,8 +196,6 @@ def _answer(read: "Config", options: SearchOptions, *, has_file: bool) -> _Answe
                 draw=lambda _: None,  # a fleet is not searched for dollars
             )
         proposal = propose(read, options, observe=progress.tried, measuring=progress.measuring)
-    if has_file:  # settings alone have no run yet, nor its data
-        check_can_run(read, proposal.plan, proposal.cluster, environment=os.environ)
     return _Answer(
         plan=proposal.plan,
         cluster=proposal.cluster,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from jaxpipe.propose.outer_advice import OuterAdvice
     from jaxpipe.propose.proposal import Proposal
     from jaxpipe.propose.worth import Worth
+    from jaxpipe.topo import Cluster
 
 _FEW_RANKS = 16
 """Up to this many ranks are drawn one by one."""
@@ -25,16 +26,10 @@ _FEW_RANKS = 16
 def plan_lines(config: "Config", options: SearchOptions, proposal: "Proposal") -> list[str]:
     """Return the drawing of a plan, the parts of its step, and what it is compared with."""
     from jaxpipe.config import epochs_line
-    from jaxpipe.plan import draw_plan
-    from jaxpipe.propose.conditions import codecs_of, counted_profile
+    from jaxpipe.propose.conditions import codecs_of
     from jaxpipe.propose.reasons import reason_lines
 
     plan, split = proposal.plan, proposal.split
-    if plan.num_ranks <= _FEW_RANKS:
-        profile = counted_profile(config, plan.remat)
-        drawn = draw_plan(plan, proposal.cluster, profile=profile, has_bubble=False).splitlines()
-    else:
-        drawn = _summary(proposal)
     parts = {
         "compute": split.compute_s,
         **({"update": split.update_s} if split.update_s else {}),  # 0 if it was not measured
@@ -42,11 +37,10 @@ def plan_lines(config: "Config", options: SearchOptions, proposal: "Proposal") -
         "activations": split.activations_s,
         "gradients": split.gradients_s,
     }
-    identity, chance = proposal.identity_s / split.step_s, proposal.random_median_s / split.step_s
     reasons = reason_lines(proposal.reasons)
     return [
         *proposal.notices,
-        *drawn,
+        *drawn(config, plan, proposal.cluster),
         "",
         f"a step takes {split.step_s:.4g} s (simulated)",
         *filter(None, (epochs_line(config),)),
@@ -55,15 +49,7 @@ def plan_lines(config: "Config", options: SearchOptions, proposal: "Proposal") -
         *_front(options, proposal),
         "",
         *((*reasons, "") if reasons else ()),
-        "the same plan with other placements (simulated)",
-        f"  {'as listed':<14}{proposal.identity_s:10.4g} s {identity:7.2f}x",
-        f"  {'random':<14}{proposal.random_median_s:10.4g} s {chance:7.2f}x   median of "
-        f"{len(proposal.random_s)}, {min(proposal.random_s):.4g} to {max(proposal.random_s):.4g} s",
-        *(
-            ()
-            if proposal.dtfm_s is None
-            else (f"DT-FM's published cost of this placement: {proposal.dtfm_s:.4f}",)
-        ),
+        *_elsewhere(proposal),
         "",
         *_outer_lines(options, proposal),
         *codec_lines(config.plan.codecs, proposal.codecs, configured=codecs_of(config)),
@@ -71,6 +57,32 @@ def plan_lines(config: "Config", options: SearchOptions, proposal: "Proposal") -
         *_assumed(proposal),
         f"{proposal.num_valued} plans simulated",
     ]
+
+
+def drawn(config: "Config", plan: "Plan", cluster: "Cluster") -> list[str]:
+    """Return the drawing of a plan; of many ranks a summary."""
+    from jaxpipe.plan import draw_plan
+    from jaxpipe.propose.conditions import counted_profile
+
+    if plan.num_ranks > _FEW_RANKS:
+        return _summary(plan, cluster)
+    profile = counted_profile(config, plan.remat)
+    return draw_plan(plan, cluster, profile=profile, has_bubble=False).splitlines()
+
+
+def _elsewhere(proposal: "Proposal") -> list[str]:
+    """Return what the plan takes on devices in their order and at random, and DT-FM's cost."""
+    step_s, random_s = proposal.split.step_s, proposal.random_s
+    identity, chance = proposal.identity_s / step_s, proposal.random_median_s / step_s
+    lines = [
+        "the same plan with other placements (simulated)",
+        f"  {'as listed':<14}{proposal.identity_s:10.4g} s {identity:7.2f}x",
+        f"  {'random':<14}{proposal.random_median_s:10.4g} s {chance:7.2f}x   median of "
+        f"{len(random_s)}, {min(random_s):.4g} to {max(random_s):.4g} s",
+    ]
+    if proposal.dtfm_s is not None:
+        lines.append(f"DT-FM's published cost of this placement: {proposal.dtfm_s:.4f}")
+    return lines
 
 
 def _bound(proposal: "Proposal") -> list[str]:
@@ -113,10 +125,10 @@ def _others(worth: "Worth") -> "tuple[tuple[str, float | None], ...]":
     return ("dollars", worth.dollars), ("watt-hours", worth.watt_hours)
 
 
-def _summary(proposal: "Proposal") -> list[str]:
+def _summary(plan: "Plan", cluster: "Cluster") -> list[str]:
     from jaxpipe.plan.draw_plan import draw_tree
 
-    plan, devices = proposal.plan, proposal.cluster.devices
+    devices = cluster.devices
     warmups = [" ".join(map(str, pipeline.warmup or ())) for pipeline in plan.pipelines]
     warmup = f", warm-up {_each(warmups)}" if any(warmups) else ""
     counts = (
@@ -138,7 +150,7 @@ def _summary(proposal: "Proposal") -> list[str]:
         lines.append(f"replica {name:<7} {row}{' each' if len(numbers) > 1 else ''}")
     return [
         f"{plan.shape} on {sum(map(len, plan.groups))} of the {len(devices)} devices of "
-        f"{proposal.cluster.name}",
+        f"{cluster.name}",
         "",
         *lines,
         "",

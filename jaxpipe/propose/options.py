@@ -15,6 +15,8 @@ class Goal(StrEnum):
 
     TIME = "time"
     """The simulated seconds of a step."""
+    LOSS = "loss"
+    """The seconds to the loss that uncompressed training reaches: over all compressions."""
     DTFM = "dtfm"
     """DT-FM's published cost of the placement."""
     DOLLARS = "dollars"
@@ -51,7 +53,9 @@ class SearchOptions:
 
     objective: Goal = Goal.TIME
     """What to minimize: the simulated `time` of a step, its `dollars`, which are those of a token
-    times the tokens of a step, its `energy`, or DT-FM's published cost, `dtfm`."""
+    times the tokens of a step, its `energy`, DT-FM's published cost, `dtfm`, or the time to a
+    `loss`, for which plans without compression, with codecs, boundaries of low rank and islands
+    are searched, one after the other."""
     max_step_s: float | None = None
     """Time that a step may take, for the objectives `dollars` and `energy`: a floor of the
     throughput [s]."""

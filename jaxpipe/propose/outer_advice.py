@@ -117,16 +117,19 @@ def _per_step(plan: Plan, conditions: Conditions, codec: CodecKind) -> Choice:
     return Choice(outer=None, codec=codec, step_s=seconds)
 
 
-def outer_choices(plan: Plan, conditions: Conditions, *, islands: int) -> tuple[Choice, ...]:
+def outer_choices(
+    plan: Plan, conditions: Conditions, *, islands: int, every: int = PUBLISHED_EVERY
+) -> tuple[Choice, ...]:
     """Return the outer loops of `islands` islands, a number with a published loss, for each codec.
 
-    For each the blocking one, and the one with the least delay that hides it.
+    For each the blocking one, and the one with the least delay that hides it. The price in loss is
+    that of an outer step every 30 steps, which is published.
     """
     price = _price(conditions, islands)
     assert price is not None, islands
     settings: list[tuple[OuterConfig, OuterTimes]] = []
     for codec in _CODECS:
-        outer = OuterConfig(islands=islands, every=PUBLISHED_EVERY, codec=codec)
+        outer = OuterConfig(islands=islands, every=every, codec=codec)
         times = _times(plan, conditions, outer)
         settings.append((outer, times))
         delay = -(-times.across_s // times.inner_s)
@@ -149,10 +152,14 @@ def _times(plan: Plan, conditions: Conditions, outer: OuterConfig) -> OuterTimes
     return outer_times(plan, conditions, outer, step_s=extrapolated_step_s)
 
 
-def _price(conditions: Conditions, islands: int) -> LossPrice | None:
+def num_parameters(conditions: Conditions) -> float:
+    """Return the parameters of the whole model."""
     profile = conditions.profile
-    parts = (profile.embed, *profile.layers, profile.head)
-    return loss_price(num_parameters=sum(part.parameters for part in parts), islands=islands)
+    return sum(part.parameters for part in (profile.embed, *profile.layers, profile.head))
+
+
+def _price(conditions: Conditions, islands: int) -> LossPrice | None:
+    return loss_price(num_parameters=num_parameters(conditions), islands=islands)
 
 
 def _saving(plan: Plan, conditions: Conditions, outer: OuterConfig) -> float:
@@ -248,17 +255,17 @@ def advice_lines(advice: OuterAdvice | None, *, batch: int) -> Sequence[str]:
             "partitions",
         )
     rows = [
-        f"  {_name(choice):<44}{choice.step_s:10.4g} s{choice.compute_factor:8.3f}x"
+        f"  {choice_name(choice):<44}{choice.step_s:10.4g} s{choice.compute_factor:8.3f}x"
         f"{choice.equal_loss_s:10.4g} s{'' if choice.is_published else '   beyond published sizes'}"
         for choice in advice.choices
     ]
-    best = _name(advice.best_outer)
+    best = choice_name(advice.best_outer)
     return [
         "an outer loop on this plan (simulated; loss by published scaling laws, arXiv 2503.09799)",
         f"  {'':<44}{'a step':>12}{'compute':>9}{'equal loss':>12}",
         *rows,
-        f"  fastest step: {_name(advice.fastest_step)}",
-        f"  first at equal loss: {_name(advice.fastest_to_loss)}",
+        f"  fastest step: {choice_name(advice.fastest_step)}",
+        f"  first at equal loss: {choice_name(advice.fastest_to_loss)}",
         f"  {best} wins at equal loss {_batch_words(advice.batch, batch)}",
         f"  and, at batch {batch}, {_bandwidth_words(advice.bandwidth)}",
     ]
@@ -280,7 +287,8 @@ def _bandwidth_words(crossover: float | None) -> str:
     return f"with at most {crossover:.3g} times the bandwidth between its islands"
 
 
-def _name(choice: Choice) -> str:
+def choice_name(choice: Choice) -> str:
+    """Return a choice in words."""
     codec = "" if choice.codec is CodecKind.NONE else f", {choice.codec}"
     outer = choice.outer
     if outer is None:

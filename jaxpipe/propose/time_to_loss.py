@@ -1,0 +1,323 @@
+"""Which compression reaches a loss first: none, codecs, boundaries of low rank, or islands.
+
+For each method a plan is searched and its step simulated. A method that learns less from a step
+needs more of them, by the factor of its price in loss (`jaxpipe.outer.loss_law`)::
+
+    method              what crosses                           price in loss
+    uncompressed        everything                             none
+    codecs              bf16 or int8, with `any` less          none was seen, for bf16 and int8
+    rank                1/32 of a token's numbers, at each     1.3 %: measured, of one small model
+                        of a few boundaries
+    rank and codecs     both                                   the same
+    islands             an outer step every 30 steps           by published scaling laws
+
+    seconds to the loss = `train.steps` * factor * seconds of a step
+
+The loss is the one that uncompressed training has after `train.steps`. Islands and bottlenecks
+exclude each other in a run, so there is no method with both.
+
+Source of the price of a rank: `experiments/low_rank`, a model of 0.84 M parameters with bottlenecks
+after each of its first three layers, next to the same model that keeps all numbers.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+
+from jaxpipe.collective import CodecKind, CodecLimit
+from jaxpipe.config import Config, check_plan_fits, check_settings, cluster_from
+from jaxpipe.errors import ConfigError, UserError
+from jaxpipe.models import GptConfig
+from jaxpipe.models.bottleneck_costs import bottlenecks_of
+from jaxpipe.outer import OuterConfig
+from jaxpipe.outer.loss_law import PUBLISHED_EVERY, compute_factor, published_sizes
+from jaxpipe.plan import Plan
+from jaxpipe.propose.boundary_codecs import ENOUGH
+from jaxpipe.propose.machine_costs import machine_costs
+from jaxpipe.propose.options import Goal, OuterQuestion, SearchOptions
+from jaxpipe.propose.outer_advice import choice_name, num_parameters, outer_choices
+from jaxpipe.propose.proposal import Proposal, propose
+from jaxpipe.propose.query import Query
+from jaxpipe.propose.region_islands import IslandPlan, island_groups, island_plan
+from jaxpipe.schedule import Remat
+from jaxpipe.topo import Cluster
+
+NARROWER, RANK_GAP = 32, 0.013
+"""The numbers of a token over those that a boundary keeps, and how much higher the loss is."""
+LEAST_EVERY = 10
+"""Islands that meet oftener were not published."""
+_NO_PRICE, _SEEN_NO_PRICE = "", "no price was seen in a small model"
+_RANK_PRICE = "price measured for 0.84 M parameters"
+_PUBLISHED, _BEYOND = "published price", "price of the nearest published size"
+_STRONG = "price of the codec not counted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """A way to reach the loss: its plan, what else the configuration needs, and its price.
+
+    `step_s` are the simulated seconds of a step on average, `compute_factor` the steps that it
+    needs for one of uncompressed training, `basis` where that factor is from. Without islands, it
+    has the proposal.
+    """
+
+    name: str
+    plan: Plan
+    cluster: Cluster
+    step_s: float
+    settings: tuple[str, ...] = ()
+    compute_factor: float = 1.0
+    basis: str = _NO_PRICE
+    proposal: Proposal | None = None
+
+    @property
+    def equal_loss_s(self) -> float:
+        """The seconds in which it advances as far as an uncompressed step does."""
+        return self.compute_factor * self.step_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossProposal:
+    """All methods that are possible, the gentlest first, and why others are not."""
+
+    methods: tuple[Method, ...]
+    refusals: tuple[tuple[str, str], ...]
+    steps: int
+    num_valued: int
+    notices: tuple[str, ...]
+
+    @property
+    def best(self) -> Method:
+        """The gentlest of the methods within 1 % of the first to the loss."""
+        first_s = min(method.equal_loss_s for method in self.methods)
+        return next(m for m in self.methods if m.equal_loss_s <= ENOUGH * first_s)
+
+    @property
+    def by_time(self) -> tuple[Method, ...]:
+        """All methods, the first to the loss first."""
+        return tuple(sorted(self.methods, key=lambda method: method.equal_loss_s))
+
+    def seconds(self, method: Method) -> float:
+        """Return the seconds from the first step to the loss."""
+        return self.steps * method.equal_loss_s
+
+
+def propose_to_loss(
+    config: Config,
+    options: SearchOptions,
+    *,
+    observe: Callable[[int], None] = lambda _: None,
+    measuring: Callable[[str], None] | None = None,
+) -> LossProposal:
+    """Return what each method takes to the loss; each is searched for the options' seconds.
+
+    Raises:
+        ConfigError: the configuration has compression of its own, or the options compare it too.
+        PlanError: no plan fits.
+    """
+    _check(config, options)
+    options = replace(options, objective=Goal.TIME)
+    cluster = cluster_from(config)
+    study = _Study(config, cluster, options, observe, measuring)
+    methods, refusals = list(study.uncompressed()), []
+    for name, find in (
+        ("codecs", study.codecs),
+        ("rank", study.rank),
+        ("rank and codecs", study.rank_and_codecs),
+        ("islands", study.islands),
+    ):
+        try:
+            methods += find()
+        except UserError as error:
+            refusals.append((name, str(error)))
+    return LossProposal(
+        methods=tuple(methods),
+        refusals=tuple(refusals),
+        steps=config.train.steps,
+        num_valued=study.num_valued,
+        notices=next(p.notices for m in methods if (p := m.proposal) is not None),
+    )
+
+
+def num_searches(config: Config) -> int:
+    """Return how many searches there are, each of the options' seconds: without islands four."""
+    cluster = cluster_from(config)
+    return 4 + len(tuple(island_groups(cluster, most=_most_islands())))
+
+
+def bottlenecks(query: Query) -> tuple[tuple[int, int], ...]:
+    """Return where a model is narrow: where it is cut into as many parts as there are regions."""
+    task, _ = query.task(query.config.train.remat or Remat.NONE)
+    parts = min(max(2, len(query.cluster.regions)), task.num_layers)
+    cut = task.balanced_cut((1.0,) * parts)
+    rank = max(1, query.config.model.dim // NARROWER)
+    return tuple((after, rank) for after in tuple(accumulate(cut))[:-1])
+
+
+def _most_islands() -> int:
+    return max(max(size.by_islands) for size in published_sizes())
+
+
+def _check(config: Config, options: SearchOptions) -> None:
+    comm = config.comm
+    given = (
+        ("outer.islands", config.outer.islands, 0),
+        ("quorum.server", config.quorum.server, ""),
+        ("comm.boundary", comm.boundary, CodecKind.NONE),
+        ("comm.gradients", comm.gradients, CodecKind.NONE),
+        ("model.bottlenecks", bottlenecks_of(config.model), ()),
+        ("--outer", options.outer, OuterQuestion.NONE),
+    )
+    for name, value, default in given:
+        if value != default:
+            raise ConfigError(
+                f"`{name}` ({value}) must be left out with `--objective loss`, which compares all "
+                "kinds of compression"
+            )
+
+
+class _Study:
+    """The searches of all methods; each yields what it finds, or raises why it finds nothing."""
+
+    def __init__(
+        self,
+        config: Config,
+        cluster: Cluster,
+        options: SearchOptions,
+        observe: Callable[[int], None],
+        measuring: Callable[[str], None] | None,
+    ) -> None:
+        limit = config.plan.codecs
+        self._limit = CodecLimit.SAFE if limit is CodecLimit.NONE else limit
+        self._config = replace(config, plan=replace(config.plan, codecs=CodecLimit.NONE))
+        self._cluster, self._options = cluster, options
+        self._observe, self._measuring = observe, measuring
+        self.num_valued = 0
+
+    @cached_property
+    def _query(self) -> Query:
+        """The configuration with the counted costs of its devices."""
+        *_, (costed, _) = machine_costs(self._config, self._cluster, observe=self._measuring)
+        return Query(config=costed, cluster=self._cluster)
+
+    def uncompressed(self) -> Iterator[Method]:
+        yield self._proposed("uncompressed", self._config)
+
+    def codecs(self) -> Iterator[Method]:
+        yield self._proposed("codecs", self._with_codecs(self._config))
+
+    def rank(self) -> Iterator[Method]:
+        yield self._narrow("rank", self._narrowed())
+
+    def rank_and_codecs(self) -> Iterator[Method]:
+        yield self._narrow("rank and codecs", self._with_codecs(self._narrowed()))
+
+    def islands(self) -> Iterator[Method]:
+        """Yield the outer loop that reaches the loss first, for each number of islands."""
+        steps = self._config.train.steps
+        every = max(n for n in range(1, PUBLISHED_EVERY + 1) if steps % n == 0)
+        if every < LEAST_EVERY:
+            raise ConfigError(
+                f"`train.steps` ({steps}) must be a multiple of a number from {LEAST_EVERY} to "
+                f"{PUBLISHED_EVERY}, after which islands meet"
+            )
+        groups = tuple(island_groups(self._cluster, most=_most_islands()))
+        if not groups:
+            raise ConfigError(f"`plan.cluster` ({self._cluster.name!r}) has no room for islands")
+        refusal: UserError | None = None
+        num_found = 0
+        for devices in groups:
+            try:
+                yield self._of_islands(devices, every=every)
+                num_found += 1
+            except UserError as error:
+                refusal = refusal or error
+        if refusal is not None and not num_found:
+            raise refusal
+
+    def _with_codecs(self, config: Config) -> Config:
+        return replace(config, plan=replace(config.plan, codecs=self._limit))
+
+    def _narrowed(self) -> Config:
+        if not isinstance(self._config.model, GptConfig):
+            raise ConfigError("`model.bottlenecks` is a field of GPTs alone")
+        narrow = bottlenecks(self._query)
+        config = replace(self._config, model=replace(self._config.model, bottlenecks=narrow))
+        check_settings(config)
+        return config
+
+    def _proposed(self, name: str, config: Config) -> Method:
+        before = self.num_valued
+        proposal = propose(
+            config,
+            self._options,
+            observe=lambda number: self._observe(before + number),
+            measuring=self._measuring,
+        )
+        self.num_valued += proposal.num_valued
+        choice = proposal.codecs
+        is_coded = choice is not None and str(choice.codecs) != "no codecs"
+        is_safe = self._limit is CodecLimit.SAFE
+        return Method(
+            name=name,
+            plan=proposal.plan,
+            cluster=proposal.cluster,
+            step_s=proposal.split.step_s,
+            basis=(_SEEN_NO_PRICE if is_safe else _STRONG) if is_coded else _NO_PRICE,
+            proposal=proposal,
+        )
+
+    def _narrow(self, name: str, config: Config) -> Method:
+        places = list(map(list, bottlenecks_of(config.model)))
+        _, conditions = self._query.task(Remat.NONE)
+        return replace(
+            self._proposed(name, config),
+            settings=(f"model.bottlenecks={places}",),
+            compute_factor=compute_factor(RANK_GAP, num_parameters=num_parameters(conditions)),
+            basis=_RANK_PRICE,
+        )
+
+    def _of_islands(self, devices: tuple[tuple[int, ...], ...], *, every: int) -> Method:
+        before = self.num_valued
+        result = self._island_plan(devices, lambda number: self._observe(before + number))
+        self.num_valued += result.num_valued
+        choices = outer_choices(result.plan, result.conditions, islands=result.islands, every=every)
+        best = min(choices, key=lambda choice: choice.equal_loss_s)
+        assert best.outer is not None, best
+        check_plan_fits(replace(self._config, outer=best.outer), result.plan)
+        return Method(
+            name=choice_name(best),
+            plan=result.plan,
+            cluster=result.conditions.cluster,
+            step_s=best.step_s,
+            settings=_outer_settings(best.outer),
+            compute_factor=best.compute_factor,
+            basis=_PUBLISHED if best.is_published else _BEYOND,
+        )
+
+    def _island_plan(
+        self, devices: tuple[tuple[int, ...], ...], observe: Callable[[int], None]
+    ) -> IslandPlan:
+        seconds = self._options.seconds(len(self._cluster))
+        refusal: UserError | None = None
+        for costed, _ in machine_costs(self._config, self._cluster, observe=self._measuring):
+            try:
+                return island_plan(
+                    costed, self._cluster, devices, self._options, seconds=seconds, observe=observe
+                )
+            except UserError as error:
+                refusal = refusal or error
+        assert refusal is not None, self._config
+        raise refusal
+
+
+def _outer_settings(outer: OuterConfig) -> tuple[str, ...]:
+    """Return the settings of an outer loop, as far as they are no defaults."""
+    default = OuterConfig(islands=outer.islands)
+    names = ("every", "delay", "local_fraction", "codec")
+    changed = [name for name in names if getattr(outer, name) != getattr(default, name)]
+    return (
+        f"outer.islands={outer.islands}",
+        *(f"outer.{name}={getattr(outer, name)}" for name in changed),
+    )
