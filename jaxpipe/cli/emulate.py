@@ -144,13 +144,22 @@ def _placement(name: str, command: Sequence[str], plan: Path | None) -> tuple[in
         assert typed is not None
         path, settings = typed
         config = load_config(path, settings, notice=None)  # the command says what it overrides
-        if config.plan.cluster != name:
+        if not _is_same_cluster(config.plan.cluster, name):
             raise ValueError(
                 f"`plan.cluster` of {path} must be the emulated cluster, {name!r}, not "
                 f"{config.plan.cluster!r}; emulate that one, or change the field"
             )
         placed = plan_from(config)
     return tuple(placed.device(rank) for rank in range(placed.num_ranks))
+
+
+def _is_same_cluster(first: str, second: str) -> bool:
+    """Return whether two names are of one cluster: equal, or two ways to write one path.
+
+    >>> _is_same_cluster("here/laptop.toml", "./here/laptop.toml"), _is_same_cluster("a", "b")
+    (True, False)
+    """
+    return first == second or Path(first).absolute() == Path(second).absolute()
 
 
 def _configuration(command: Sequence[str]) -> tuple[Path, tuple[str, ...]] | None:

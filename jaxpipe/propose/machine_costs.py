@@ -2,8 +2,12 @@
 
 ::
 
-    cluster this-machine, CPU     the profile of the model, measured once on all its cores and kept
-    any other without speeds      counted FLOPs at the speed of a core of this machine, kept as well
+    no device has a speed     the profile of the model, measured once on all cores of this machine
+                              and kept; of a large model, as below
+    some have none            counted FLOPs at the speed of a core of this machine, kept as well
+
+Counted FLOPs do not tell microbatches apart: a microbatch of one sample takes as long per sample as
+one of four. A profile does.
 """
 
 import os
@@ -59,10 +63,13 @@ def machine_costs(
     how = "kept" if speed is not None else "measured now, and kept"
     say = observe or (lambda _: None)
     speed = speed or measured_speed(environment=environment, observe=say)
-    if is_this_machine(cluster.name):
+    # Where no device has a speed, all of them count as this machine.
+    if not any(device.has_speed for device in cluster.devices):
         profile, source = _profile(config, speed, environment, observe)
         if profile is not None and (path := _written(profile, environment)) is not None:
             line = f"layers take the seconds measured on this machine ({source})"
+            if not is_this_machine(cluster.name):
+                line = f"cluster {cluster.name} states no speed: {line}"
             yield replace(config, paced=replace(paced, profile=str(path))), (line,)
     line = (
         f"cluster {cluster.name} states no speed: its devices count as fast as a core of this "

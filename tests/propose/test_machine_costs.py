@@ -21,18 +21,38 @@ PROFILE = Profile(
     head=Part(),
 )
 
+_MIXED = """
+name = "mixed"
+[[hosts]]
+region = "here"
+tflops = 1
+[[hosts]]
+region = "there"
+[across_regions]
+latency_ms = 1
+bandwidth_gbps = 1
+"""
+
 
 @pytest.mark.parametrize(
     ("cluster", "is_here"),
-    [("this-machine", True), ("this-machine:devices=2", True), ("laptop", False)],
+    [
+        ("this-machine", True),
+        ("this-machine:devices=2", True),
+        ("two-region", True),
+        ("mixed", False),
+    ],
 )
-def test_a_kept_profile_counts_for_this_machine_alone(
+def test_a_kept_profile_counts_where_no_device_has_a_speed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: str, is_here: bool
 ) -> None:
     monkeypatch.setattr(
         module, "kept_speed", lambda _: Speed(flops_per_s=1e9, copy_bytes_per_s=1e9)
     )
     monkeypatch.setattr(module, "kept_profile", lambda *_: PROFILE)
+    if cluster == "mixed":
+        (tmp_path / "mixed.toml").write_text(_MIXED)
+        cluster = str(tmp_path / "mixed.toml")
     plan = {"cluster": cluster, "stages": 1, "replicas": 1}
     config = config_from(tiny_tree(tmp_path, tmp_path, plan=plan))
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
