@@ -65,7 +65,8 @@ def loss_json(
                 "compute_factor": method.compute_factor,
                 "equal_loss_seconds": method.equal_loss_s,
                 "seconds_to_loss": answer.seconds(method),
-                "price": method.basis,
+                "loss_gap": 0.0 if method.gap is None else method.gap.fraction,
+                "price": "" if method.gap is None else method.gap.basis,
                 "settings": loss_settings(method),
                 "shape": method.plan.shape,
             }
@@ -79,7 +80,8 @@ def loss_json(
 
 def _words(method: "Method") -> str:
     choice = None if method.proposal is None else method.proposal.codecs
-    return "; ".join(filter(None, (choice and str(choice.codecs), method.basis)))
+    gap = None if method.gap is None else str(method.gap)
+    return "; ".join(filter(None, (choice and str(choice.codecs), gap)))
 
 
 def _plan(

@@ -30,13 +30,8 @@ def plan_lines(config: "Config", options: SearchOptions, proposal: "Proposal") -
     from jaxpipe.propose.reasons import reason_lines
 
     plan, split = proposal.plan, proposal.split
-    parts = {
-        "compute": split.compute_s,
-        **({"update": split.update_s} if split.update_s else {}),  # 0 if it was not measured
-        "bubble": split.bubble_s,
-        "activations": split.activations_s,
-        "gradients": split.gradients_s,
-    }
+    # An update takes no time if it was not measured.
+    parts = {n: s for n, s in split.seconds_by_cause.items() if s or n != "update"}
     reasons = reason_lines(proposal.reasons)
     return [
         *proposal.notices,
@@ -239,13 +234,7 @@ def plan_json(
         "objective": options.objective.value,
         "seed": options.seed,
         "seconds": split.step_s,
-        "breakdown": {
-            "compute": split.compute_s,
-            "update": split.update_s,
-            "bubble": split.bubble_s,
-            "activations": split.activations_s,
-            "gradients": split.gradients_s,
-        },
+        "breakdown": split.seconds_by_cause,
         "identity_seconds": proposal.identity_s,
         "random_seconds": proposal.random_s,
         "dtfm_cost": proposal.dtfm_s,

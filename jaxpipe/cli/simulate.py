@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import asdict
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -64,13 +65,16 @@ def simulate(
 
 
 def _lines(prediction: "Prediction") -> list[str]:
+    from jaxpipe.run.forecast.compressed_messages import compression_lines
     from jaxpipe.run.forecast.plan_memory import memory_lines, shared_bytes
     from jaxpipe.trace import Spent, mean_spent_s
 
     plan, binding = prediction.plan, prediction.binding
     mean = mean_spent_s(prediction.account)
     parts = "   ".join(
-        f"{cause.value} {mean[cause] / prediction.step_s:.1%}" for cause in Spent if mean[cause]
+        f"{cause.value} {mean[cause] / prediction.split.step_s:.1%}"
+        for cause in Spent
+        if mean[cause]
     )
     return [
         *prediction.resolution.lines,
@@ -82,6 +86,7 @@ def _lines(prediction: "Prediction") -> list[str]:
         f"mean rank   {parts}",
         f"binds       {binding.kind}: {binding.name}, {binding.share:.0%} of the step",
         *_link_lines(prediction),
+        *compression_lines(prediction.compressed),
         "",
         *memory_lines(prediction.memory, shared_room=shared_bytes(prediction.cluster)),
     ]
@@ -113,13 +118,8 @@ def _json(prediction: "Prediction") -> dict[str, Any]:
         "seconds": prediction.step_s,
         "tokens_per_s": prediction.tokens_per_s,
         "bubble": prediction.bubble,
-        "breakdown": {
-            "compute": split.compute_s,
-            "update": split.update_s,
-            "bubble": split.bubble_s,
-            "activations": split.activations_s,
-            "gradients": split.gradients_s,
-        },
+        "breakdown": split.seconds_by_cause | {"outer": prediction.outer_s},
+        "compressed": [asdict(row) for row in prediction.compressed],
         "binding": {"kind": binding.kind, "name": binding.name, "share": binding.share},
         "stages": [pipeline.num_stages for pipeline in plan.pipelines],
         "cuts": [pipeline.cut for pipeline in plan.pipelines],

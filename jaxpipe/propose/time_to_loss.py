@@ -5,19 +5,16 @@ needs more of them, by the factor of its price in loss (`jaxpipe.outer.loss_law`
 
     method              what crosses                           price in loss
     uncompressed        everything                             none
-    codecs              bf16 or int8, with `any` less          none was seen, for bf16 and int8
-    rank                1/32 of a token's numbers, at each     1.3 %: measured, of one small model
+    codecs              bf16 or int8, with `any` less          of a small model (`loss_prices`)
+    rank                1/32 of a token's numbers, at each     the same
                         of a few boundaries
-    rank and codecs     both                                   the same
+    rank and codecs     both                                   the sum of both
     islands             an outer step every 30 steps           by published scaling laws
 
     seconds to the loss = `train.steps` * factor * seconds of a step
 
 The loss is the one that uncompressed training has after `train.steps`. Islands and bottlenecks
 exclude each other in a run, so there is no method with both.
-
-Source of the price of a rank: `experiments/low_rank`, a model of 0.84 M parameters with bottlenecks
-after each of its first three layers, next to the same model that keeps all numbers.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
-from jaxpipe.collective import CodecKind, CodecLimit
+from jaxpipe.collective import NO_CODECS, CodecKind, CodecLimit
 from jaxpipe.config import Config, check_plan_fits, check_settings, cluster_from
 from jaxpipe.errors import ConfigError, UserError
 from jaxpipe.models import GptConfig
@@ -34,6 +31,7 @@ from jaxpipe.outer import OuterConfig
 from jaxpipe.outer.loss_law import PUBLISHED_EVERY, compute_factor, published_sizes
 from jaxpipe.plan import Plan
 from jaxpipe.propose.boundary_codecs import ENOUGH
+from jaxpipe.propose.loss_prices import Gap, codec_gap, outer_gap, rank_gap
 from jaxpipe.propose.machine_costs import machine_costs
 from jaxpipe.propose.options import Goal, OuterQuestion, SearchOptions
 from jaxpipe.propose.outer_advice import choice_name, num_parameters, outer_choices
@@ -43,14 +41,10 @@ from jaxpipe.propose.region_islands import IslandPlan, island_groups, island_pla
 from jaxpipe.schedule import Remat
 from jaxpipe.topo import Cluster
 
-NARROWER, RANK_GAP = 32, 0.013
-"""The numbers of a token over those that a boundary keeps, and how much higher the loss is."""
+NARROWER = 32
+"""The numbers of a token over those that a boundary keeps."""
 LEAST_EVERY = 10
 """Islands that meet oftener were not published."""
-_NO_PRICE, _SEEN_NO_PRICE = "", "no price was seen in a small model"
-_RANK_PRICE = "price measured for 0.84 M parameters"
-_PUBLISHED, _BEYOND = "published price", "price of the nearest published size"
-_STRONG = "price of the codec not counted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +52,8 @@ class Method:
     """A way to reach the loss: its plan, what else the configuration needs, and its price.
 
     `step_s` are the simulated seconds of a step on average, `compute_factor` the steps that it
-    needs for one of uncompressed training, `basis` where that factor is from. Without islands, it
-    has the proposal.
+    needs for one of uncompressed training, by how much higher its loss is (`gap`; None without a
+    price). Without islands, it has the proposal.
     """
 
     name: str
@@ -68,7 +62,7 @@ class Method:
     step_s: float
     settings: tuple[str, ...] = ()
     compute_factor: float = 1.0
-    basis: str = _NO_PRICE
+    gap: Gap | None = None
     proposal: Proposal | None = None
 
     @property
@@ -256,27 +250,32 @@ class _Study:
             measuring=self._measuring,
         )
         self.num_valued += proposal.num_valued
-        choice = proposal.codecs
-        is_coded = choice is not None and str(choice.codecs) != "no codecs"
-        is_safe = self._limit is CodecLimit.SAFE
+        codecs = None if proposal.codecs is None else proposal.codecs.codecs
+        gaps = [
+            *filter(None, [rank_gap(config.model)]),
+            *([codec_gap(codecs)] if codecs is not None and codecs != NO_CODECS else []),
+        ]
+        gap = max(gaps, key=lambda gap: gap.fraction, default=None)
         return Method(
             name=name,
             plan=proposal.plan,
             cluster=proposal.cluster,
             step_s=proposal.split.step_s,
-            basis=(_SEEN_NO_PRICE if is_safe else _STRONG) if is_coded else _NO_PRICE,
+            compute_factor=self._factor(sum(gap.fraction for gap in gaps)),
+            gap=gap and replace(gap, fraction=sum(gap.fraction for gap in gaps)),
             proposal=proposal,
         )
 
     def _narrow(self, name: str, config: Config) -> Method:
         places = list(map(list, bottlenecks_of(config.model)))
+        return replace(self._proposed(name, config), settings=(f"model.bottlenecks={places}",))
+
+    def _factor(self, gap: float) -> float:
+        """Return the factor on compute that makes up for a gap; of none the speed is not needed."""
+        if not gap:
+            return 1.0
         _, conditions = self._query.task(Remat.NONE)
-        return replace(
-            self._proposed(name, config),
-            settings=(f"model.bottlenecks={places}",),
-            compute_factor=compute_factor(RANK_GAP, num_parameters=num_parameters(conditions)),
-            basis=_RANK_PRICE,
-        )
+        return compute_factor(gap, num_parameters=num_parameters(conditions))
 
     def _of_islands(self, devices: tuple[tuple[int, ...], ...], *, every: int) -> Method:
         before = self.num_valued
@@ -293,7 +292,7 @@ class _Study:
             step_s=best.step_s,
             settings=_outer_settings(best.outer),
             compute_factor=best.compute_factor,
-            basis=_PUBLISHED if best.is_published else _BEYOND,
+            gap=outer_gap(best.outer, num_parameters=num_parameters(result.conditions)),
         )
 
     def _island_plan(

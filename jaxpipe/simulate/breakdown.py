@@ -10,6 +10,7 @@ Five parts that add up, each the mean of ranks or the difference of two simulati
 """
 
 from dataclasses import dataclass, replace
+from math import isclose
 
 from jaxpipe.plan import Plan
 from jaxpipe.simulate.engine.simulator import simulate, simulate_ends
@@ -32,8 +33,18 @@ class StepBreakdown:
     @property
     def step_s(self) -> float:
         """The seconds of the whole step."""
-        both_s = self.compute_s + self.update_s
-        return both_s + self.bubble_s + self.activations_s + self.gradients_s
+        return sum(self.seconds_by_cause.values())
+
+    @property
+    def seconds_by_cause(self) -> dict[str, float]:
+        """The parts by their names, in the order in which they are told."""
+        return {
+            "compute": self.compute_s,
+            "update": self.update_s,
+            "bubble": self.bubble_s,
+            "activations": self.activations_s,
+            "gradients": self.gradients_s,
+        }
 
 
 def step_breakdown(plan: Plan, conditions: Conditions) -> StepBreakdown:
@@ -58,7 +69,7 @@ def step_breakdown(plan: Plan, conditions: Conditions) -> StepBreakdown:
         compute_s=compute_s,
         update_s=update_s,
         bubble_s=max(0.0, free_s - compute_s - update_s),  # rounding alone makes it negative
-        activations_s=alone_s - free_s,
+        activations_s=0.0 if isclose(alone_s, free_s, rel_tol=1e-12) else alone_s - free_s,
         gradients_s=end_s(trace) - alone_s,
         trace=trace,
     )

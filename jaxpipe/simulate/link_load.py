@@ -8,7 +8,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from jaxpipe.schedule import Op
@@ -36,6 +36,15 @@ class LinkLoad:
     def num_bytes(self) -> float:
         """All bytes."""
         return self.activation_bytes + self.gradient_bytes
+
+    def beside(self, other: "LinkLoad") -> "LinkLoad":
+        """Return the load with that of other pairs of devices between the same ends."""
+        return replace(
+            self,
+            activation_bytes=self.activation_bytes + other.activation_bytes,
+            gradient_bytes=self.gradient_bytes + other.gradient_bytes,
+            share=max(self.share, other.share),
+        )
 
 
 def link_loads(job: StepModel, *, step_s: float, names: Mapping[int, str]) -> tuple[LinkLoad, ...]:

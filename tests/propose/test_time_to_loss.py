@@ -1,14 +1,12 @@
 """Which compression is first to a loss: over slow links islands, over fast ones nothing."""
 
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.table import read_csv
 from jaxpipe.cli.plan_loss import loss_settings
 from jaxpipe.config import check_plan_fits, config_of_settings
 from jaxpipe.errors import ConfigError, PlanError, UserError
@@ -16,8 +14,6 @@ from jaxpipe.plan import islands_of
 from jaxpipe.propose.options import Goal, OuterQuestion, SearchOptions
 from jaxpipe.propose.region_islands import island_groups, island_plan
 from jaxpipe.propose.time_to_loss import (
-    NARROWER,
-    RANK_GAP,
     LossProposal,
     num_searches,
     propose_to_loss,
@@ -162,13 +158,3 @@ def test_outer_loops_are_not_compared_twice(tmp_path: Path) -> None:
 def test_all_searches_are_counted(tmp_path: Path) -> None:
     # Four without islands, two and four islands of two hosts in each of two regions.
     assert num_searches(config_of_settings(settings_of(tmp_path, gbps=1))) == 6
-
-
-def test_the_price_of_a_rank_is_that_of_the_experiment() -> None:
-    path = Path(__file__).parents[2] / "experiments/low_rank/results/loss.csv"
-    rows = [row for row in read_csv(path) if row["boundary"] == "1+2+3"]
-    losses = {
-        ratio: mean(float(row["loss"]) for row in rows if float(row["bytes_ratio"]) == ratio)
-        for ratio in (1, NARROWER)
-    }
-    assert losses[NARROWER] / losses[1] - 1 == pytest.approx(RANK_GAP, abs=5e-4)

@@ -1,18 +1,21 @@
 """The predicted step of a configuration, before it runs: seconds, what binds, links and memory."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
 
 from jaxpipe.config import Config, cluster_from
-from jaxpipe.plan import Plan
+from jaxpipe.plan import Plan, check_islands, islands_of
 from jaxpipe.propose.conditions import conditions_of, trained_model
 from jaxpipe.propose.machine_costs import machine_costs
 from jaxpipe.propose.resolve import Resolution, resolve
+from jaxpipe.run.forecast.compressed_messages import Compressed, compressions
 from jaxpipe.run.forecast.plan_memory import RankMemory, plan_memory
-from jaxpipe.simulate import StepBreakdown, plan_step, step_breakdown
+from jaxpipe.simulate import Conditions, StepBreakdown, plan_step, step_breakdown
 from jaxpipe.simulate.link_load import LinkLoad, link_loads
+from jaxpipe.simulate.outer_step import OuterTimes, outer_times
 from jaxpipe.topo import Cluster
-from jaxpipe.trace import Spent, StepAccount, account, summarise
+from jaxpipe.trace import Spent, StepAccount, account, side_by_side, summarise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +32,9 @@ class Prediction:
     """The simulated step of a configured run.
 
     `account` has the seconds of each rank by cause; `links` the load between regions, or between
-    devices where all are in one region, the busiest first; `memory` what each rank needs.
+    devices where all are in one region, the busiest first; `memory` what each rank needs. With an
+    outer loop these are of an inner step of all islands, side by side, and `split` is that of the
+    slowest one; `outer_s` is what the outer steps add to a step on average.
     """
 
     resolution: Resolution
@@ -40,6 +45,8 @@ class Prediction:
     bubble: float
     links: tuple[LinkLoad, ...]
     memory: tuple[RankMemory, ...]
+    compressed: tuple[Compressed, ...]
+    outer_s: float = 0.0
 
     @property
     def plan(self) -> Plan:
@@ -48,8 +55,8 @@ class Prediction:
 
     @property
     def step_s(self) -> float:
-        """The seconds of a step."""
-        return self.split.step_s
+        """The seconds of a step; with an outer loop, on average."""
+        return self.split.step_s + self.outer_s
 
     @property
     def tokens_per_s(self) -> float:
@@ -87,8 +94,17 @@ def predict(config: Config, *, observe: Callable[[str], None] | None = None) -> 
     plan = resolution.plan
     costed, _ = next(machine_costs(resolution.costed, cluster, observe=observe))
     conditions = conditions_of(costed, cluster, remat=plan.remat)
-    split = step_breakdown(plan, conditions)
+    parts, times = _parts(config, plan, conditions)
+    splits = [step_breakdown(part, conditions) for part in parts]
+    slowest = max(splits, key=lambda split: split.step_s)
+    split = replace(slowest, trace=side_by_side([split.trace for split in splits]))
     summary = summarise(split.trace)[0]
+    loads = (
+        link_loads(
+            plan_step(part, conditions), step_s=split.step_s, names=_ends(part, plan, cluster)
+        )
+        for part in parts
+    )
     return Prediction(
         resolution=resolution,
         cluster=cluster,
@@ -96,17 +112,42 @@ def predict(config: Config, *, observe: Callable[[str], None] | None = None) -> 
         split=split,
         account=account(split.trace)[0],
         bubble=summary.bubble or 0.0,
-        links=link_loads(
-            plan_step(plan, conditions), step_s=split.step_s, names=_ends(plan, cluster)
-        ),
+        links=_joined(chain.from_iterable(loads)),
         memory=plan_memory(config, plan, cluster),
+        compressed=compressions(config, plan, conditions, times),
+        outer_s=0.0 if times is None else times.exposed_s(config.outer) / config.outer.every,
     )
 
 
-def _ends(plan: Plan, cluster: Cluster) -> dict[int, str]:
-    """Return the end of links that each rank is: its region, or its device if all are in one."""
-    devices = {rank: cluster.devices[plan.device(rank)] for rank in range(plan.num_ranks)}
-    is_one_region = len({device.region for device in devices.values()}) == 1
+def _parts(
+    config: Config, plan: Plan, conditions: Conditions
+) -> tuple[tuple[Plan, ...], OuterTimes | None]:
+    """Return what is in step: the plan, or those of its islands, and the times of outer steps."""
+    outer = config.outer
+    if not outer.is_on:
+        return (plan,), None
+    check_islands(plan, num_islands=outer.islands)
+    islands = islands_of(plan, num_islands=outer.islands)
+    return tuple(island.plan for island in islands), outer_times(plan, conditions, outer)
+
+
+def _joined(loads: Iterable[LinkLoad]) -> tuple[LinkLoad, ...]:
+    """Return the loads of islands together: those between the same ends as one."""
+    by_ends: dict[tuple[str, str], LinkLoad] = {}
+    for load in loads:
+        ends = (load.source, load.to)
+        by_ends[ends] = by_ends[ends].beside(load) if ends in by_ends else load
+    return tuple(sorted(by_ends.values(), key=lambda load: (-load.share, load.source, load.to)))
+
+
+def _ends(part: Plan, whole: Plan, cluster: Cluster) -> dict[int, str]:
+    """Return the end of links that each rank of a part is.
+
+    It is its region, or its device if all of the whole plan are in one region.
+    """
+    regions = {cluster.devices[group[0]].region for group in whole.groups}
+    devices = {rank: cluster.devices[part.device(rank)] for rank in range(part.num_ranks)}
+    is_one_region = len(regions) == 1
     return {
         rank: device.name if is_one_region else device.region for rank, device in devices.items()
     }

@@ -61,9 +61,9 @@ def simulate_step(
         return _simulated(plan, conditions, measured)
     check_islands(plan, num_islands=config.outer.islands)
     traces: list[Trace] = []
-    for each in islands_of(plan, num_islands=config.outer.islands):
-        own = None if measured is None else of_ranks(measured, each.ranks)
-        traces.append(_simulated(each.plan, conditions, own))
+    for island in islands_of(plan, num_islands=config.outer.islands):
+        part = None if measured is None else of_ranks(measured, island.ranks)
+        traces.append(_simulated(island.plan, conditions, part))
     return side_by_side(traces)
 
 
