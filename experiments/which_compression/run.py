@@ -47,12 +47,21 @@ def map_of(rows: list[Row]) -> list[Row]:
     return [
         {"latency, ms": latency}
         | {
-            f"{gbps:g} Gbps": f"{row['first']}, {float(row['sooner']):.2f} x"
+            f"{gbps:g} Gbps": f"{_short(str(row['first']))}, {float(row['sooner']):.2f} x"
             for (of, gbps), row in cells.items()
             if of == latency
         }
         for latency in latencies
     ]
+
+
+def _short(name: str) -> str:
+    """Return a method without the steps after which islands meet, the same everywhere.
+
+    >>> _short("2 islands, every 30 steps, int8"), _short("codecs")
+    ('2 islands, int8', 'codecs')
+    """
+    return ", ".join(part for part in name.split(", ") if not part.startswith("every "))
 
 
 def _row(case: Case, file: Path, latency_ms: float, gbps: float) -> Row:
