@@ -8,6 +8,6 @@
 - `messages`: what both say, and how it is framed
 - `alike`: what an island and its server have in common
 - `merge_line`: the island's side
-- `merge_server`: the server's side; `merged_checkpoints`: its checkpoints and its log
+- `merge_server`: the server's side; `merged_checkpoints`, `merge_log_file`: its folder
 - `serve_islands`: all of this in the folder of a server
 """
