@@ -10,4 +10,6 @@
 - `merge_line`: the island's side
 - `merge_server`: the server's side; `merged_checkpoints`, `merge_log_file`: its folder
 - `serve_islands`: all of this in the folder of a server
+- `replay_folders`: a run that is replayed from the log and the folders of its islands;
+  `replay_islands`: the islands and the merges; `replay_line`: the line of such an island
 """
