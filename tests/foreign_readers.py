@@ -19,6 +19,7 @@ from jaxpipe.baselines.autoshard.duplex.collective_profile import (
 from jaxpipe.baselines.autoshard.duplex.found_file import read_found
 from jaxpipe.baselines.autoshard.strategy.pins import read_pins
 from jaxpipe.baselines.autoshard.strategy.strategy_file import read_strategy
+from jaxpipe.collective import CodecKind
 from jaxpipe.config import load_config, place_in
 from jaxpipe.errors import ConfigError
 from jaxpipe.inference.messages_file import read_messages
@@ -26,12 +27,14 @@ from jaxpipe.interchange.gpt2_config_json import config_of_gpt2
 from jaxpipe.interchange.import_record import read_record as read_record_of_import
 from jaxpipe.interchange.llama_config_json import config_of_llama
 from jaxpipe.interchange.tensor_files import read_json as read_model_json
+from jaxpipe.outer.merge_log import Began, First, Given, Merge, MergedIsland
 from jaxpipe.plan import read_resolved_plan
 from jaxpipe.plan.cost import Profile, flop_profile, read_profile, write_profile
 from jaxpipe.run.drift.new_plan import adopted_in
 from jaxpipe.run.folder.folder_lock import holder_of, locked
 from jaxpipe.run.folder.list_runs import runs_in, summary_of
 from jaxpipe.run.hosts.join_words import JoinAddress, new_key, read_join_file, write_join_file
+from jaxpipe.run.quorum.merge_log_file import LOG_FILE, MergeLog, read_run
 from jaxpipe.run.terminal.progress import Progress
 from jaxpipe.run.terminal.rank_progress import read_progress, write_progress
 from jaxpipe.runtime.checkpoint.manifest import Manifest, read_manifest, write_manifest
@@ -61,6 +64,29 @@ METRICS = (
     '"step_s": 0.5, "tokens_per_s": 10.0, "bubble": 0.1, "sent_bytes": 7, "flops_per_s": 1e9}\n'
     '{"step": 2, "loss": NaN, "eval_loss": 5.0, "grad_norm": null, "learning_rate": 0.001, '
     '"step_s": 0.5, "tokens_per_s": 10.0, "bubble": 0.1, "sent_bytes": 7, "flops_per_s": 1e9}\n'
+)
+MERGE_EVENTS = (
+    Began(
+        anchor=0,
+        digest="",
+        islands=2,
+        learning_rate=0.7,
+        momentum=0.9,
+        discount=0.5,
+        codec=CodecKind.NONE,
+        batch=8,
+        seed=0,
+        versions="1",
+    ),
+    First(island=1, digest="a"),
+    Given(island=1, anchor=0, step=0, joined=True),
+    Merge(
+        anchor=1,
+        digest="b",
+        islands=(
+            MergedIsland(island=1, base=0, step=2, steps=2, tokens=3.0, digest="c", weight=1.0),
+        ),
+    ),
 )
 MESSAGES = (
     '{"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "tool_calls": '
@@ -161,6 +187,13 @@ def _heartbeat(folder: Path) -> None:
         ),
         num_ranks=3,
     )
+
+
+def _merges(folder: Path) -> None:
+    log = MergeLog(folder)
+    for event in MERGE_EVENTS:
+        log.add(event)
+    log.close()
 
 
 def _metrics(read: Callable[[Path], Any]) -> ForeignReader:
@@ -307,6 +340,7 @@ READERS = {
         write=_heartbeat,
         read=lambda folder: read_heartbeats(folder, range(1)),
     ),
+    "log of merges": ForeignReader(file=LOG_FILE, write=_merges, read=read_run),
     "address to join": ForeignReader(
         file="join.json",
         write=lambda folder: write_join_file(folder, JoinAddress(host="a", port=1, key=new_key())),

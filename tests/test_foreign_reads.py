@@ -48,7 +48,7 @@ ELSEWHERE = {
     "jaxpipe/run/drift/search_process.py": (3, CHILD),
     "jaxpipe/run/folder/folder_lock.py": (6, WRITTEN),
     "jaxpipe/run/hosts/placed_job.py": (1, WRITTEN),
-    "jaxpipe/run/quorum/merged_checkpoints.py": (1, WRITTEN),
+    "jaxpipe/run/quorum/merge_log_file.py": (1, WRITTEN),
     "jaxpipe/run/train_request.py": (1, CHILD),
     "jaxpipe/runtime/checkpoint/async_saver.py": (1, RANKS),
     "jaxpipe/runtime/checkpoint/checkpoint_files.py": (1, CHECKED),

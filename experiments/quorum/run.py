@@ -21,12 +21,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from experiments.finetune.command import jaxpipe, settings
 from experiments.quorum.pace import STEP_S
 from experiments.table import Row, append_csv, read_csv, write_csv
-from jaxpipe.outer.quorum import Merge
+from jaxpipe.outer.merge_log import Merge
+from jaxpipe.run.quorum.merge_log_file import read_log
 from jaxpipe.runtime.metrics.records import read_metrics
 
 _HERE = Path(__file__).parent
@@ -86,11 +85,10 @@ def quorum(case: Case, seed: int) -> Row:
         run = [f"run.folder={folder / f'island-{number}'}"]
         environment = {STEP_S: str(step_s), _MARK: str(number)}
         islands.append(_supervised(case, [*common, *own, *run], environment))
-    log = folder / "server" / "merges.jsonl"
-    begin_s = _when(lambda: log.stat().st_size > 0, [server, *islands])
-    before = _merged_tokens(log)
+    begin_s = _when(lambda: bool(_merged_tokens(folder / "server")), [server, *islands])
+    before = _merged_tokens(folder / "server")
     kills = _kill(case, seed, lambda island: _kill_ranks(str(island)))
-    seconds, tokens = time.monotonic() - begin_s, _merged_tokens(log) - before
+    seconds, tokens = time.monotonic() - begin_s, _merged_tokens(folder / "server") - before
     _end(islands)
     _end([server])
     # All have delivered what they had, so that the newest checkpoint is the last anchor.
@@ -252,9 +250,9 @@ def _when(is_so: Callable[[], bool], processes: Sequence["subprocess.Popen[bytes
     raise RuntimeError(f"the runs have not begun; {_PLACE / 'log.txt'} says why")
 
 
-def _merged_tokens(log: Path) -> float:
+def _merged_tokens(server: Path) -> float:
     """Return the tokens of all merges that weigh something."""
-    merges = [msgspec.json.decode(line, type=Merge) for line in log.read_bytes().splitlines()]
+    merges = [event for event in read_log(server) if isinstance(event, Merge)]
     return sum(part.tokens for merge in merges for part in merge.islands if part.weight)
 
 

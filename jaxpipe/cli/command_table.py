@@ -220,6 +220,11 @@ TOPICS: Mapping[str, Mapping[str, Command | CommandGroup]] = {
             "Merge islands that train apart: each is a run of its own whose `quorum.server` is this"
             " one.",
         ),
+        "replay": Command(
+            "replay_merges:replay",
+            "Train islands again from the log of their merge server, and compare all merges bit for"
+            " bit.",
+        ),
         "chaos": Command(
             "chaos:chaos",
             "Kill, stop and damage runs on this machine, and check that they recover.",

@@ -4,6 +4,8 @@
 - `fragments`: which parameters take their outer steps together
 - `timetable`: after which inner steps they do
 - `outer_config`: the section `[outer]` of a configuration
+- `quorum`: islands that are runs of their own, which a server merges; the section `[quorum]`
+- `merge_log`: what such a server has done; `merge_lineage`: what its islands have trained for it
 
 Nothing here needs jax or a transport: `jaxpipe.runtime.outer` runs it.
 """

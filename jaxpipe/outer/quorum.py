@@ -23,6 +23,7 @@ from typing import Annotated, Protocol
 import numpy as np
 
 from jaxpipe.collective import CodecKind
+from jaxpipe.outer.merge_log import Began, Merge, MergedIsland
 from jaxpipe.outer.outer_update import (
     OuterOptimizer,
     OuterState,
@@ -97,8 +98,13 @@ class ServerLine(Protocol):
 
     num_bytes: int
 
-    def start(self, tensors: Mapping[str, np.ndarray]) -> tuple[int, dict[str, np.ndarray]]:
-        """Return the number of the anchor, and the anchor; `tensors` are the first one's."""
+    def start(
+        self, tensors: Mapping[str, np.ndarray], *, step: int
+    ) -> tuple[int, dict[str, np.ndarray]]:
+        """Return the number of the anchor, and the anchor; `tensors` are the first one's.
+
+        The island has done `step` inner steps.
+        """
         ...
 
     def asked(self, number: int) -> bool:
@@ -106,9 +112,18 @@ class ServerLine(Protocol):
         ...
 
     def deliver(
-        self, gradients: Mapping[str, np.ndarray], *, base: int, steps: int, tokens: float
+        self,
+        gradients: Mapping[str, np.ndarray],
+        *,
+        base: int,
+        step: int,
+        steps: int,
+        tokens: float,
     ) -> tuple[int, dict[str, np.ndarray]]:
-        """Deliver what was learned since the anchor `base`; return the next anchor."""
+        """Deliver what was learned since the anchor `base`; return the next anchor.
+
+        The island has done `steps` inner steps since then, of `step` in all.
+        """
         ...
 
     def close(self) -> None:
@@ -120,39 +135,21 @@ class ServerLine(Protocol):
 class Delivery:
     """What an island has learned since the anchor number `base`: anchor minus parameters, by name.
 
-    `steps` are its inner steps since, `tokens` the targets that counted in them.
+    `steps` are its inner steps since, of `step` in all; `tokens` the targets that counted in them.
     """
 
     island: int
     base: int
+    step: int
     steps: int
     tokens: float
     gradients: Mapping[str, Vector]
+    digest: str
 
     @property
     def is_finite(self) -> bool:
         """Whether all values are."""
         return all(np.isfinite(gradient).all() for gradient in self.gradients.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergedIsland:
-    """The part of an island in a merge; `weight` is what its outer gradient was multiplied with."""
-
-    island: int
-    base: int
-    steps: int
-    tokens: float
-    weight: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Merge:
-    """A line of the log: the anchor that a merge has made, its SHA-256, and what was merged."""
-
-    anchor: int
-    digest: str
-    islands: tuple[MergedIsland, ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -235,12 +232,8 @@ class Merger:
         return Merge(anchor=self.version, digest=self.digest(), islands=merged)
 
     def digest(self) -> str:
-        """Return the SHA-256 of the anchor, tensors in the order of their names."""
-        total = sha256()
-        for name in sorted(self.states):
-            total.update(name.encode())
-            total.update(self.states[name].anchor.tobytes())
-        return total.hexdigest()
+        """Return the SHA-256 of the anchor."""
+        return digest_of({name: state.anchor for name, state in self.states.items()})
 
     @property
     def _has_quorum(self) -> bool:
@@ -257,8 +250,33 @@ class Merger:
             raise ValueError(f"`gradients` are of another model: {', '.join(names[:3])} differ")
         if not 0 <= delivery.base <= self.version:
             raise ValueError(f"`base` is {delivery.base}, and the anchor has number {self.version}")
-        if delivery.steps < 0 or not 0 <= delivery.tokens < float("inf"):
-            raise ValueError("`steps` and `tokens` must be finite, and not negative")
+        if not 0 <= delivery.steps <= delivery.step or not 0 <= delivery.tokens < float("inf"):
+            raise ValueError(
+                "`steps` and `tokens` must be finite, not negative, and `steps` at most `step`"
+            )
+
+
+def quorum_of(began: Began) -> QuorumConfig:
+    """Return what a server that has begun has of `[quorum]` that decides its anchors.
+
+    Raises:
+        ValueError: a field is out of its range.
+    """
+    return QuorumConfig(
+        islands=began.islands,
+        learning_rate=began.learning_rate,
+        momentum=began.momentum,
+        discount=began.discount,
+    )
+
+
+def digest_of(vectors: Mapping[str, Vector]) -> str:
+    """Return the SHA-256 of tensors, in the order of their names."""
+    total = sha256()
+    for name in sorted(vectors):
+        total.update(name.encode())
+        total.update(vectors[name].tobytes())
+    return total.hexdigest()
 
 
 def fresh_merger(config: QuorumConfig, anchor: Mapping[str, Vector]) -> Merger:
@@ -286,8 +304,10 @@ def merged_islands(
         MergedIsland(
             island=number,
             base=deliveries[number].base,
+            step=deliveries[number].step,
             steps=deliveries[number].steps,
             tokens=deliveries[number].tokens,
+            digest=deliveries[number].digest,
             weight=share * config.discount ** (version - deliveries[number].base),
         )
         for number, share in zip(counted, shares, strict=True)

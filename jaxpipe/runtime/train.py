@@ -122,7 +122,7 @@ def train(
     outer, state, first_step = _restored(worker, checkpoint)
     quorum = None
     if job.quorum.is_on:
-        quorum, state = joined_quorum(worker, state)
+        quorum, state = joined_quorum(worker, state, step=first_step)
     if checkpoint is not None and transport.rank == 0:
         _warn_of_lost_feedback(job, first_step=first_step)
     saver = _saver(job, transport, hooks=hooks)

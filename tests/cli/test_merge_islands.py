@@ -46,9 +46,11 @@ def deliver(folder: Path, *, base: int) -> np.ndarray:
     quorum = QuorumConfig(server=str(folder / "server"), islands=2, timeout_s=20)
     address = server_address(quorum)
     line = MergeLine(address, quorum, batch=8, seed=0, versions=version("jaxpipe"), say=print)
-    number, _ = line.start(START)
+    number, _ = line.start(START, step=2 * base)
     assert number == base
-    number, anchor = line.deliver({"w": np.ones(3, np.float32)}, base=base, steps=2, tokens=5)
+    number, anchor = line.deliver(
+        {"w": np.ones(3, np.float32)}, base=base, step=2 * base + 2, steps=2, tokens=5
+    )
     assert number == base + 1
     line.close()
     return anchor["w"]
@@ -64,7 +66,10 @@ def test_a_server_ends_with_its_islands_and_continues_in_its_folder(tmp_path: Pa
             assert f"anchor {merge + 1}: islands (and inner steps) 0 (2)" in output
     lines = (tmp_path / "server" / "merges.jsonl").read_text().splitlines()
     log = [json.loads(line) for line in lines]
-    assert [line["anchor"] for line in log] == [1, 2]
+    assert [(line["kind"], line.get("anchor")) for line in log] == [
+        *(("began", 0), ("first", None), ("given", 0), ("merged", 1), ("given", 1)),
+        *(("began", 1), ("given", 1), ("merged", 2), ("given", 2)),
+    ]
     checkpoint = open_checkpoint(latest(tmp_path / "server"))
     assert checkpoint.step == 2
     assert checkpoint.read(["w"])["w"].tolist() == [-2.0] * 3

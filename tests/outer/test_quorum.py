@@ -1,6 +1,7 @@
 """When a round of a merge server ends, what a delivery weighs, and what is refused."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpipe.outer import OuterOptimizer, QuorumConfig, fresh_state, outer_step
-from jaxpipe.outer.quorum import Delivery, Merge, Merger, fresh_merger
+from jaxpipe.outer.merge_log import Merge
+from jaxpipe.outer.quorum import Delivery, Merger, digest_of, fresh_merger
 
 ANCHOR = {"a": np.array([1, 2, 3], np.float32), "b.c": np.array([[4, -5]], np.float32)}
 GRACE_S = 5.0
@@ -26,7 +28,15 @@ def delivery(
     island: int, *, base: int = 0, steps: int = 1, tokens: float = 1.0, value: float = 1.0
 ) -> Delivery:
     gradients = {name: np.full_like(tensor, value) for name, tensor in ANCHOR.items()}
-    return Delivery(island=island, base=base, steps=steps, tokens=tokens, gradients=gradients)
+    return Delivery(
+        island=island,
+        base=base,
+        step=base + steps,
+        steps=steps,
+        tokens=tokens,
+        gradients=gradients,
+        digest=digest_of(gradients),
+    )
 
 
 @given(
@@ -128,7 +138,7 @@ def test_what_is_not_finite_weighs_nothing() -> None:
         (delivery(0, tokens=float("inf")), "`steps` and `tokens`"),
         (delivery(0, steps=-1), "`steps` and `tokens`"),
         (
-            Delivery(island=0, base=0, steps=1, tokens=1, gradients={"a": ANCHOR["a"]}),
+            replace(delivery(0), gradients={"a": ANCHOR["a"]}),
             "of another model: b.c",
         ),
     ],

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from jaxpipe.outer import QuorumConfig
+from jaxpipe.outer.merge_log import Began
+from jaxpipe.outer.quorum import Merger
 from jaxpipe.run.hosts.join_words import JoinRequest
 from jaxpipe.run.quorum.messages import Hello, MessageError, Shapes, payload_bytes
 
@@ -17,6 +19,21 @@ class Alike:
     batch: int
     seed: int
     versions: str
+
+    def began(self, merger: Merger | None) -> Began:
+        """Return the event of a server that begins, with a merger if it continues."""
+        return Began(
+            anchor=0 if merger is None else merger.version,
+            digest="" if merger is None else merger.digest(),
+            islands=self.quorum.islands,
+            learning_rate=self.quorum.learning_rate,
+            momentum=self.quorum.momentum,
+            discount=self.quorum.discount,
+            codec=self.quorum.codec,
+            batch=self.batch,
+            seed=self.seed,
+            versions=self.versions,
+        )
 
     def refusal(self, request: JoinRequest) -> str:
         """Return why an island of another version is not taken; empty for one of the same."""

@@ -109,15 +109,17 @@ class MergeLine:
         self._asked_for = 0
         self.num_bytes = 0
 
-    def start(self, tensors: Mapping[str, np.ndarray]) -> tuple[int, _Tensors]:
+    def start(self, tensors: Mapping[str, np.ndarray], *, step: int) -> tuple[int, _Tensors]:
         """Return the anchor and its number; the first island's `tensors` become it.
+
+        The island has done `step` inner steps.
 
         Raises:
             ConfigError: the server refuses this island.
             RunError: the server cannot be reached in time, or has another key.
         """
         self._shapes = {name: tensor.shape for name, tensor in tensors.items()}
-        return self._until_it_works(lambda: self._connect(tensors))
+        return self._until_it_works(lambda: self._connect(tensors, step=step, base=None))
 
     def asked(self, number: int) -> bool:
         """Return whether the server asks for what this island has since the anchor `number`."""
@@ -132,16 +134,24 @@ class MergeLine:
         return self._asked_for > number
 
     def deliver(
-        self, gradients: Mapping[str, np.ndarray], *, base: int, steps: int, tokens: float
+        self,
+        gradients: Mapping[str, np.ndarray],
+        *,
+        base: int,
+        step: int,
+        steps: int,
+        tokens: float,
     ) -> tuple[int, _Tensors]:
         """Deliver what was learned since the anchor `base`; return the next one and its number.
+
+        The island has done `steps` inner steps since then, of `step` in all.
 
         Raises:
             ConfigError: the server refuses it.
             RunError: the server cannot be reached, or does not answer in time.
         """
         payload = packed(gradients, self._codec)
-        head = Deliver(base=base, steps=steps, tokens=tokens)
+        head = Deliver(base=base, step=step, steps=steps, tokens=tokens)
         return self._until_it_works(lambda: self._deliver(head, payload))
 
     def close(self) -> None:
@@ -153,7 +163,7 @@ class MergeLine:
 
     def _deliver(self, head: Deliver, payload: bytes) -> tuple[int, _Tensors]:
         if self._connection is None:
-            number, anchor = self._connect(None)
+            number, anchor = self._connect(None, step=head.step, base=head.base)
             if number < head.base:  # a server that has lost merges cannot place it
                 return number, anchor
         assert self._connection is not None, "it has connected"
@@ -161,7 +171,9 @@ class MergeLine:
         self.num_bytes += len(payload)
         return self._anchor()
 
-    def _connect(self, tensors: Mapping[str, np.ndarray] | None) -> tuple[int, _Tensors]:
+    def _connect(
+        self, tensors: Mapping[str, np.ndarray] | None, *, step: int, base: int | None
+    ) -> tuple[int, _Tensors]:
         _, self._connection = join_and_stay(
             self._address,
             host=f"island-{self._config.island}",
@@ -173,6 +185,8 @@ class MergeLine:
         self._asked_for = 0  # of a server that has lost merges, numbers come again
         hello = Hello(
             island=self._config.island,
+            step=step,
+            base=base,
             batch=self._batch,
             seed=self._seed,
             codec=self._config.codec.value,

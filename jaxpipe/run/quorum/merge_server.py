@@ -19,7 +19,8 @@ from threading import Condition, Lock, Thread
 import numpy as np
 
 from jaxpipe.collective import codec_of
-from jaxpipe.outer.quorum import Delivery, Merge, Merger, fresh_merger
+from jaxpipe.outer.merge_log import First, Given, Merge, MergeEvent
+from jaxpipe.outer.quorum import Delivery, Merger, digest_of, fresh_merger
 from jaxpipe.run.hosts.join_desk import JoinDesk
 from jaxpipe.run.hosts.join_words import AnswerKind, JoinRequest
 from jaxpipe.run.quorum.alike import Alike
@@ -78,8 +79,9 @@ class _Island:
 class MergeServer:
     """Merges the islands that come to a desk, until all have ended.
 
-    `merged` is called after each merge, with the
-    merger at rest, and `say` with lines for the terminal. With a `merger`, it continues from there.
+    `log` is called with each event that decides the bits of the anchors, before an island learns
+    of it; `merged` after each merge, with the merger at rest, and `say` with lines for the
+    terminal. With a `merger`, it continues from there.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class MergeServer:
         desk: JoinDesk,
         alike: Alike,
         *,
+        log: Callable[[MergeEvent], object],
         merged: Callable[[Merger, Merge], object],
         say: Callable[[str], object],
         merger: Merger | None = None,
@@ -97,6 +100,7 @@ class MergeServer:
         self._config = config
         self._alike = alike
         self._codec = codec_of(config.codec)
+        self._log = log
         self._merged = merged
         self._say = say
         self._clock = clock
@@ -113,6 +117,8 @@ class MergeServer:
 
     def run(self, *, stop: Callable[[], bool]) -> None:
         """Serve until all islands have ended, `stop` says so, or none has come back in time."""
+        with self._changed:
+            self._log(self._alike.began(self.merger))
         has_served, alone_since_s = False, self._clock()
         while not stop():
             for request in self._desk.poll():
@@ -131,9 +137,10 @@ class MergeServer:
             time.sleep(_POLL_S)
 
     def close(self) -> None:
-        """Close all connections, and the desk."""
+        """Close all connections, and the desk; log nothing more."""
         self._desk.close()
         with self._changed:
+            self._log = lambda _: None  # threads of islands may still be there
             for island in self._islands.values():
                 island.close()
 
@@ -160,6 +167,7 @@ class MergeServer:
                 Thread(target=_ask, args=(island, merger.version), daemon=True).start()
         if merger.is_due(now_s=self._clock()):
             merge = merger.merge()
+            self._log(merge)
             self._payload = packed(_anchor(merger))
             self._changed.notify_all()
             self._merged(merger, merge)
@@ -199,6 +207,9 @@ class MergeServer:
             assert self.merger is not None, "there is an anchor"
             self.merger.join(head.island)
             number, payload = self.merger.version, self._payload
+            # Else it will deliver first, and continue from the anchor after that.
+            if head.base is None or number < head.base:
+                self._log_given(island, number, step=head.step, joined=head.base is None)
         island.send(Anchor(number=number), payload)
 
     def _first_anchor(self, island: _Island) -> None:
@@ -216,9 +227,11 @@ class MergeServer:
         head, payload = self._receive(island, timeout_s=_PAUSE_S)
         if not isinstance(head, FirstAnchor):
             raise MessageError(f"an offer was wanted, not {type(head).__name__}")
-        anchor = unpacked(payload, self._shapes)
+        merger = fresh_merger(self._config, unpacked(payload, self._shapes))
+        first = First(island=island.number, digest=merger.digest())
         with self._changed:
-            self._begin(fresh_merger(self._config, anchor))
+            self._log(first)
+            self._begin(merger)
             self._changed.notify_all()
 
     def _serve_message(self, island: _Island) -> bool:
@@ -232,9 +245,11 @@ class MergeServer:
         delivery = Delivery(
             island=island.number,
             base=head.base,
+            step=head.step,
             steps=head.steps,
             tokens=head.tokens,
             gradients=gradients,
+            digest=digest_of(gradients),
         )
         with self._changed:
             merger = self.merger
@@ -249,6 +264,7 @@ class MergeServer:
             if not self._changed.wait_for(lambda: merger.version != round_, timeout=timeout_s):
                 raise MessageError(f"no quorum within `quorum.timeout_s` ({timeout_s:g})")
             number, anchor = merger.version, self._payload
+            self._log_given(island, number, step=head.step, joined=False)
         island.send(Anchor(number=number), anchor)
         return False
 
@@ -259,6 +275,14 @@ class MergeServer:
             timeout_s=timeout_s,
             idle_s=_PAUSE_S,
         )
+
+    def _log_given(self, island: _Island, number: int, *, step: int, joined: bool) -> None:
+        """Log that an island continues from the anchor of this number; holds the lock.
+
+        A connection that another one has replaced is closed, and will not learn of it.
+        """
+        if self._islands.get(island.number) is island:
+            self._log(Given(island=island.number, anchor=number, step=step, joined=joined))
 
     def _begin(self, merger: Merger) -> None:
         self.merger = merger

@@ -1,9 +1,9 @@
-"""The folder of a merge server: its anchors as checkpoints, and the log of its merges.
+"""The folder of a merge server, and its anchors as checkpoints.
 
 ::
 
     merge.json            address and key: what islands name as `quorum.server`
-    merges.jsonl          a line for each merge: what was merged, with which weight, and the digest
+    merges.jsonl          the log of `jaxpipe.outer.merge_log`: what decides the bits of the anchors
     checkpoints/step-12   the anchor number 12, and the outer momentum of each tensor
 
 A checkpoint is written from copies while islands train: none waits for it.
@@ -15,12 +15,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.outer.outer_update import OuterState
-from jaxpipe.outer.quorum import Merge, Merger, QuorumConfig
+from jaxpipe.outer.quorum import Merger, QuorumConfig
 from jaxpipe.runtime.checkpoint import (
     begin_checkpoint,
     commit,
@@ -30,14 +29,13 @@ from jaxpipe.runtime.checkpoint import (
     write_shard,
 )
 
-LOG_FILE: Final = "merges.jsonl"
 _MOMENTUM: Final = "momentum."
 
 logger = logging.getLogger(__name__)
 
 
 class MergedCheckpoints:
-    """Writes the log of a merge server, and its anchors, of which it keeps `keep`."""
+    """Writes the anchors of a merge server, of which it keeps `keep`."""
 
     def __init__(self, folder: Path, metadata: Mapping[str, Any], *, keep: int) -> None:
         self._folder = folder
@@ -46,12 +44,9 @@ class MergedCheckpoints:
         self._writer = ThreadPoolExecutor(max_workers=1)
         self._writing: Future[None] | None = None
         folder.mkdir(parents=True, exist_ok=True)
-        self._log = (folder / LOG_FILE).open("ab")
 
-    def merged(self, merger: Merger, merge: Merge) -> None:
-        """Log a merge; save its anchor, if the one before has been written."""
-        self._log.write(msgspec.json.encode(merge) + b"\n")
-        self._log.flush()
+    def merged(self, merger: Merger) -> None:
+        """Save an anchor that was just made, if the one before has been written."""
         if self._writing is None or self._writing.done():
             self._report()
             self._writing = self._writer.submit(self._save, merger.version, _tensors(merger))
@@ -67,7 +62,6 @@ class MergedCheckpoints:
         self._report()
         if merger is not None and merger.version > 0:
             self._save(merger.version, _tensors(merger))
-        self._log.close()
 
     def _save(self, number: int, tensors: dict[str, np.ndarray]) -> None:
         partial = begin_checkpoint(self._folder, step=number)

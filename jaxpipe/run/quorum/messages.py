@@ -43,9 +43,15 @@ class MessageError(ValueError):
 
 
 class Hello(msgspec.Struct, tag_field="kind", tag="hello", forbid_unknown_fields=True):
-    """The first message of an island."""
+    """The first message of an island, which has done `step` inner steps.
+
+    `base` is the anchor of what it will deliver next, if the connection broke before it could: it
+    then goes on from a later anchor only.
+    """
 
     island: int
+    step: int
+    base: int | None
     batch: int
     seed: int
     codec: str
@@ -61,9 +67,13 @@ class FirstAnchor(msgspec.Struct, tag_field="kind", tag="first", forbid_unknown_
 
 
 class Deliver(msgspec.Struct, tag_field="kind", tag="deliver", forbid_unknown_fields=True):
-    """What an island has learned since the anchor number `base`."""
+    """What an island has learned in `steps` inner steps since the anchor number `base`.
+
+    It has done `step` in all.
+    """
 
     base: int
+    step: int
     steps: int
     tokens: float
 

@@ -9,13 +9,15 @@ from threading import Event
 
 from jaxpipe.config import Config, describe
 from jaxpipe.outer import QuorumConfig
-from jaxpipe.outer.quorum import Merge, Merger
+from jaxpipe.outer.merge_log import Merge
+from jaxpipe.outer.quorum import Merger
 from jaxpipe.run.hosts.join_desk import JoinDesk
 from jaxpipe.run.hosts.join_run import where
 from jaxpipe.run.hosts.join_words import JoinAddress, new_key, write_join_file
 from jaxpipe.run.hosts.listen import desk_at
 from jaxpipe.run.quorum.alike import Alike
 from jaxpipe.run.quorum.merge_line import MERGE_FILE, server_address
+from jaxpipe.run.quorum.merge_log_file import MergeLog
 from jaxpipe.run.quorum.merge_server import MergeServer
 from jaxpipe.run.quorum.merged_checkpoints import MergedCheckpoints, saved_merger
 
@@ -34,10 +36,11 @@ def serve_islands(
     """
     merger = saved_merger(folder, config.quorum)
     desk, address = _desk(folder, host=host, port=port)
+    log = MergeLog(folder)
     checkpoints = MergedCheckpoints(folder, describe(config), keep=config.checkpoint.keep)
 
     def merged(merger: Merger, merge: Merge) -> None:
-        checkpoints.merged(merger, merge)
+        checkpoints.merged(merger)
         parts = ", ".join(f"{part.island} ({part.steps})" for part in merge.islands)
         say(f"anchor {merge.anchor}: islands (and inner steps) {parts}")
 
@@ -49,6 +52,7 @@ def serve_islands(
             seed=config.run.seed,
             versions=metadata.version("jaxpipe"),
         ),
+        log=log.add,
         merged=merged,
         say=say,
         merger=merger,
@@ -64,6 +68,7 @@ def serve_islands(
     finally:
         server.close()
         checkpoints.close(server.merger)
+        log.close()
 
 
 def _desk(folder: Path, *, host: str, port: int) -> tuple[JoinDesk, JoinAddress]:

@@ -44,11 +44,13 @@ class QuorumLoop:
         """
         return self._timeout_s + 2 * self.config.timeout_s
 
-    def start(self, state: TrainState) -> TrainState:
-        """Return the state with the parameters of the anchor."""
+    def start(self, state: TrainState, *, step: int) -> TrainState:
+        """Return the state, of `step` inner steps, with the parameters of the anchor."""
         own = self._tensors(state)
         gathered = self._gathered(own)
-        answer = None if self.line is None or gathered is None else self.line.start(gathered)
+        answer = None
+        if self.line is not None and gathered is not None:
+            answer = self.line.start(gathered, step=step)
         return self._continued(state, own, answer)
 
     def after_step(
@@ -66,7 +68,11 @@ class QuorumLoop:
         if self.line is not None and gathered is not None:
             before = self.line.num_bytes
             answer = self.line.deliver(
-                gathered, base=self._number, steps=self._steps, tokens=self._tokens
+                gathered,
+                base=self._number,
+                step=done,
+                steps=self._steps,
+                tokens=self._tokens,
             )
             num_bytes = self.line.num_bytes - before
         return self._continued(state, own, answer), num_bytes
@@ -131,7 +137,7 @@ class QuorumLoop:
         return self.worker.job.run.timeout_s
 
 
-def joined_quorum(worker: Worker, state: TrainState) -> tuple[QuorumLoop, TrainState]:
+def joined_quorum(worker: Worker, state: TrainState, *, step: int) -> tuple[QuorumLoop, TrainState]:
     """Return the loop of an island that has joined, and the state with the server's anchor."""
     loop = QuorumLoop(worker)
-    return loop, loop.start(state)
+    return loop, loop.start(state, step=step)

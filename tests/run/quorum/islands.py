@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from jaxpipe.outer import QuorumConfig
-from jaxpipe.outer.quorum import Merge, Merger
+from jaxpipe.outer.merge_log import Merge, MergeEvent
+from jaxpipe.outer.quorum import Merger
 from jaxpipe.run.hosts.join_desk import JoinDesk
 from jaxpipe.run.hosts.join_words import JoinAddress, new_key
 from jaxpipe.run.quorum.alike import Alike
@@ -18,12 +19,13 @@ BATCH, SEED, VERSIONS = 8, 1, "1"
 
 @dataclass(slots=True, kw_only=True)
 class Serving:
-    """A server that runs in a thread; `merges` and `said` are what it has done."""
+    """A server that runs in a thread; `events`, `merges` and `said` are what it has done."""
 
     address: JoinAddress
     server: MergeServer
     thread: threading.Thread
     stop: threading.Event
+    events: list[MergeEvent] = field(default_factory=list[MergeEvent])
     merges: list[Merge] = field(default_factory=list[Merge])
     said: list[str] = field(default_factory=list[str])
     lines: list[MergeLine] = field(default_factory=list[MergeLine])
@@ -50,12 +52,14 @@ def serving(
 ) -> Iterator[Serving]:
     """Serve until the block ends."""
     key = key or new_key()
+    events: list[MergeEvent] = []
     merges: list[Merge] = []
     said: list[str] = []
     desk = JoinDesk(bytes.fromhex(key), addresses=("127.0.0.1",), port=port)
     server = MergeServer(
         desk,
         Alike(quorum=config, batch=BATCH, seed=SEED, versions=versions),
+        log=events.append,
         merged=lambda _, merge: merges.append(merge),
         say=said.append,
         merger=merger,
@@ -65,7 +69,13 @@ def serving(
     thread.start()
     address = JoinAddress(host="127.0.0.1", port=desk.port, key=key)
     served = Serving(
-        address=address, server=server, thread=thread, stop=stop, merges=merges, said=said
+        address=address,
+        server=server,
+        thread=thread,
+        stop=stop,
+        events=events,
+        merges=merges,
+        said=said,
     )
     try:
         yield served

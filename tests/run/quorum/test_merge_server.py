@@ -47,14 +47,14 @@ def test_islands_get_one_anchor_and_move_it_to_their_mean() -> None:
     with serving(CONFIG) as served:
         lines = [served.line(of(CONFIG, island)) for island in range(2)]
         other = {name: tensor + 7 for name, tensor in START.items()}
-        started = [lines[0].start(START), lines[1].start(other)]
+        started = [lines[0].start(START, step=0), lines[1].start(other, step=0)]
         for number, anchor in started:  # the first island's
             assert number == 0
             np.testing.assert_equal(anchor, START)
         answers = in_threads(
             *(
                 lambda line=line, by=by, tokens=tokens: line.deliver(
-                    moved(by), base=0, steps=1, tokens=tokens
+                    moved(by), base=0, step=9, steps=1, tokens=tokens
                 )
                 for line, by, tokens in zip(lines, (1.0, 4.0), (20.0, 10.0), strict=True)
             )
@@ -73,14 +73,16 @@ def test_a_slow_island_is_asked_and_one_that_is_late_is_stale() -> None:
     config = replace(CONFIG, grace_s=0.2)
     with serving(config) as served:
         fast, slow = (served.line(of(config, island)) for island in range(2))
-        fast.start(START)
-        slow.start(START)
+        fast.start(START, step=0)
+        slow.start(START, step=0)
         assert not slow.asked(0)
-        number, _ = fast.deliver(moved(1.0), base=0, steps=3, tokens=3)
+        number, _ = fast.deliver(moved(1.0), base=0, step=9, steps=3, tokens=3)
         assert number == 1  # after the grace time, without the slow one
         until(lambda: slow.asked(0))
-        in_time = ThreadPoolExecutor(1).submit(fast.deliver, moved(1.0), base=1, steps=3, tokens=3)
-        number, anchor = slow.deliver(moved(2.0), base=0, steps=1, tokens=3)
+        in_time = ThreadPoolExecutor(1).submit(
+            fast.deliver, moved(1.0), base=1, step=9, steps=3, tokens=3
+        )
+        number, anchor = slow.deliver(moved(2.0), base=0, step=9, steps=1, tokens=3)
         assert number == in_time.result(timeout=20)[0] == 2
         weights = [part.weight for part in served.merges[-1].islands]
         assert weights == [0.5, 0.25]
@@ -92,13 +94,13 @@ def test_nobody_waits_for_an_island_that_is_gone_and_it_may_come_back() -> None:
     with serving(CONFIG) as served:
         lines = [served.line(of(CONFIG, island)) for island in range(2)]
         for line in lines:
-            line.start(START)
+            line.start(START, step=0)
         connection = lines[1]._connection  # pyright: ignore[reportPrivateUsage]
         assert connection is not None
         connection.shutdown(socket.SHUT_RDWR)  # as if its host had died
-        assert lines[0].deliver(moved(1.0), base=0, steps=1, tokens=1)[0] == 1
+        assert lines[0].deliver(moved(1.0), base=0, step=9, steps=1, tokens=1)[0] == 1
         back = served.line(of(CONFIG, 1))
-        number, anchor = back.start({name: tensor + 9 for name, tensor in START.items()})
+        number, anchor = back.start({name: tensor + 9 for name, tensor in START.items()}, step=0)
         assert number == 1
         np.testing.assert_allclose(anchor["w"], START["w"] - 1)
 
@@ -108,9 +110,9 @@ def test_a_delivery_whose_connection_breaks_is_sent_again_and_counts_once() -> N
     with serving(config) as served:
         lines = [served.line(of(config, island)) for island in range(2)]
         for line in lines:
-            line.start(START)
+            line.start(START, step=0)
         with ThreadPoolExecutor(1) as pool:
-            first = pool.submit(lines[0].deliver, moved(1.0), base=0, steps=1, tokens=1)
+            first = pool.submit(lines[0].deliver, moved(1.0), base=0, step=9, steps=1, tokens=1)
             merger = served.server.merger
             assert merger is not None
             until(lambda: 0 in merger.deliveries)
@@ -118,7 +120,7 @@ def test_a_delivery_whose_connection_breaks_is_sent_again_and_counts_once() -> N
             assert connection is not None
             connection.shutdown(socket.SHUT_RDWR)
             until(lambda: lines[0].num_bytes > lines[1].num_bytes + 2 * 40)
-            number, anchor = lines[1].deliver(moved(3.0), base=0, steps=1, tokens=1)
+            number, anchor = lines[1].deliver(moved(3.0), base=0, step=9, steps=1, tokens=1)
             assert number == first.result(timeout=30)[0] == 1
         assert [part.weight for part in served.merges[0].islands] == [0.5, 0.5]
         np.testing.assert_allclose(anchor["b"], START["b"] - 2.0)
@@ -127,12 +129,14 @@ def test_a_delivery_whose_connection_breaks_is_sent_again_and_counts_once() -> N
 def test_an_island_finds_a_server_that_has_started_again() -> None:
     with serving(CONFIG) as served:
         line = served.line(of(CONFIG, 0))
-        line.start(START)
-        line.deliver(moved(1.0), base=0, steps=1, tokens=1)
+        line.start(START, step=0)
+        line.deliver(moved(1.0), base=0, step=9, steps=1, tokens=1)
         merger = served.server.merger
     assert merger is not None
     merger.there.clear()
-    delivered = ThreadPoolExecutor(1).submit(line.deliver, moved(1.0), base=1, steps=1, tokens=1)
+    delivered = ThreadPoolExecutor(1).submit(
+        line.deliver, moved(1.0), base=1, step=9, steps=1, tokens=1
+    )
     time.sleep(0.1)
     with serving(CONFIG, key=served.address.key, port=served.address.port, merger=merger) as again:
         number, anchor = delivered.result(timeout=30)
@@ -146,20 +150,20 @@ def test_a_server_that_stays_away_is_named() -> None:
     config = replace(CONFIG, timeout_s=2.0)
     with serving(config) as served:
         line = served.line(of(config, 0))
-        line.start(START)
+        line.start(START, step=0)
     with pytest.raises(RunError, match=r"`quorum.timeout_s` .2."):
-        line.deliver(moved(1.0), base=0, steps=1, tokens=1)
+        line.deliver(moved(1.0), base=0, step=9, steps=1, tokens=1)
 
 
 def other_model(served: Serving, config: QuorumConfig) -> None:
-    served.line(of(config, 0)).start(START)
-    served.line(of(config, 1)).start({"w": START["w"]})
+    served.line(of(config, 0)).start(START, step=0)
+    served.line(of(config, 1)).start({"w": START["w"]}, step=0)
 
 
 def wrong_delivery(served: Serving, config: QuorumConfig) -> None:
     line = served.line(of(config, 0))
-    line.start(START)
-    line.deliver(moved(1.0), base=5, steps=1, tokens=1)
+    line.start(START, step=0)
+    line.deliver(moved(1.0), base=5, step=9, steps=1, tokens=1)
 
 
 @pytest.mark.parametrize(
@@ -168,15 +172,17 @@ def wrong_delivery(served: Serving, config: QuorumConfig) -> None:
         (other_model, "`model` of island 1 is another one"),
         (wrong_delivery, "`base` is 5"),
         (
-            lambda served, config: served.line(of(config, 0), batch=4).start(START),
+            lambda served, config: served.line(of(config, 0), batch=4).start(START, step=0),
             "`train.batch` is 4 on island 0, and 8 on the server",
         ),
         (
-            lambda served, config: served.line(replace(config, islands=9, island=8)).start(START),
+            lambda served, config: served.line(replace(config, islands=9, island=8)).start(
+                START, step=0
+            ),
             "`quorum.island` .8. must be below",
         ),
         (
-            lambda served, config: served.line(of(config, 0), versions="2").start(START),
+            lambda served, config: served.line(of(config, 0), versions="2").start(START, step=0),
             "jaxpipe is 2 on island-0, and 1 on the server",
         ),
     ],
@@ -196,8 +202,8 @@ def test_strangers_cost_the_server_nothing() -> None:
             if number % 2:
                 stranger.sendall(b"\xff" * 5000)
         line = served.line(of(CONFIG, 0))
-        assert line.start(START)[0] == 0
-        assert line.deliver(moved(1.0), base=0, steps=1, tokens=1)[0] == 1
+        assert line.start(START, step=0)[0] == 0
+        assert line.deliver(moved(1.0), base=0, step=9, steps=1, tokens=1)[0] == 1
         for stranger in strangers:
             stranger.close()
     assert threading.active_count() < 50

@@ -48,7 +48,7 @@ def sent(head: Head, payload: bytes = b"") -> bytes:
 @pytest.mark.parametrize("kind", [CodecKind.NONE, CodecKind.INT8, CodecKind.INT4])
 def test_a_message_arrives_as_it_was_sent(kind: CodecKind) -> None:
     codec = codec_of(kind)
-    head = Deliver(base=3, steps=2, tokens=7.0)
+    head = Deliver(base=3, step=5, steps=2, tokens=7.0)
     payload = packed(TENSORS, codec)
     assert len(payload) <= payload_bytes(SHAPES)
     back, content = arrived(sent(head, payload), most_bytes=payload_bytes(SHAPES))
@@ -62,11 +62,11 @@ def test_a_message_arrives_as_it_was_sent(kind: CodecKind) -> None:
             np.testing.assert_allclose(tensors[name], tensor, atol=0.5)
 
 
-HELLO = Hello(island=1, batch=8, seed=2, codec="none", shapes=dict(SHAPES))
+HELLO = Hello(island=1, step=3, base=None, batch=8, seed=2, codec="none", shapes=dict(SHAPES))
 MESSAGES = (
     sent(HELLO),
     sent(Anchor(number=4), packed(TENSORS)),
-    sent(Deliver(base=0, steps=1, tokens=1.0), packed(TENSORS)),
+    sent(Deliver(base=0, step=1, steps=1, tokens=1.0), packed(TENSORS)),
 )
 
 
