@@ -31,7 +31,8 @@ Biases and norms are optional, but for the head's norm. With experts, "moe" stan
      "down": (layers, experts, hidden, dim)}
 
 Where windows alternate, a layer is a group, and "blocks" has the parts "local", "local2" and so on,
-and "full", each as above.
+and "full", each as above. Where full layers lie anywhere (`full_layers`), all layers have the same
+parameters, and `Llama.of_layer` is the model that computes one of them.
 
 What the backward keeps is chosen as in `jaxpipe.models.gpt`: the inputs of norms, rotations and
 gates, not what is computed inside of them; `jaxpipe.models.llama_costs` counts it.
@@ -43,7 +44,7 @@ section 2; the scaled embedding: Gemma Team 2024, "Gemma", and its published cod
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -336,7 +337,8 @@ def llama_layer(config: LlamaConfig, *, rngs: nnx.Rngs) -> LlamaBlock | LayerGro
     """Return the layer that stages count: a group where windows alternate."""
     if config.alternating:
         return LayerGroup(config, rngs=rngs)
-    return LlamaBlock(config, window=config.window, positions=config, rngs=rngs)
+    positions = None if config.unturned and not config.full_layers else config
+    return LlamaBlock(config, window=config.window, positions=positions, rngs=rngs)
 
 
 class TokenEmbedding(nnx.Module):
@@ -408,5 +410,14 @@ class Llama(Transformer):
         # Each device has all experts: rows of them at run time divide over none.
         return {name: dim for name, dim in split.items() if ".mlp." not in name}
 
+    def of_layer(self, number: int) -> "Llama":
+        """Return the model whose layers all are as the one of this number."""
+        return self if not self.config.full_layers else _uniform(self.config.of_layer(number))
+
     def _parts(self) -> Parts:
         return Parts(embedding=TokenEmbedding, block=llama_layer, head=llama_head)
+
+
+@lru_cache(maxsize=64)  # of a model whose layers differ, each kind is asked for by each layer
+def _uniform(config: LlamaConfig) -> Llama:
+    return Llama(config)

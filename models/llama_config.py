@@ -50,12 +50,14 @@ class Activation(StrEnum):
 class LlamaConfig:
     """Describe a decoder of the Llama type.
 
-    With `alternating`, layers come in groups of `period`, of which the last one has no window; a
-    group is one layer for `num_layers` and for plans, so that all layers are equal.
+    With `alternating`, layers come in groups of `period`, of which the last one is full; a group is
+    one layer for `num_layers` and for plans, so that all layers are equal. With `full_layers`, full
+    layers lie anywhere, and each is one for plans. Full layers have no window, nor the base of
+    the others.
 
     Args:
         family: "llama": what distinguishes the section from that of a GPT.
-        num_layers: number of equal layers between the embedding and the head, with `alternating` of
+        num_layers: number of layers between the embedding and the head, with `alternating` of
             groups [layers].
         dim: the width of the residual stream.
         num_heads: attention heads per layer [heads]; a multiple of `num_kv_heads`.
@@ -84,11 +86,13 @@ class LlamaConfig:
         residual_factor: factor of the outputs of attention and MLP.
         logits_divisor: what the logits are divided by.
         window: how many tokens a token reads at most, itself and the ones before it; 0 for all.
-        alternating: whether the last layer of each group has no window.
+        alternating: whether the last layer of each group is full.
         period: the layers of a group; 2 for every other layer [layers].
+        full_layers: the numbers of the full layers, counted from 0, where they are not the last
+            ones of groups.
         local_base: base of rotary positions, which are not scaled, in the layers with the window; 0
             for those of the others.
-        unturned: whether the last layer of each group has no positions (NoPE).
+        unturned: whether full layers have no positions (NoPE); all layers, where they are equal.
         attention_softcap: soft bound of the scores; 0 for none.
         final_softcap: soft bound of the logits; 0 for none.
         query_scale: scores are divided by the root of it; 0 for the width of a head.
@@ -158,6 +162,7 @@ class LlamaConfig:
     window: int = 0
     alternating: bool = False
     period: int = 2
+    full_layers: tuple[int, ...] = ()
     local_base: float = 0.0
     unturned: bool = False
     attention_softcap: float = 0.0
@@ -192,6 +197,7 @@ class LlamaConfig:
                 )
         self._check_heads()
         self._check_experts()
+        self._check_full_layers()
         self._check_scores()
         self._check_positions()
 
@@ -229,19 +235,38 @@ class LlamaConfig:
                 f"`mlp_bias` must be false where `experts` is {self.experts}: they have no biases"
             )
 
-    def _check_scores(self) -> None:
-        if self.alternating and not (self.window or self.unturned):
+    def _check_full_layers(self) -> None:
+        full, count = self.full_layers, self.num_layers
+        if full and self.alternating:
             raise ValueError(
-                "`window` must be at least 1 where every other layer has one (`alternating`), not 0"
+                f"`full_layers` must be empty with `alternating`, not {full!s:.80}: the last layer "
+                "of each group is full; remove one of them"
             )
+        in_order = list(full) == sorted(set(full)) and all(0 <= layer < count for layer in full)
+        if not in_order or len(full) == count:
+            raise ValueError(
+                f"`full_layers` must be numbers from 0 to {count - 1} in ascending order, not of "
+                f"all layers, and is {full!s:.80}"
+            )
+        if (full or self.alternating) and not (self.window or self.unturned):
+            name = "full_layers" if full else "alternating"
+            raise ValueError(
+                f"`window` must be at least 1 where some layers have one (`{name}`), not 0"
+            )
+
+    def _check_scores(self) -> None:
         if self.period < 2:
             raise ValueError(f"`period` must be at least 2, not {self.period}")
-        for name, absent in (("period", 2), ("local_base", 0), ("unturned", False)):
-            if not self.alternating and (value := getattr(self, name)) != absent:
-                raise ValueError(
-                    f"`{name}` must be {absent} where all layers are equal, not {value}; or set "
-                    "`alternating`"
-                )
+        if not self.alternating and self.period != 2:
+            raise ValueError(
+                f"`period` must be 2 where layers are no groups, not {self.period}; or set "
+                "`alternating`"
+            )
+        if not (self.alternating or self.full_layers) and self.local_base:
+            raise ValueError(
+                f"`local_base` must be 0 where all layers are equal, not {self.local_base}; or set "
+                "`alternating` or `full_layers`"
+            )
         if self.attention is Attention.FLASH and self.attention_softcap:
             raise ValueError(
                 f"`attention` ({self.attention}) must be {Attention.AUTO} with `attention_softcap` "
@@ -320,8 +345,39 @@ class LlamaConfig:
         return 2 * (self.pre_norms + self.post_norms)
 
     @property
+    def full(self) -> tuple[int, ...]:
+        """The numbers of the full ones of `depth` attention layers that differ."""
+        if not self.alternating:
+            return self.full_layers
+        return tuple(range(self.period - 1, self.depth, self.period))
+
+    def of_layer(self, number: int) -> "LlamaConfig":
+        """Return the configuration whose layers all are as the one of this number.
+
+        >>> config = LlamaConfig(
+        ...     num_layers=3, dim=8, num_heads=2, num_kv_heads=1, hidden=8, sequence=8,
+        ...     vocabulary=9, window=4, full_layers=(2,),
+        ... )
+        >>> [config.of_layer(number).window for number in range(3)]
+        [4, 4, 0]
+        """
+        if not self.full_layers:
+            return self
+        is_full = number in self.full_layers
+        return replace(
+            self if is_full else self.local,
+            full_layers=(),
+            local_base=0.0,
+            window=0 if is_full else self.window,
+            unturned=is_full and self.unturned,
+        )
+
+    @property
     def windows(self) -> tuple[int, ...]:
-        """The window of each attention layer that makes one layer; 0 for all tokens."""
+        """The window of each attention layer that makes one layer, where layers are equal.
+
+        0 is for all tokens. Where layers differ, `of_layer` has that of each.
+        """
         return (*[self.window] * (self.period - 1), 0) if self.alternating else (self.window,)
 
     @property
