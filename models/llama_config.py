@@ -24,7 +24,8 @@ et al. 2025, "SmolLM3"; Jiang et al. 2024, "Mixtral of Experts".
 """
 
 import math
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
@@ -364,7 +365,7 @@ class LlamaConfig:
         if not self.full_layers:
             return self
         is_full = number in self.full_layers
-        return replace(
+        return _derived(
             self if is_full else self.local,
             full_layers=(),
             local_base=0.0,
@@ -393,7 +394,7 @@ class LlamaConfig:
         """The rotary positions of the layers with the window, where they have their own."""
         if not self.local_base:
             return self
-        return replace(
+        return _derived(
             self,
             rope_base=self.local_base,
             rope_scaling=RopeScaling.NONE,
@@ -427,6 +428,14 @@ class LlamaConfig:
     def dropout(self) -> float:
         """0: nothing is dropped."""
         return 0.0
+
+
+def _derived(config: LlamaConfig, **fields: object) -> LlamaConfig:
+    """Return a configuration with other fields, unchecked: in `jaxpipe verify` it is of float64."""
+    other = copy(config)
+    for name, value in fields.items():
+        object.__setattr__(other, name, value)
+    return other
 
 
 _SIZES = (

@@ -167,9 +167,9 @@ def _types(types: object, depth: int) -> list[str]:
 
 def _check_types(stated: Mapping[str, Any], depth: int, *, is_local: bool) -> None:
     types, name = stated.get(_TYPES), _LAYER_TYPES[is_local]
-    if types is not None and types != [name] * depth:
+    if types is not None and set(_types(types, depth)) != {name}:
         raise ConfigError(
-            f"`{_TYPES}` in `config.json` must be {depth} times {name}, as the other fields say, "
+            f"`{_TYPES}` in `config.json` must be {name} for each layer, as the other fields say, "
             f"not {types!r:.80}; such a model cannot be imported"
         )
 
