@@ -140,13 +140,13 @@ GEMMA3: Final = Architecture(
     kind="gemma3_text",
     model="Gemma3ForCausalLM",
     computed={
-        **GEMMA2.computed,
+        **{n: value for n, value in GEMMA2.computed.items() if n != "attn_logit_softcapping"},
         "max_position_embeddings": 131_072,
         "vocab_size": 262_208,
-        "attn_logit_softcapping": None,
         "final_logit_softcapping": None,
     },
-    null=GEMMA2.null,
+    null={"final_logit_softcapping": 0.0},
+    only={"attn_logit_softcapping": (None,)},  # the class does not read it
     inert=frozenset(("hidden_act", "_sliding_window_pattern")),
     always={**_GEMMA, "post_norms": True, "qk_norm": True},
     rope_kinds=("default", "linear"),

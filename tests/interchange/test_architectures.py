@@ -328,6 +328,8 @@ LONGROPE = {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}
             "`head_dim` in `config.json` must be a whole number, not None",
         ),
         ("gemma", {"hidden_activation": "gelu"}, "`hidden_activation`"),
+        # The class does not read it.
+        ("gemma3_text", {"attn_logit_softcapping": 50.0}, "`attn_logit_softcapping`"),
         ("mixtral", {"num_local_experts": 0}, "`num_local_experts` .* at least 1, not 0"),
         (
             "mixtral",
