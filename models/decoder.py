@@ -45,12 +45,12 @@ class Decoder:
             attention = Prefill(lengths)
             return model.cached_block(params, x, attention), jnp.stack(attention.kept)
 
-        x, kept = self.model.embed(params, prompts, None), []
+        x, parts = self.model.embed(params, prompts, None), []
         for layers in self._parts():
             step = partial(layer, self.model.of_layer(layers.start))
             x, caches = jax.lax.scan(step, x, _rows(params["blocks"], layers))
-            kept.append(caches.reshape(-1, *caches.shape[2:]))  # a group has several
-        caches = jnp.concatenate(kept)
+            parts.append(caches.reshape(-1, *caches.shape[2:]))  # a group has several
+        caches = jnp.concatenate(parts)
         padding = [(0, 0)] * caches.ndim
         padding[3] = (0, self.room - prompts.shape[1])
         last = jnp.take_along_axis(x, lengths[:, None, None] - 1, axis=1)

@@ -52,7 +52,6 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
-from jaxpipe.models.kernels.accumulation import accumulation_dtype
 from jaxpipe.models.kernels.attention import grouped_attention
 from jaxpipe.models.kernels.cached_attention import CachedAttention
 from jaxpipe.models.kernels.rotary import frequencies, magnitude, rotate
@@ -60,6 +59,7 @@ from jaxpipe.models.kernels.scores import Scores
 from jaxpipe.models.llama_config import Activation, LlamaConfig
 from jaxpipe.models.llama_split import split_of
 from jaxpipe.models.moe.expert_mixture import ExpertMixture
+from jaxpipe.models.rms_norm import RmsNorm
 from jaxpipe.models.transformer import (
     INIT_STD,
     Head,
@@ -72,34 +72,6 @@ from jaxpipe.models.transformer import (
     residual_init_std,
     table,
 )
-
-
-class RmsNorm(nnx.Module):
-    """Normalise the last dim, with statistics and factors in float32, rounded once.
-
-    Args:
-        config: the epsilon, and whether the factor is 1 + the parameter.
-        width: the size of the last dim.
-        rngs: the source of fresh parameters, which are constants.
-        divisor: what the normalised vectors are divided by.
-    """
-
-    def __init__(
-        self, config: LlamaConfig, width: int, *, rngs: nnx.Rngs, divisor: float = 1.0
-    ) -> None:
-        self.epsilon = config.norm_epsilon
-        self.divisor = divisor
-        self.offset = 1.0 if config.norm_offset else 0.0
-        self.dtype = config.compute_dtype
-        fresh = nnx.initializers.constant(1 - self.offset)
-        self.scale = nnx.Param(fresh(rngs.params(), (width,)))
-
-    def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
-        """Return the normalised vectors, in the format of computation."""
-        wide = x.astype(accumulation_dtype(x.dtype))
-        inverse = jax.lax.rsqrt(jnp.mean(wide**2, axis=-1, keepdims=True) + self.epsilon)
-        normed = wide * inverse * (self.offset + self.scale[...])
-        return (normed if self.divisor == 1 else normed / self.divisor).astype(self.dtype)
 
 
 def _linear(

@@ -23,16 +23,15 @@ Research 2024, "Granite 3.0 Language Models"; Gemma Team 2025, "Gemma 3 Technica
 et al. 2025, "SmolLM3"; Jiang et al. 2024, "Mixtral of Experts".
 """
 
-import math
 from copy import copy
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from jaxpipe.models.gpt_config import DTYPE_BYTES, Attention
+from jaxpipe.models.gpt_config import Attention
+from jaxpipe.models.llama_checks import check_llama
 from jaxpipe.models.moe.routing import Dispatch, Routing
-from jaxpipe.models.rope_scaling import RopeScaling, check_divisors
-from jaxpipe.models.sizes import check_sizes
+from jaxpipe.models.rope_scaling import RopeScaling
 
 
 class Activation(StrEnum):
@@ -186,119 +185,7 @@ class LlamaConfig:
     logits_bytes: int = 2**26
 
     def __post_init__(self) -> None:
-        check_sizes(self, _SIZES, least=1)
-        check_sizes(self, _NOT_NEGATIVE, least=0)
-        for name in _POSITIVE:
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"`{name}` must be above 0, not {getattr(self, name)}")
-        for name in ("param_dtype", "compute_dtype"):
-            if getattr(self, name) not in DTYPE_BYTES:
-                raise ValueError(
-                    f"`{name}` must be one of {', '.join(DTYPE_BYTES)}, not {getattr(self, name)!r}"
-                )
-        self._check_heads()
-        self._check_experts()
-        self._check_full_layers()
-        self._check_scores()
-        self._check_positions()
-
-    def _check_heads(self) -> None:
-        if self.num_heads % self.num_kv_heads:
-            choices = [n for n in range(1, self.num_heads + 1) if self.num_heads % n == 0]
-            raise ValueError(
-                f"`num_heads` must be a multiple of `num_kv_heads`: {self.num_heads} is not one of "
-                f"{self.num_kv_heads}; choose from {', '.join(map(str, choices))}"
-            )
-        if not self.head_width and self.dim % self.num_heads:
-            raise ValueError(
-                f"`dim` must be a multiple of `num_heads`: {self.dim} is not one of "
-                f"{self.num_heads}; or set `head_width`"
-            )
-        if self.width % 2:
-            raise ValueError(
-                f"`head_width` must be even, not {self.width}: rotary positions turn pairs"
-            )
-        if self.rotary_width % 2 or self.rotary_width > self.width:
-            raise ValueError(
-                f"`rotary_width` must be even and at most the width of a head, {self.width}, not "
-                f"{self.rotary_width}"
-            )
-
-    def _check_experts(self) -> None:
-        _ = self.routing  # raises what is wrong with it
-        for name, absent in (("experts_per_token", 1), ("normalised_gates", False)):
-            if not self.experts and (value := getattr(self, name)) != absent:
-                raise ValueError(
-                    f"`{name}` must be {absent} where `experts` is 0, not {value}; or set `experts`"
-                )
-        if self.experts and self.mlp_bias:
-            raise ValueError(
-                f"`mlp_bias` must be false where `experts` is {self.experts}: they have no biases"
-            )
-
-    def _check_full_layers(self) -> None:
-        full, count = self.full_layers, self.num_layers
-        if full and self.alternating:
-            raise ValueError(
-                f"`full_layers` must be empty with `alternating`, not {full!s:.80}: the last layer "
-                "of each group is full; remove one of them"
-            )
-        in_order = list(full) == sorted(set(full)) and all(0 <= layer < count for layer in full)
-        if not in_order or len(full) == count:
-            raise ValueError(
-                f"`full_layers` must be numbers from 0 to {count - 1} in ascending order, not of "
-                f"all layers, and is {full!s:.80}"
-            )
-        if (full or self.alternating) and not (self.window or self.unturned):
-            name = "full_layers" if full else "alternating"
-            raise ValueError(
-                f"`window` must be at least 1 where some layers have one (`{name}`), not 0"
-            )
-
-    def _check_scores(self) -> None:
-        if self.period < 2:
-            raise ValueError(f"`period` must be at least 2, not {self.period}")
-        if not self.alternating and self.period != 2:
-            raise ValueError(
-                f"`period` must be 2 where layers are no groups, not {self.period}; or set "
-                "`alternating`"
-            )
-        if not (self.alternating or self.full_layers) and self.local_base:
-            raise ValueError(
-                f"`local_base` must be 0 where all layers are equal, not {self.local_base}; or set "
-                "`alternating` or `full_layers`"
-            )
-        if self.attention is Attention.FLASH and self.attention_softcap:
-            raise ValueError(
-                f"`attention` ({self.attention}) must be {Attention.AUTO} with `attention_softcap` "
-                f"({self.attention_softcap}): the fused kernel bounds no scores"
-            )
-
-    def _check_positions(self) -> None:
-        if not self.rope_base > 1:
-            raise ValueError(f"`rope_base` must be above 1, not {self.rope_base}")
-        if self.local_base and not self.local_base > 1:
-            raise ValueError(f"`local_base` must be above 1, or 0, not {self.local_base}")
-        if not self.rope_factor >= 1:
-            raise ValueError(f"`rope_factor` must be at least 1, not {self.rope_factor}")
-        ramps = self.rope_scaling in (RopeScaling.LLAMA3, RopeScaling.YARN)
-        if ramps and not 0 < self.rope_low < self.rope_high:
-            raise ValueError(
-                f"`rope_low` must be above 0 and below `rope_high`, {self.rope_high}, not "
-                f"{self.rope_low}"
-            )
-        if self.rope_scaling is RopeScaling.DYNAMIC and self.sequence > self.rope_sequence:
-            raise ValueError(
-                f"`sequence` must be at most `rope_sequence`, {self.rope_sequence}, with "
-                f"`rope_scaling` {self.rope_scaling.value!r}, not {self.sequence}: base and length "
-                "would change together"
-            )
-        check_divisors(
-            self.rope_scaling,
-            {"rope_short": self.rope_short, "rope_long": self.rope_long},
-            num_pairs=self.turned_width // 2,
-            sequence=self.rope_sequence,
-        )
+        check_llama(self)
 
     @property
     def width(self) -> int:
@@ -436,29 +323,3 @@ def _derived(config: LlamaConfig, **fields: object) -> LlamaConfig:
     for name, value in fields.items():
         object.__setattr__(other, name, value)
     return other
-
-
-_SIZES = (
-    "num_layers",
-    "dim",
-    "num_heads",
-    "num_kv_heads",
-    "hidden",
-    "sequence",
-    "vocabulary",
-    "logits_bytes",
-    "rope_sequence",
-)
-_NOT_NEGATIVE = (
-    "experts",
-    "head_width",
-    "norm_epsilon",
-    "window",
-    "attention_softcap",
-    "final_softcap",
-    "query_scale",
-    "rotary_width",
-    "rope_magnitude",
-    "local_base",
-)
-_POSITIVE = ("embedding_factor", "residual_factor", "logits_divisor")

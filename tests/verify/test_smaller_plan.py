@@ -124,7 +124,8 @@ def test_what_a_mesh_divides_it_still_divides(preset: str, mesh: MeshConfig):
     if model.num_heads % mesh.tensor:
         return
     sequence = smaller_sequence(model, None, parts)
-    small = smaller_model(model, parts, num_layers=2, sequence=sequence)
+    num_layers = model.num_layers if getattr(model, "full_layers", ()) else 2  # they have numbers
+    small = smaller_model(model, parts, num_layers=num_layers, sequence=sequence)
     assert small.num_heads % mesh.tensor == 0
     assert small.dim <= 16 * parts.of_parameters
     for name in ("dim", "vocabulary", "hidden"):
