@@ -153,10 +153,9 @@ def _outputs(folder: Path) -> tuple[Path, Path]:
 def _train(kind: str, folder: Path, data: Path) -> None:
     run, (merged, adapter) = folder.with_name(f"{kind}-run"), _outputs(folder)
     assert jaxpipe(["import", str(folder), "-o", str(run), "--data", str(data)]) == 0
-    # Experts have no adapters.
-    targets = (
-        ["attention.*"] if ARCHITECTURES.get(kind, LLAMA).experts else ["attention.*", "mlp.*"]
-    )
+    products = ["moe.gate", "moe.up", "moe.down"]  # of experts; a router has no adapters in PEFT
+    targets = products if ARCHITECTURES.get(kind, LLAMA).experts else ["mlp.*"]
+    targets = ["attention.*", *targets]
     changes = [*SETTINGS, f"lora.targets={json.dumps(targets)}"]
     metrics = run_tree(to_tree(load_config(run / "config.toml", changes)), resume=True)
     assert len(metrics) == STEPS
