@@ -44,7 +44,7 @@ def _stages(record: Architecture | None) -> str:
 
 def _adapters(record: Architecture | None) -> str:
     if record is not None and record.experts:
-        return "products of attention"
+        return "products, of each expert its own"
     return "products, some as one tensor" if record is not None and record.is_fused else "products"
 
 

@@ -1,4 +1,4 @@
-"""Plans whose stages have unlike layers are certified."""
+"""Plans whose stages have unlike layers, or adapters on experts, are certified."""
 
 from dataclasses import asdict
 from typing import Any
@@ -11,7 +11,7 @@ from jaxpipe.runtime.stage.compile_once import CompileOnce
 from jaxpipe.verify.certificate import compared, reference
 from jaxpipe.verify.stand_in import DataForm
 from tests.config.chosen_settings import NOWHERE
-from tests.oracles.llamas import GEMMA3_RAGGED
+from tests.oracles.llamas import GEMMA3_RAGGED, MIXTRAL
 from tests.runtime.training import tiny_tree
 
 pytestmark = pytest.mark.slow
@@ -41,4 +41,13 @@ def test_ranks_compute_what_one_device_does(sections: dict[str, Any]):
     config = config_from(tree)
     plan = plan_from(config)
     certificate = compared(reference(config, plan, FORM), compiler=CompileOnce())
+    assert certificate.is_proved, "\n".join(certificate.lines())
+
+
+def test_ranks_train_adapters_of_experts_as_one_device_does():
+    model = {**asdict(MIXTRAL), "sequence": 16, "vocabulary": 256}
+    lora = {"rank": 2, "targets": ["moe.*"]}
+    tree = tiny_tree(NOWHERE, NOWHERE, lora=lora) | {"model": model}
+    config = config_from(tree)
+    certificate = compared(reference(config, plan_from(config), FORM), compiler=CompileOnce())
     assert certificate.is_proved, "\n".join(certificate.lines())
