@@ -155,7 +155,7 @@ def _others(stated: Mapping[str, Any], name: str, record: Architecture, depth: i
     return [(number + 1) % interval != 0 for number in range(depth)]
 
 
-def _types(types: object, depth: int) -> list[str]:
+def _types(types: Any, depth: int) -> list[str]:
     is_list = isinstance(types, list) and len(types) == depth
     if not is_list or any(name not in _LAYER_TYPES for name in types):
         raise ConfigError(

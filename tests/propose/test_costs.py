@@ -8,7 +8,6 @@ from jaxpipe import topo
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import (
     GptConfig,
-    LlamaConfig,
     load_preset,
     num_parameters,
     train_flops_per_token,
@@ -21,6 +20,7 @@ from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.schedule import Remat
 from jaxpipe.simulate import dtfm_constants
 from jaxpipe.topo.gpu import Precision
+from tests.oracles.llamas import PLAIN
 
 GPT2 = GptConfig(**load_preset("gpt2"))
 
@@ -51,8 +51,7 @@ def test_a_pair_with_experts_is_one_layer_of_the_profile(preset: str):
 
 
 def test_layers_of_a_profile_differ_as_their_windows_do():
-    sizes = {"dim": 8, "num_heads": 2, "num_kv_heads": 1, "hidden": 8, "vocabulary": 9}
-    config = LlamaConfig(num_layers=4, **sizes, sequence=64, window=4, full_layers=(1, 3))
+    config = replace(PLAIN, num_layers=4, sequence=64, window=4, full_layers=(1, 3))
     profile = gpt_profile(config, remat=Remat.NONE, flops_per_s=1.0)
     local, full, *_ = profile.layers
     assert profile.layers == (local, full) * 2
