@@ -139,6 +139,17 @@ def experts_are_by_token(config: ModelConfig) -> bool:
     return routing is None or routing.is_by_token
 
 
+def layer_config(config: ModelConfig, number: int) -> ModelConfig:
+    """Return the configuration whose layers all are as the one of this number: itself, if they are.
+
+    >>> sizes = dict(num_layers=1, dim=8, num_heads=2, sequence=8, vocabulary=16)
+    >>> layer_config(GptConfig(**sizes), 0) == GptConfig(**sizes)
+    True
+    """
+    of_layer = getattr(config, "of_layer", None)  # layers of other families are equal
+    return config if of_layer is None else of_layer(number)
+
+
 def build_model(config: ModelConfig) -> "Transformer":
     """Return the model of a configuration; it holds no parameters. Imports jax.
 

@@ -1,17 +1,17 @@
 """The costs of every model, by the closed forms of its family; without jax."""
 
-from jaxpipe.models.catalogue import family_of
+from jaxpipe.models.catalogue import family_of, layer_config
 from jaxpipe.models.family import ByRemat, ModelConfig
 from jaxpipe.models.gpt_config import DTYPE_BYTES
 
 
 def layer_forward_flops(config: ModelConfig, *, batch: int, sequence: int) -> int:
-    """Return the FLOPs of one layer's forward."""
+    """Return the FLOPs of one layer's forward; where layers differ, `config` is `layer_config`."""
     return family_of(config).costs.layer_forward_flops(config, batch=batch, sequence=sequence)
 
 
 def layer_backward_flops(config: ModelConfig, *, batch: int, sequence: int) -> ByRemat:
-    """Return the FLOPs of one layer's backward, with recomputation."""
+    """Return the FLOPs of one layer's backward, with recomputation; `config` as in the forward."""
     return family_of(config).costs.layer_backward_flops(config, batch=batch, sequence=sequence)
 
 
@@ -30,10 +30,13 @@ def train_flops_per_token(config: ModelConfig, *, sequence: int) -> int:
     >>> train_flops_per_token(gpt2, sequence=1024)
     854438400
     """
-    layer = layer_forward_flops(config, batch=1, sequence=sequence)
+    layers = sum(
+        layer_forward_flops(layer_config(config, number), batch=1, sequence=sequence)
+        for number in range(config.num_layers)
+    )
     head = head_forward_flops(config, batch=1, sequence=sequence)
     # 3: the backward is two products for each of the forward.
-    return 3 * (config.num_layers * layer + head) // sequence
+    return 3 * (layers + head) // sequence
 
 
 def num_parameters(config: ModelConfig, *, layers: int, embed: bool, head: bool) -> int:

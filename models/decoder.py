@@ -9,6 +9,7 @@ The layers are those of training, with another attention
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeGuard
 
 import jax
@@ -40,12 +41,16 @@ class Decoder:
         Prompts that are shorter than others are padded at their end, with any token.
         """
 
-        def layer(x: Array, params: Parameters) -> tuple[Array, Array]:
+        def layer(model: Transformer, x: Array, params: Parameters) -> tuple[Array, Array]:
             attention = Prefill(lengths)
-            return self.model.cached_block(params, x, attention), jnp.stack(attention.kept)
+            return model.cached_block(params, x, attention), jnp.stack(attention.kept)
 
-        x, caches = jax.lax.scan(layer, self.model.embed(params, prompts, None), params["blocks"])
-        caches = caches.reshape(-1, *caches.shape[2:])  # a pair has two attention layers
+        x, parts = self.model.embed(params, prompts, None), []
+        for layers in self._parts():
+            step = partial(layer, self.model.of_layer(layers.start))
+            x, caches = jax.lax.scan(step, x, _rows(params["blocks"], layers))
+            parts.append(caches.reshape(-1, *caches.shape[2:]))  # a group has several
+        caches = jnp.concatenate(parts)
         padding = [(0, 0)] * caches.ndim
         padding[3] = (0, self.room - prompts.shape[1])
         last = jnp.take_along_axis(x, lengths[:, None, None] - 1, axis=1)
@@ -65,15 +70,26 @@ class Decoder:
         """
         per_layer = cache.shape[0] // self.model.num_layers
 
-        def layer(carry: tuple[Array, Array], layer_inputs: tuple[Parameters, Array]) -> tuple:
-            (x, cache), (params, number) = carry, layer_inputs
+        def layer(
+            model: Transformer, carry: tuple[Array, Array], inputs: tuple[Parameters, Array]
+        ) -> tuple:
+            (x, cache), (params, number) = carry, inputs
             attention = Decode(cache, positions, layer=per_layer * number)
-            return (self.model.cached_block(params, x, attention), attention.cache), None
+            return (model.cached_block(params, x, attention), attention.cache), None
 
         x = self.model.embed(params, tokens[:, None], None, positions[:, None])
-        layers = params["blocks"], jnp.arange(self.model.num_layers)
-        (x, cache), _ = jax.lax.scan(layer, (x, cache), layers)
+        for layers in self._parts():
+            step = partial(layer, self.model.of_layer(layers.start))
+            inputs = _rows(params["blocks"], layers), jnp.asarray(layers)
+            (x, cache), _ = jax.lax.scan(step, (x, cache), inputs)
         return self.model.head(params, x)[:, 0], cache
+
+    def _parts(self) -> list[range]:
+        return self.model.equal_layers(range(self.model.num_layers))
+
+
+def _rows(blocks: Parameters, layers: range) -> Parameters:
+    return jax.tree.map(lambda leaf: leaf[layers.start : layers.stop], blocks)
 
 
 def switch_length(model: object) -> int:

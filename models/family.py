@@ -20,7 +20,7 @@ class ModelConfig(Protocol):
 
     @property
     def num_layers(self) -> int:
-        """The number of equal layers between the embedding and the head [layers]."""
+        """The number of layers between the embedding and the head [layers]."""
         ...
 
     @property
@@ -96,7 +96,10 @@ class FamilyCosts(Protocol):
     """The closed forms of a family, without jax; a module of functions satisfies it."""
 
     def layer_forward_flops(self, config: Any, /, *, batch: int, sequence: int) -> int:
-        """Return the FLOPs of one layer's forward."""
+        """Return the FLOPs of one layer's forward.
+
+        Where layers differ, `config` has `of_layer`, whose result these functions are given.
+        """
         ...
 
     def layer_backward_flops(self, config: Any, /, *, batch: int, sequence: int) -> ByRemat:

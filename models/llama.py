@@ -31,7 +31,8 @@ Biases and norms are optional, but for the head's norm. With experts, "moe" stan
      "down": (layers, experts, hidden, dim)}
 
 Where windows alternate, a layer is a group, and "blocks" has the parts "local", "local2" and so on,
-and "full", each as above.
+and "full", each as above. Where full layers lie anywhere (`full_layers`), all layers have the same
+parameters, and `Llama.of_layer` is the model that computes one of them.
 
 What the backward keeps is chosen as in `jaxpipe.models.gpt`: the inputs of norms, rotations and
 gates, not what is computed inside of them; `jaxpipe.models.llama_costs` counts it.
@@ -43,7 +44,7 @@ section 2; the scaled embedding: Gemma Team 2024, "Gemma", and its published cod
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +52,6 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
-from jaxpipe.models.kernels.accumulation import accumulation_dtype
 from jaxpipe.models.kernels.attention import grouped_attention
 from jaxpipe.models.kernels.cached_attention import CachedAttention
 from jaxpipe.models.kernels.rotary import frequencies, magnitude, rotate
@@ -59,6 +59,7 @@ from jaxpipe.models.kernels.scores import Scores
 from jaxpipe.models.llama_config import Activation, LlamaConfig
 from jaxpipe.models.llama_split import split_of
 from jaxpipe.models.moe.expert_mixture import ExpertMixture
+from jaxpipe.models.rms_norm import RmsNorm
 from jaxpipe.models.transformer import (
     INIT_STD,
     Head,
@@ -71,34 +72,6 @@ from jaxpipe.models.transformer import (
     residual_init_std,
     table,
 )
-
-
-class RmsNorm(nnx.Module):
-    """Normalise the last dim, with statistics and factors in float32, rounded once.
-
-    Args:
-        config: the epsilon, and whether the factor is 1 + the parameter.
-        width: the size of the last dim.
-        rngs: the source of fresh parameters, which are constants.
-        divisor: what the normalised vectors are divided by.
-    """
-
-    def __init__(
-        self, config: LlamaConfig, width: int, *, rngs: nnx.Rngs, divisor: float = 1.0
-    ) -> None:
-        self.epsilon = config.norm_epsilon
-        self.divisor = divisor
-        self.offset = 1.0 if config.norm_offset else 0.0
-        self.dtype = config.compute_dtype
-        fresh = nnx.initializers.constant(1 - self.offset)
-        self.scale = nnx.Param(fresh(rngs.params(), (width,)))
-
-    def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
-        """Return the normalised vectors, in the format of computation."""
-        wide = x.astype(accumulation_dtype(x.dtype))
-        inverse = jax.lax.rsqrt(jnp.mean(wide**2, axis=-1, keepdims=True) + self.epsilon)
-        normed = wide * inverse * (self.offset + self.scale[...])
-        return (normed if self.divisor == 1 else normed / self.divisor).astype(self.dtype)
 
 
 def _linear(
@@ -336,7 +309,8 @@ def llama_layer(config: LlamaConfig, *, rngs: nnx.Rngs) -> LlamaBlock | LayerGro
     """Return the layer that stages count: a group where windows alternate."""
     if config.alternating:
         return LayerGroup(config, rngs=rngs)
-    return LlamaBlock(config, window=config.window, positions=config, rngs=rngs)
+    positions = None if config.unturned and not config.full_layers else config
+    return LlamaBlock(config, window=config.window, positions=positions, rngs=rngs)
 
 
 class TokenEmbedding(nnx.Module):
@@ -408,5 +382,14 @@ class Llama(Transformer):
         # Each device has all experts: rows of them at run time divide over none.
         return {name: dim for name, dim in split.items() if ".mlp." not in name}
 
+    def of_layer(self, number: int) -> "Llama":
+        """Return the model whose layers all are as the one of this number."""
+        return self if not self.config.full_layers else _uniform(self.config.of_layer(number))
+
     def _parts(self) -> Parts:
         return Parts(embedding=TokenEmbedding, block=llama_layer, head=llama_head)
+
+
+@lru_cache(maxsize=64)  # of a model whose layers differ, each kind is asked for by each layer
+def _uniform(config: LlamaConfig) -> Llama:
+    return Llama(config)

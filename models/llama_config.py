@@ -23,15 +23,15 @@ Research 2024, "Granite 3.0 Language Models"; Gemma Team 2025, "Gemma 3 Technica
 et al. 2025, "SmolLM3"; Jiang et al. 2024, "Mixtral of Experts".
 """
 
-import math
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from jaxpipe.models.gpt_config import DTYPE_BYTES, Attention
+from jaxpipe.models.gpt_config import Attention
+from jaxpipe.models.llama_checks import check_llama
 from jaxpipe.models.moe.routing import Dispatch, Routing
-from jaxpipe.models.rope_scaling import RopeScaling, check_divisors
-from jaxpipe.models.sizes import check_sizes
+from jaxpipe.models.rope_scaling import RopeScaling
 
 
 class Activation(StrEnum):
@@ -50,12 +50,14 @@ class Activation(StrEnum):
 class LlamaConfig:
     """Describe a decoder of the Llama type.
 
-    With `alternating`, layers come in groups of `period`, of which the last one has no window; a
-    group is one layer for `num_layers` and for plans, so that all layers are equal.
+    With `alternating`, layers come in groups of `period`, of which the last one is full; a group is
+    one layer for `num_layers` and for plans, so that all layers are equal. With `full_layers`, full
+    layers lie anywhere, and each is one for plans. Full layers have no window, nor the base of
+    the others.
 
     Args:
         family: "llama": what distinguishes the section from that of a GPT.
-        num_layers: number of equal layers between the embedding and the head, with `alternating` of
+        num_layers: number of layers between the embedding and the head, with `alternating` of
             groups [layers].
         dim: the width of the residual stream.
         num_heads: attention heads per layer [heads]; a multiple of `num_kv_heads`.
@@ -84,11 +86,13 @@ class LlamaConfig:
         residual_factor: factor of the outputs of attention and MLP.
         logits_divisor: what the logits are divided by.
         window: how many tokens a token reads at most, itself and the ones before it; 0 for all.
-        alternating: whether the last layer of each group has no window.
+        alternating: whether the last layer of each group is full.
         period: the layers of a group; 2 for every other layer [layers].
+        full_layers: the numbers of the full layers, counted from 0, where they are not the last
+            ones of groups.
         local_base: base of rotary positions, which are not scaled, in the layers with the window; 0
             for those of the others.
-        unturned: whether the last layer of each group has no positions (NoPE).
+        unturned: whether full layers have no positions (NoPE); all layers, where they are equal.
         attention_softcap: soft bound of the scores; 0 for none.
         final_softcap: soft bound of the logits; 0 for none.
         query_scale: scores are divided by the root of it; 0 for the width of a head.
@@ -158,6 +162,7 @@ class LlamaConfig:
     window: int = 0
     alternating: bool = False
     period: int = 2
+    full_layers: tuple[int, ...] = ()
     local_base: float = 0.0
     unturned: bool = False
     attention_softcap: float = 0.0
@@ -180,99 +185,7 @@ class LlamaConfig:
     logits_bytes: int = 2**26
 
     def __post_init__(self) -> None:
-        check_sizes(self, _SIZES, least=1)
-        check_sizes(self, _NOT_NEGATIVE, least=0)
-        for name in _POSITIVE:
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"`{name}` must be above 0, not {getattr(self, name)}")
-        for name in ("param_dtype", "compute_dtype"):
-            if getattr(self, name) not in DTYPE_BYTES:
-                raise ValueError(
-                    f"`{name}` must be one of {', '.join(DTYPE_BYTES)}, not {getattr(self, name)!r}"
-                )
-        self._check_heads()
-        self._check_experts()
-        self._check_scores()
-        self._check_positions()
-
-    def _check_heads(self) -> None:
-        if self.num_heads % self.num_kv_heads:
-            choices = [n for n in range(1, self.num_heads + 1) if self.num_heads % n == 0]
-            raise ValueError(
-                f"`num_heads` must be a multiple of `num_kv_heads`: {self.num_heads} is not one of "
-                f"{self.num_kv_heads}; choose from {', '.join(map(str, choices))}"
-            )
-        if not self.head_width and self.dim % self.num_heads:
-            raise ValueError(
-                f"`dim` must be a multiple of `num_heads`: {self.dim} is not one of "
-                f"{self.num_heads}; or set `head_width`"
-            )
-        if self.width % 2:
-            raise ValueError(
-                f"`head_width` must be even, not {self.width}: rotary positions turn pairs"
-            )
-        if self.rotary_width % 2 or self.rotary_width > self.width:
-            raise ValueError(
-                f"`rotary_width` must be even and at most the width of a head, {self.width}, not "
-                f"{self.rotary_width}"
-            )
-
-    def _check_experts(self) -> None:
-        _ = self.routing  # raises what is wrong with it
-        for name, absent in (("experts_per_token", 1), ("normalised_gates", False)):
-            if not self.experts and (value := getattr(self, name)) != absent:
-                raise ValueError(
-                    f"`{name}` must be {absent} where `experts` is 0, not {value}; or set `experts`"
-                )
-        if self.experts and self.mlp_bias:
-            raise ValueError(
-                f"`mlp_bias` must be false where `experts` is {self.experts}: they have no biases"
-            )
-
-    def _check_scores(self) -> None:
-        if self.alternating and not (self.window or self.unturned):
-            raise ValueError(
-                "`window` must be at least 1 where every other layer has one (`alternating`), not 0"
-            )
-        if self.period < 2:
-            raise ValueError(f"`period` must be at least 2, not {self.period}")
-        for name, absent in (("period", 2), ("local_base", 0), ("unturned", False)):
-            if not self.alternating and (value := getattr(self, name)) != absent:
-                raise ValueError(
-                    f"`{name}` must be {absent} where all layers are equal, not {value}; or set "
-                    "`alternating`"
-                )
-        if self.attention is Attention.FLASH and self.attention_softcap:
-            raise ValueError(
-                f"`attention` ({self.attention}) must be {Attention.AUTO} with `attention_softcap` "
-                f"({self.attention_softcap}): the fused kernel bounds no scores"
-            )
-
-    def _check_positions(self) -> None:
-        if not self.rope_base > 1:
-            raise ValueError(f"`rope_base` must be above 1, not {self.rope_base}")
-        if self.local_base and not self.local_base > 1:
-            raise ValueError(f"`local_base` must be above 1, or 0, not {self.local_base}")
-        if not self.rope_factor >= 1:
-            raise ValueError(f"`rope_factor` must be at least 1, not {self.rope_factor}")
-        ramps = self.rope_scaling in (RopeScaling.LLAMA3, RopeScaling.YARN)
-        if ramps and not 0 < self.rope_low < self.rope_high:
-            raise ValueError(
-                f"`rope_low` must be above 0 and below `rope_high`, {self.rope_high}, not "
-                f"{self.rope_low}"
-            )
-        if self.rope_scaling is RopeScaling.DYNAMIC and self.sequence > self.rope_sequence:
-            raise ValueError(
-                f"`sequence` must be at most `rope_sequence`, {self.rope_sequence}, with "
-                f"`rope_scaling` {self.rope_scaling.value!r}, not {self.sequence}: base and length "
-                "would change together"
-            )
-        check_divisors(
-            self.rope_scaling,
-            {"rope_short": self.rope_short, "rope_long": self.rope_long},
-            num_pairs=self.turned_width // 2,
-            sequence=self.rope_sequence,
-        )
+        check_llama(self)
 
     @property
     def width(self) -> int:
@@ -320,8 +233,39 @@ class LlamaConfig:
         return 2 * (self.pre_norms + self.post_norms)
 
     @property
+    def full(self) -> tuple[int, ...]:
+        """The numbers of the full ones of `depth` attention layers that differ."""
+        if not self.alternating:
+            return self.full_layers
+        return tuple(range(self.period - 1, self.depth, self.period))
+
+    def of_layer(self, number: int) -> "LlamaConfig":
+        """Return the configuration whose layers all are as the one of this number.
+
+        >>> config = LlamaConfig(
+        ...     num_layers=3, dim=8, num_heads=2, num_kv_heads=1, hidden=8, sequence=8,
+        ...     vocabulary=9, window=4, full_layers=(2,),
+        ... )
+        >>> [config.of_layer(number).window for number in range(3)]
+        [4, 4, 0]
+        """
+        if not self.full_layers:
+            return self
+        is_full = number in self.full_layers
+        return _derived(
+            self if is_full else self.local,
+            full_layers=(),
+            local_base=0.0,
+            window=0 if is_full else self.window,
+            unturned=is_full and self.unturned,
+        )
+
+    @property
     def windows(self) -> tuple[int, ...]:
-        """The window of each attention layer that makes one layer; 0 for all tokens."""
+        """The window of each attention layer that makes one layer, where layers are equal.
+
+        0 is for all tokens. Where layers differ, `of_layer` has that of each.
+        """
         return (*[self.window] * (self.period - 1), 0) if self.alternating else (self.window,)
 
     @property
@@ -337,7 +281,7 @@ class LlamaConfig:
         """The rotary positions of the layers with the window, where they have their own."""
         if not self.local_base:
             return self
-        return replace(
+        return _derived(
             self,
             rope_base=self.local_base,
             rope_scaling=RopeScaling.NONE,
@@ -373,27 +317,9 @@ class LlamaConfig:
         return 0.0
 
 
-_SIZES = (
-    "num_layers",
-    "dim",
-    "num_heads",
-    "num_kv_heads",
-    "hidden",
-    "sequence",
-    "vocabulary",
-    "logits_bytes",
-    "rope_sequence",
-)
-_NOT_NEGATIVE = (
-    "experts",
-    "head_width",
-    "norm_epsilon",
-    "window",
-    "attention_softcap",
-    "final_softcap",
-    "query_scale",
-    "rotary_width",
-    "rope_magnitude",
-    "local_base",
-)
-_POSITIVE = ("embedding_factor", "residual_factor", "logits_divisor")
+def _derived(config: LlamaConfig, **fields: object) -> LlamaConfig:
+    """Return a configuration with other fields, unchecked: in `jaxpipe verify` it is of float64."""
+    other = copy(config)
+    for name, value in fields.items():
+        object.__setattr__(other, name, value)
+    return other

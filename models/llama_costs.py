@@ -29,7 +29,7 @@ from jaxpipe.models.moe.mixture_costs import (
 
 
 def layer_forward_flops(config: LlamaConfig, *, batch: int, sequence: int) -> int:
-    """Return the FLOPs of one layer's forward; of a pair, of both."""
+    """Return the FLOPs of one layer's forward; of a group, of all."""
     tokens, layers = batch * sequence, len(config.windows)
     products = 4 * config.dim * (config.query_width + config.kv_width)
     scores = 4 * config.query_width * _reach(config, sequence)
@@ -189,5 +189,6 @@ def _mlp(config: LlamaConfig) -> int:
 
 
 def _reach(config: LlamaConfig, sequence: int) -> int:
-    """Return the keys that the score products of a layer have, summed over a pair."""
+    """Return the keys that the score products of a layer have, summed over a group."""
+    assert not config.full_layers, "layers differ: `of_layer` has the configuration of each"
     return sum(min(sequence, window or sequence) for window in config.windows)

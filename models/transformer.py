@@ -1,4 +1,4 @@
-"""What the families share: an embedding, equal layers and a head, without parameters of their own.
+"""What the families share: an embedding, layers and a head, without parameters of their own.
 
 ::
 
@@ -17,6 +17,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
@@ -122,6 +123,22 @@ class Transformer:
         """
         return 0
 
+    def of_layer(self, number: int) -> "Transformer":
+        """Return the model whose layers all are as that of this number: itself, if all are equal.
+
+        Layers of all kinds have the same parameters. `block` is that of equal layers.
+        """
+        del number
+        return self
+
+    def equal_layers(self, layers: range) -> list[range]:
+        """Return consecutive layers in parts, of which each has equal ones."""
+        kinds = [self.of_layer(number) for number in layers]
+        edges = [
+            n for n, one, other in zip(layers[1:], kinds, kinds[1:], strict=False) if one != other
+        ]
+        return [range(*part) for part in pairwise((layers.start, *edges, layers.stop))]
+
     def init(self, key: Key[Array, ""], *, layers: range, embed: bool, head: bool) -> Parameters:
         """Return fresh parameters, in `param_dtype`, of consecutive layers and of the ends asked.
 
@@ -176,12 +193,12 @@ class Transformer:
 
         If it adds to the training loss, return a pair of its output and that loss.
         """
-        output, loss = nnx.merge(self._block, layer)(x, key)
+        output, loss = self._merged(layer)(x, key)
         return output if loss is None else (output, loss)
 
     def cached_block(self, layer: Parameters, x: Hidden, cached: CachedAttention) -> Hidden:
         """Apply one layer with another attention (`jaxpipe.models.decoder`)."""
-        return nnx.merge(self._block, layer)(x, None, cached)[0]
+        return self._merged(layer)(x, None, cached)[0]
 
     def placed_embed(
         self, params: Parameters, inputs: Inputs, key: Key[Array, ""] | None, places: TokenPlaces
@@ -193,7 +210,11 @@ class Transformer:
         self, layer: Parameters, x: Hidden, key: Key[Array, ""] | None, places: TokenPlaces
     ) -> Hidden:
         """Apply one layer to tokens that do not lie in a row."""
-        return nnx.merge(self._block, layer)(x, key, placed_attention(places))[0]
+        return self._merged(layer)(x, key, placed_attention(places))[0]
+
+    def _merged(self, layer: Parameters) -> Callable[..., tuple[Hidden, Any]]:
+        assert self.of_layer(0) is self, "layers differ: `of_layer` has the model of each"
+        return nnx.merge(self._block, layer)
 
     def head(
         self, params: Parameters, x: Hidden

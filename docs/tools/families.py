@@ -38,15 +38,13 @@ def families_reference(root: Path) -> str:
 
 def _stages(record: Architecture | None) -> str:
     """Return between what a model is cut."""
-    if record is not None and record.groups is not None:
-        return "any groups of layers"
-    alternates = record is not None and record.always.get("alternating")
-    return "any pairs of layers" if alternates else "any layers"
+    is_grouped = record is not None and record.groups is not None
+    return "any layers; between groups, where layers are groups" if is_grouped else "any layers"
 
 
 def _adapters(record: Architecture | None) -> str:
     if record is not None and record.experts:
-        return "products of attention"
+        return "products, of each expert its own"
     return "products, some as one tensor" if record is not None and record.is_fused else "products"
 
 

@@ -25,7 +25,7 @@ from jaxpipe.interchange import read_adapters
 from jaxpipe.interchange.architectures import ARCHITECTURES
 
 _LLAMA: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-_ATTENTION: Final = _LLAMA[:4]
+_MIXTRAL: Final = (*_LLAMA[:4], "w1", "w2", "w3")
 _PHI3: Final = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
 _GPT2: Final = ("c_attn", "attn.c_proj", "mlp.c_proj", "c_fc")
 TOLERANCE: Final = 1e-5
@@ -33,9 +33,7 @@ TOLERANCE: Final = 1e-5
 
 def drawn(kind: str, random: Random) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return the fields of a model, of its adapters, and those changed in their file."""
-    modules = {"gpt2": _GPT2, "phi3": _PHI3}.get(kind, _LLAMA)
-    if kind != "gpt2" and ARCHITECTURES[kind].experts:
-        modules = _ATTENTION
+    modules = {"gpt2": _GPT2, "phi3": _PHI3, "mixtral": _MIXTRAL}.get(kind, _LLAMA)
     model = {**small_fields(kind), "tie_word_embeddings": random.random() < 0.3}
     if kind != "gpt2" and "attention_bias" in ARCHITECTURES[kind].computed:
         model["attention_bias"] = random.random() < 0.4
@@ -97,11 +95,16 @@ def _fields(kind: str, modules: tuple[str, ...], random: Random) -> dict[str, An
     }
 
 
-def main(python: Path, path: Path | None = None, count: int = 300, seed: int = 0) -> int:
+def main(
+    python: Path,
+    path: Path | None = None,
+    count: int = 300,
+    seed: int = 0,
+    kinds: tuple[str, ...] = (*ARCHITECTURES, "gpt2"),
+) -> int:
     """Print and write the counts of outcomes; return 1 if logits differ."""
     outcomes: dict[str, Counter[str]] = {}
     largest: dict[str, float] = {}
-    kinds = (*ARCHITECTURES, "gpt2")
     with theirs(python, path) as process, tempfile.TemporaryDirectory() as place:
         version = json.loads(answer_of(process))["transformers"]
         for number in range(count):

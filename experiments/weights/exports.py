@@ -55,6 +55,15 @@ _PUBLISHED: dict[str, dict[str, Any]] = {
 
 Its heads are scaled by their size (4 here), and published models have these values.
 """
+_WINDOWS = {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}
+_LAYERED: dict[str, dict[str, Any]] = {
+    "gemma2": {"num_hidden_layers": 5},
+    "gemma3_text": {"num_hidden_layers": 5},
+    "smollm3": {"no_rope_layers": [0, 1, 1, 0]},
+    "qwen2": _WINDOWS,
+    "qwen3": _WINDOWS,
+}
+"""Layers that are no groups; other readers take some of these fields for granted."""
 _VLLM_KINDS = ("llama", "qwen2", "qwen3")
 _VLLM = {"hidden_size": 128, "head_dim": 32}
 """The attention of vLLM on CPUs refuses heads of 8 numbers."""
@@ -93,8 +102,7 @@ def main(
             # Two stages of at least a group of layers.
             depth = {} if kind == "gpt2" else {"num_hidden_layers": 4}
             more = {"vocab_size": 256, "tie_word_embeddings": False, **depth}
-            fields = {**small_fields(kind), **more, **(_PUBLISHED.get(kind, {}) if llama else {})}
-            fields |= _VLLM if vllm else {}
+            fields = {**small_fields(kind), **more, **_special(kind, llama=llama, vllm=vllm)}
             (folder / "config.json").write_text(json.dumps(fields))
             assert "logits" in asked(process, folder), kind
             _train(kind, folder, data)
@@ -121,6 +129,13 @@ def main(
     return int(any(_is_wrong(row) for row in rows))
 
 
+def _special(kind: str, *, llama: bool, vllm: Path | None) -> dict[str, Any]:
+    """Return the fields of an architecture for a reader."""
+    if vllm is not None:
+        return _VLLM
+    return (_PUBLISHED if llama else _LAYERED).get(kind, {})
+
+
 def _is_wrong(row: dict[str, Any]) -> bool:
     if row.get("error"):
         return True
@@ -138,10 +153,9 @@ def _outputs(folder: Path) -> tuple[Path, Path]:
 def _train(kind: str, folder: Path, data: Path) -> None:
     run, (merged, adapter) = folder.with_name(f"{kind}-run"), _outputs(folder)
     assert jaxpipe(["import", str(folder), "-o", str(run), "--data", str(data)]) == 0
-    # Experts have no adapters.
-    targets = (
-        ["attention.*"] if ARCHITECTURES.get(kind, LLAMA).experts else ["attention.*", "mlp.*"]
-    )
+    products = ["moe.gate", "moe.up", "moe.down"]  # of experts; a router has no adapters in PEFT
+    targets = products if ARCHITECTURES.get(kind, LLAMA).experts else ["mlp.*"]
+    targets = ["attention.*", *targets]
     changes = [*SETTINGS, f"lora.targets={json.dumps(targets)}"]
     metrics = run_tree(to_tree(load_config(run / "config.toml", changes)), resume=True)
     assert len(metrics) == STEPS

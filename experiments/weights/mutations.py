@@ -202,6 +202,10 @@ _ANY_GPT2: Final[dict[str, tuple[Any, ...]]] = {
 }
 
 
+_LAYERED = ("gemma2", "gemma3_text", "qwen2", "qwen3", "smollm3")
+"""Architectures whose layers may differ."""
+
+
 def small_fields(kind: str) -> dict[str, Any]:
     """Return the fields of a small model of an architecture."""
     fields: dict[str, Any] = {"model_type": kind, **(SMALL_GPT2 if kind == "gpt2" else SMALL)}
@@ -229,11 +233,27 @@ def mutated(kind: str, random: Random, *, without: Collection[str] = ()) -> dict
     fields, pool = small_fields(kind), pools.get(kind, _ANY)
     if kind == "phi3":
         fields |= _phi3_positions(random)
+    if kind in _LAYERED:
+        fields |= _layers(kind, random)
     for name in random.sample(sorted(pool.keys() - set(without)), random.randint(0, 4)):
         fields[name] = random.choice(pool[name])
     if random.random() < 0.2:
         fields.pop(random.choice(_removable(fields)), None)
     return fields
+
+
+def _layers(kind: str, random: Random) -> dict[str, Any]:
+    """Return some layers, often in an order of their own, which few mutations would have."""
+    depth = random.randint(1, 6)
+    fields: dict[str, Any] = {"num_hidden_layers": depth}
+    if kind == "smollm3":
+        order = [random.randint(0, 1) for _ in range(depth)]
+        return fields | random.choice(({}, {"no_rope_layers": order}))
+    fields |= {"sliding_window": 3}
+    if kind in ("qwen2", "qwen3"):
+        fields |= {"use_sliding_window": True, "max_window_layers": random.randint(0, depth)}
+    types = [random.choice(("full_attention", "sliding_attention")) for _ in range(depth)]
+    return fields | random.choice(({}, {"layer_types": types}))
 
 
 def _phi3_positions(random: Random) -> dict[str, Any]:

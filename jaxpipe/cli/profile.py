@@ -78,7 +78,7 @@ def profile(  # noqa: PLR0913  each is an option of the command line
         repeats=repeats,
     )
     cut = _cut(layers)
-    numbers, total = count(), num_measurements(cut)
+    numbers, total = count(), num_measurements(config, cut)
     with showing_progress("measuring") as display:
 
         def observe(part: str) -> None:

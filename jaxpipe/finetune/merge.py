@@ -26,7 +26,9 @@ def merged_tensors(read: Read, present: Set[str], lora: LoraConfig) -> Read:
         tensors = dict(read([*wanted, *(n + s for n in adapted for s in (LORA_A, LORA_B))]))
         for name in adapted:
             a, b = (tensors.pop(name + suffix).astype(np.float32) for suffix in (LORA_A, LORA_B))
-            added = lora.scale * np.tensordot(a, b, 1).reshape(tensors[name].shape)
+            # Those of experts have a dim before the inputs.
+            product = a @ b if a.ndim > 2 else np.tensordot(a, b, 1)
+            added = lora.scale * product.reshape(tensors[name].shape)
             tensors[name] = (tensors[name].astype(np.float32) + added).astype(tensors[name].dtype)
         return tensors
 

@@ -28,6 +28,7 @@ from jaxpipe.finetune.adapter_names import (
     LORA_A,
     LORA_B,
     can_adapt,
+    factor_shapes,
     is_adapter,
     matches,
     module_of,
@@ -76,6 +77,8 @@ class TunedModel(WrappedModel):
                 dims[f"blocks.{name}{LORA_B}"] = -1
             elif dim == -2:  # inputs, in A the first of two dims
                 dims[f"blocks.{name}{LORA_A}"] = -2
+            elif dim == -3:  # experts
+                dims |= {f"blocks.{name}{factor}": -3 for factor in (LORA_A, LORA_B)}
         return dims
 
     @property
@@ -101,10 +104,10 @@ class TunedModel(WrappedModel):
         key, numbers = jax.random.fold_in(key, _ADAPTERS), jnp.arange(layers.start, layers.stop)
         blocks, kernels = params["blocks"], _flat(params["blocks"])
         for number, name in enumerate(self._adapted()):
-            _, inputs, *outputs = kernels[name].shape
+            of_a, of_b = factor_shapes(name, kernels[name].shape[1:], self.lora.rank)
             tensor_key = jax.random.fold_in(key, number)
-            a = _uniform(tensor_key, numbers, shape=(inputs, self.lora.rank), bound=inputs**-0.5)
-            b = jnp.zeros((len(layers), self.lora.rank, *outputs))
+            a = _uniform(tensor_key, numbers, shape=of_a, bound=of_a[-2] ** -0.5)
+            b = jnp.zeros((len(layers), *of_b))
             for suffix, factor in ((LORA_A, a), (LORA_B, b)):
                 blocks = _with(blocks, name + suffix, factor.astype(kernels[name].dtype))
         return {**params, "blocks": blocks}
@@ -117,7 +120,7 @@ class TunedModel(WrappedModel):
         for name, kernel in leaves.items():
             if name + LORA_A in leaves:
                 a, b = leaves[name + LORA_A], leaves[name + LORA_B]
-                product = jax.vmap(lambda a, b: jnp.tensordot(a, b, 1))(a, b)
+                product = jax.vmap(_product)(a, b)
                 blocks = _with(blocks, name, kernel + self.lora.scale * product)
         return {**params, "blocks": blocks}
 
@@ -135,11 +138,12 @@ class TunedModel(WrappedModel):
         """
         kernels = _flat(_shapes(self.model, layers=range(1), ends=False)["blocks"])
         for name in self._adapted():
-            _, inputs, *outputs = kernels[name].shape
-            if self.lora.rank > (most := min(inputs, prod(outputs))):
+            of_a, of_b = factor_shapes(name, kernels[name].shape[1:], self.lora.rank)
+            inputs, outputs = of_a[-2], prod(of_b[len(of_a) - 1 :])
+            if self.lora.rank > (most := min(inputs, outputs)):
                 raise ConfigError(
                     f"`lora.rank` must be at most {most}, the smaller side of {module_of(name)} "
-                    f"({inputs} x {prod(outputs)}), not {self.lora.rank}: more columns add "
+                    f"({inputs} x {outputs}), not {self.lora.rank}: more columns add "
                     "nothing; lower it, or leave that product out of `lora.targets`"
                 )
 
@@ -167,7 +171,7 @@ def adaptable(model: Model) -> tuple[str, ...]:
     """Return the names, in a layer, of the kernels that can have adapters."""
     shapes = _shapes(model, layers=range(1), ends=False)["blocks"]
     # Leaves of blocks have one more dim, the layer.
-    return tuple(name for name, leaf in _flat(shapes).items() if can_adapt(name, leaf.ndim - 1))
+    return tuple(name for name, leaf in _flat(shapes).items() if can_adapt(leaf.ndim - 1))
 
 
 def _shapes(model: Model, *, layers: range, ends: bool) -> Parameters:
@@ -177,8 +181,8 @@ def _shapes(model: Model, *, layers: range, ends: bool) -> Parameters:
 
 
 def _uniform(
-    key: Key[Array, ""], numbers: Int[Array, " layers"], *, shape: tuple[int, int], bound: float
-) -> Float[Array, "layers inputs rank"]:
+    key: Key[Array, ""], numbers: Int[Array, " layers"], *, shape: tuple[int, ...], bound: float
+) -> Float[Array, "layers ... inputs rank"]:
     """Return uniform numbers for each layer, which depend on the number of the layer alone."""
 
     def of_layer(number: Array) -> Array:
@@ -186,6 +190,11 @@ def _uniform(
         return jax.random.uniform(tensor_key, shape, minval=-bound, maxval=bound)
 
     return jax.lax.map(of_layer, numbers)
+
+
+def _product(a: Array, b: Array) -> Array:
+    """Return A B; of experts, that of each."""
+    return a @ b if a.ndim > 2 else jnp.tensordot(a, b, 1)
 
 
 def _attached(layer: Parameters, scale: float) -> Parameters:
@@ -215,6 +224,10 @@ def _attach_backward(
     scale: float, factors: tuple[Array, Array], of_merged: Array
 ) -> tuple[None, Array, Array]:
     a, b = factors
+    if a.ndim > 2:  # experts
+        of_a = jnp.einsum("eio,ero->eir", of_merged, b)
+        of_b = jnp.einsum("eir,eio->ero", a, of_merged)
+        return None, (scale * of_a).astype(a.dtype), (scale * of_b).astype(b.dtype)
     outputs = tuple(range(1, b.ndim))
     of_a = jnp.tensordot(of_merged, b, (outputs, outputs))
     of_b = jnp.tensordot(a, of_merged, ((0,), (0,)))

@@ -28,9 +28,14 @@ ROPE_KINDS: Final = ("default", "linear", "llama3", "yarn", "dynamic")
 
 
 class Groups(Enum):
-    """In what the last layer of each group differs; the fields that say so."""
+    """In what full layers differ from others; the fields that say so, beside `layer_types`."""
 
     WINDOWS = ("sliding_window_pattern", "rope_local_base_freq")
+    """Their window, and the base of rotary positions."""
+    PAIRS = ()
+    """Their window; by default they are every other layer."""
+    LATER = ("use_sliding_window", "max_window_layers")
+    """Their window; by default they are the first layers."""
     POSITIONS = ("no_rope_layers", "no_rope_layer_interval")
 
 

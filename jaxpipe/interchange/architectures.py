@@ -48,20 +48,24 @@ MISTRAL: Final = Architecture(
 QWEN2: Final = Architecture(
     kind="qwen2",
     model="Qwen2ForCausalLM",
-    computed={**_SIZES, "num_key_value_heads": 32},
-    null={"num_key_value_heads": HEADS},
-    only=_NO_WINDOW,
-    inert=_WINDOW_SIZES,
+    computed={**_SIZES, "num_key_value_heads": 32, "sliding_window": 4096},
+    null={"num_key_value_heads": HEADS, "sliding_window": 0},
     always={"qkv_bias": True},
+    groups=Groups.LATER,
 )
 QWEN3: Final = Architecture(
     kind="qwen3",
     model="Qwen3ForCausalLM",
-    computed={**_SIZES, "num_key_value_heads": 32, "head_dim": 128, "attention_bias": False},
-    null={"num_key_value_heads": HEADS},
-    only=_NO_WINDOW,
-    inert=_WINDOW_SIZES,
+    computed={
+        **_SIZES,
+        "num_key_value_heads": 32,
+        "head_dim": 128,
+        "attention_bias": False,
+        "sliding_window": 4096,
+    },
+    null={"num_key_value_heads": HEADS, "sliding_window": 0},
     always={"qk_norm": True},
+    groups=Groups.LATER,
 )
 PHI3: Final = Architecture(
     kind="phi3",
@@ -128,20 +132,21 @@ GEMMA2: Final = Architecture(
     },
     null={"attn_logit_softcapping": 0.0, "final_logit_softcapping": 0.0},
     inert=frozenset(("hidden_act",)),  # the class reads `hidden_activation`
-    always={**_GEMMA, "post_norms": True, "alternating": True},
+    always={**_GEMMA, "post_norms": True},
+    groups=Groups.PAIRS,
 )
 
 GEMMA3: Final = Architecture(
     kind="gemma3_text",
     model="Gemma3ForCausalLM",
     computed={
-        **GEMMA2.computed,
+        **{n: value for n, value in GEMMA2.computed.items() if n != "attn_logit_softcapping"},
         "max_position_embeddings": 131_072,
         "vocab_size": 262_208,
-        "attn_logit_softcapping": None,
         "final_logit_softcapping": None,
     },
-    null=GEMMA2.null,
+    null={"final_logit_softcapping": 0.0},
+    only={"attn_logit_softcapping": (None,)},  # the class does not read it
     inert=frozenset(("hidden_act", "_sliding_window_pattern")),
     always={**_GEMMA, "post_norms": True, "qk_norm": True},
     rope_kinds=("default", "linear"),

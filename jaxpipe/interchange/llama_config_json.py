@@ -17,7 +17,7 @@ from jaxpipe.interchange.architecture_record import HEADS, STATED, WIDTH, Archit
 from jaxpipe.interchange.architectures import ARCHITECTURES
 from jaxpipe.interchange.fields import check_choice, check_known, number_of, size_of, switch_of
 from jaxpipe.interchange.file_names import refused_by_name
-from jaxpipe.interchange.layer_fields import grouped, layer_fields_of
+from jaxpipe.interchange.layer_fields import grouped, layer_fields_of, same_layers
 from jaxpipe.interchange.rope_fields import (
     names_of_rope,
     rope_fields_of,
@@ -206,22 +206,14 @@ def _built(
     settings = grouped(settings, stated, record)
     depth, width = settings.pop("depth"), settings.pop("width")
     part = settings.pop("turned_part", None)
-    pair = settings.get("period", 2) if settings.get("alternating") else 1
-    if depth % pair:
-        raise ConfigError(
-            f"`num_hidden_layers` ({depth}) in `config.json` must be even for {record.kind}, whose "
-            "layers are pairs here; such a model cannot be imported"
-        )
     is_default = width * settings["num_heads"] == settings["dim"]
     with refused_by_name(names, derived=derived, stated=stated):
-        config = LlamaConfig(
-            num_layers=depth // pair,
+        return LlamaConfig(
+            num_layers=depth // settings.get("period", 1),
             head_width=0 if is_default else width,
             rotary_width=0 if part is None else int(width * part),
             **settings,
         )
-    _check_layer_types(stated, config)
-    return config
 
 
 def _names_of(
@@ -249,7 +241,7 @@ def llama_config_of(config: LlamaConfig, *, kind: str | None = None) -> dict[str
     Raises:
         ConfigError: no architecture of `ARCHITECTURES` is this model.
     """
-    config = same_rope(config)
+    config = same_layers(same_rope(config))
     nearest: tuple[str, tuple[tuple[str, Any, Any], ...]] | None = None
     for record in sorted(ARCHITECTURES.values(), key=lambda record: record.kind != kind):
         fields = _fields_of(config, record)
@@ -298,14 +290,3 @@ def _differing(config: LlamaConfig, fields: Mapping[str, Any]) -> tuple[tuple[st
         if ours != theirs:
             differing.append((name, ours, theirs))
     return tuple(differing)
-
-
-def _check_layer_types(fields: Mapping[str, Any], config: LlamaConfig) -> None:
-    layer_types = fields.get("layer_types")
-    names = ["sliding_attention" if window else "full_attention" for window in config.windows]
-    if layer_types is not None and layer_types != names * config.num_layers:
-        raise ConfigError(
-            f"`layer_types` in `config.json` is {layer_types!r:.80}, not {names!r:.80} and "
-            "so on: windows are in no layer, in all, or in every other one; such a model cannot be "
-            "imported"
-        )

@@ -136,6 +136,7 @@ class FamilyFiles:
         shapes: our shapes of them.
         convert: takes our tensors and one of their names, and returns theirs.
         is_inputs_first: whether their kernels are (inputs, outputs), as ours.
+        experts: the number of the expert, where theirs is of one and ours of all.
     """
 
     fields: Mapping[str, Any]
@@ -143,6 +144,7 @@ class FamilyFiles:
     shapes: Callable[[str], tuple[int, ...]]
     convert: Callable[[Mapping[str, np.ndarray], str], np.ndarray]
     is_inputs_first: bool
+    experts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def theirs(self) -> dict[str, tuple[str, ...]]:
@@ -151,6 +153,11 @@ class FamilyFiles:
         for ours, theirs in self.pairs:
             grouped[theirs] = (*grouped.get(theirs, ()), ours)
         return grouped
+
+    def kernel_shape(self, theirs: str, ours: str) -> tuple[int, ...]:
+        """Return our shape of a kernel that is one of theirs, or a part: inputs, then outputs."""
+        shape = self.shapes(ours)
+        return shape[1:] if theirs in self.experts else shape
 
 
 def exchange_of(config: ModelConfig, kind: str | None = None) -> FamilyFiles:
@@ -257,6 +264,7 @@ def _llama_files(config: LlamaConfig, kind: str | None) -> FamilyFiles:
         shapes=lambda name: shapes[name],
         convert=lambda ours, theirs: to_theirs(ours, parts[theirs]),
         is_inputs_first=False,
+        experts={pair.theirs: pair.expert for pair in pairs if pair.expert is not None},
     )
 
 

@@ -4,6 +4,11 @@
 
     blocks.3.attention.query.kernel_lora_a (in, rank)
     ──►  base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight (rank, in)
+    number 5 of blocks.3.moe.up_lora_a (experts, in, rank)
+    ──►  base_model.model.model.layers.3.mlp.experts.5.up_proj.lora_A.weight (rank, in)
+
+Experts are modules of `transformers` 4. Version 5 has the kernels of all in one tensor, into which
+PEFT 0.21 converts their adapters; gate and up are one there: both have an adapter, or none has.
 
 Source: the page "PEFT checkpoint format" of PEFT's documentation.
 """
@@ -49,14 +54,14 @@ def write_adapter(
     exchange = exchange_of(config, form.kind)
     names, adapted = frozenset(present), dict[str, tuple[str, ...]]()
     for their_name, ours in exchange.theirs.items():
-        if any(name + LORA_A in names for name in ours):
+        if any(n + LORA_A in names for name in ours for n in (name, _beside(name))):
             adapted[their_name.removesuffix(WEIGHT)] = ours
     ends = _check_layers(adapted, exchange, lora)
     wanted = [name + s for ours in adapted.values() for name in ours for s in (LORA_A, LORA_B)]
     tensors = read([name for name in wanted if name in names])
     theirs: dict[str, np.ndarray] = {}
     for module, ours in adapted.items():
-        a, b = _side_by_side(tensors, ours, exchange, lora)
+        a, b = _side_by_side(tensors, (module + WEIGHT, ours), exchange, lora)
         for leaf, tensor in (("lora_A", a), ("lora_B", b)):
             name = f"{PREFIX}{module}.{leaf}.weight"
             theirs[name] = in_format(tensor, form.dtype, name)
@@ -73,27 +78,39 @@ def write_adapter(
         ) from error
 
 
+def _beside(name: str) -> str:
+    """Return the product that is one with this in experts of `transformers` 5, or itself."""
+    for one, other in (("moe.gate", "moe.up"), ("moe.up", "moe.gate")):
+        if name.endswith(one):
+            return name.removesuffix(one) + other
+    return name
+
+
 def _side_by_side(
-    tensors: Mapping[str, np.ndarray], ours: Sequence[str], exchange: FamilyFiles, lora: LoraConfig
+    tensors: Mapping[str, np.ndarray],
+    names: tuple[str, Sequence[str]],
+    exchange: FamilyFiles,
+    lora: LoraConfig,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return A (rank, in) and B (out, rank) of one of PEFT's modules.
+    """Return A (rank, in) and B (out, rank) of one of PEFT's modules, by their name and ours.
 
     Where it is several products, each has its own columns of B and rows of A: the rank is theirs
     together, and B is zero where a product does not read the rows of another.
     """
-    rank, (num_inputs, *_) = lora.rank, exchange.shapes(ours[0])
-    num_outputs = [prod(exchange.shapes(name)[1:]) for name in ours]
+    (theirs, ours), rank = names, lora.rank
+    shapes = [exchange.kernel_shape(theirs, name) for name in ours]
+    num_inputs, num_outputs = shapes[0][0], [prod(shape[1:]) for shape in shapes]
     a = np.zeros((rank * len(ours), num_inputs), np.float32)
     b = np.zeros((sum(num_outputs), rank * len(ours)), np.float32)
     first = 0
     for number, (name, outputs) in enumerate(zip(ours, num_outputs, strict=True)):
         if name + LORA_A in tensors:
-            rows = slice(number * rank, (number + 1) * rank)
-            a[rows] = np.asarray(tensors[name + LORA_A], np.float32).T
+            rows, expert = slice(number * rank, (number + 1) * rank), exchange.experts.get(theirs)
+            of_a, of_b = (tensors[name + suffix] for suffix in (LORA_A, LORA_B))
+            of_a, of_b = (of_a, of_b) if expert is None else (of_a[expert], of_b[expert])
+            a[rows] = np.asarray(of_a, np.float32).T
             # Of a GPT-2, queries, keys and values are side by side.
-            b[first : first + outputs, rows] = (
-                np.asarray(tensors[name + LORA_B], np.float32).reshape(rank, outputs).T
-            )
+            b[first : first + outputs, rows] = np.asarray(of_b, np.float32).reshape(rank, outputs).T
         first += outputs
     return a, b
 
@@ -111,8 +128,8 @@ def _check_layers(
             f"`lora.targets` ({', '.join(lora.targets)}) matches {ROUTER}, which is no module with "
             "adapters in `transformers` 5; export the merged model instead, without `--adapter`"
         )
-    ends = [_end(module) for module in adapted]
-    all_ends = [_end(theirs.removesuffix(WEIGHT)) for theirs in exchange.theirs]
+    ends = [_end(module, exchange) for module in adapted]
+    all_ends = [_end(theirs.removesuffix(WEIGHT), exchange) for theirs in exchange.theirs]
     for end in ends:
         depth = all_ends.count(end)
         if ends.count(end) != depth:
@@ -121,12 +138,12 @@ def _check_layers(
                 f"PEFT, and {end} has an adapter in {ends.count(end)} of {depth}; export the "
                 "merged model instead, without `--adapter`"
             )
-    return {_end(module): len(ours) for module, ours in sorted(adapted.items())}
+    return {_end(module, exchange): len(ours) for module, ours in sorted(adapted.items())}
 
 
-def _end(module: str) -> str:
-    """Return the name of a module within its layer."""
-    return ".".join(module.split(".")[-2:])
+def _end(module: str, exchange: FamilyFiles) -> str:
+    """Return the name of a module within its layer; that of all experts is the same."""
+    return ".".join(module.split(".")[-1 if module + WEIGHT in exchange.experts else -2 :])
 
 
 def _fields(

@@ -9,10 +9,11 @@
 
 All adapters of jaxpipe have one rank and one factor: adapters of a lower rank, and layers without
 one, are filled up with zeros in A and in B, whose gradients are zero, too; another factor is
-multiplied into B. Where several of our products are one module of PEFT, each has a copy of A.
+multiplied into B. Where several of our products are one module of PEFT, each has a copy of A. Of
+experts, each is a module of PEFT, as in `transformers` 4.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -23,7 +24,7 @@ import numpy as np
 
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.finetune import LORA_A, LORA_B, LoraConfig
-from jaxpipe.finetune.adapter_names import can_adapt, module_of
+from jaxpipe.finetune.adapter_names import can_adapt, factor_shapes, module_of
 from jaxpipe.interchange.checked_tensor import check_shape, finite
 from jaxpipe.interchange.llama_tensors import ROUTER
 from jaxpipe.interchange.model_folder import FamilyFiles, exchange_of, read_model
@@ -109,7 +110,7 @@ def _kernels(exchange: FamilyFiles) -> Iterator[tuple[str, tuple[str, ...]]]:
     for theirs, ours in exchange.theirs.items():
         # A router is a module with a product in `transformers` 4, and none in 5.
         is_layer = all(n.startswith("blocks.") and not n.endswith(ROUTER) for n in ours)
-        if is_layer and all(can_adapt(name, len(exchange.shapes(name))) for name in ours):
+        if is_layer and all(can_adapt(len(exchange.shapes(name))) for name in ours):
             yield theirs.removesuffix(WEIGHT), ours
 
 
@@ -200,7 +201,7 @@ def _lora(
     targets: dict[str, None] = {}
     for module in adapted:
         for name in kernels[module]:
-            inputs, *outputs = exchange.shapes(name)
+            inputs, *outputs = exchange.kernel_shape(module + WEIGHT, name)
             if rank > (most := min(inputs, prod(outputs))):
                 limit = "r" if rank == fields.rank else "rank_pattern"
                 raise ConfigError(
@@ -222,26 +223,32 @@ def _adapters(
     files: TensorFiles, exchange: FamilyFiles, adapted: Mapping[str, Adapted], lora: LoraConfig
 ) -> Iterator[StreamedTensor]:
     """Yield A and B of all kernels with adapters, in all layers."""
+    parts: dict[str, list[_Part]] = {}  # of experts one for each, which follow each other
     for module, ours in _kernels(exchange):
-        num_outputs = sum(prod(exchange.shapes(name)[1:]) for name in ours)
-        first = 0
-        for name in ours:
-            inputs, *outputs = exchange.shapes(name)
-            rows = range(first, first + prod(outputs))
+        shapes = [exchange.kernel_shape(module + WEIGHT, name) for name in ours]
+        num_outputs, first = sum(prod(shape[1:]) for shape in shapes), 0
+        for name, shape in zip(ours, shapes, strict=True):
+            rows = range(first, first + prod(shape[1:]))
             first = rows.stop
-            if _in_layer(module_of(name)) not in lora.targets:
-                continue
-            part = _Part(files, module, adapted.get(module), lora, rows, num_outputs)
-            a, b = (inputs, lora.rank), (lora.rank, *outputs)
-            yield StreamedTensor(name + LORA_A, a, partial(part.a, a))
-            yield StreamedTensor(name + LORA_B, b, partial(part.b, b))
+            if _in_layer(module_of(name)) in lora.targets:
+                part = _Part(files, module, adapted.get(module), lora, rows, num_outputs, shape)
+                parts.setdefault(name, []).append(part)
+    for name, of_kernel in parts.items():
+        a, b = factor_shapes(name, exchange.shapes(name), lora.rank)
+        yield StreamedTensor(name + LORA_A, a, partial(_pieces, [part.a for part in of_kernel]))
+        yield StreamedTensor(name + LORA_B, b, partial(_pieces, [part.b for part in of_kernel]))
+
+
+def _pieces(read: Sequence[Callable[[], np.ndarray]]) -> Iterator[np.ndarray]:
+    for piece in read:
+        yield piece()
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
     """The adapter of one kernel: all of A, and some rows of B, of a module of PEFT.
 
-    Without an adapter there, both are zero.
+    Without an adapter there, both are zero. The `shape` is that of the kernel.
     """
 
     files: TensorFiles
@@ -250,31 +257,33 @@ class _Part:
     lora: LoraConfig
     rows: range
     num_outputs: int
+    shape: tuple[int, ...]
 
-    def a(self, shape: tuple[int, ...]) -> tuple[np.ndarray]:
-        """Return A, in one piece.
+    def a(self) -> np.ndarray:
+        """Return A.
 
         Raises:
             CheckpointError: it is of another shape, or not finite.
         """
-        padded = np.zeros(shape, np.float32)
+        num_inputs = self.shape[0]
+        padded = np.zeros((num_inputs, self.lora.rank), np.float32)
         if self.adapter is not None:
             name = f"{PREFIX}{self.module}{_A}"
-            check_shape(self.files.shape(name), (self.adapter.rank, shape[0]), name=name)
+            check_shape(self.files.shape(name), (self.adapter.rank, num_inputs), name=name)
             padded[:, : self.adapter.rank] = finite(self.files.read(name), name=name).T
-        return (padded,)
+        return padded
 
-    def b(self, shape: tuple[int, ...]) -> tuple[np.ndarray]:
-        """Return B, in one piece, with what differs from the common factor.
+    def b(self) -> np.ndarray:
+        """Return B, with what differs from the common factor.
 
         Raises:
             CheckpointError: it is of another shape, or not finite.
         """
-        padded = np.zeros((shape[0], len(self.rows)), np.float32)
+        padded = np.zeros((self.lora.rank, len(self.rows)), np.float32)
         if self.adapter is not None:
             name = f"{PREFIX}{self.module}{_B}"
             check_shape(self.files.shape(name), (self.num_outputs, self.adapter.rank), name=name)
             factor = np.float32(self.adapter.scale / self.lora.scale)
             part = finite(self.files.part(name, self.rows), name=name)
             padded[: self.adapter.rank] = factor * part.T
-        return (padded.reshape(shape),)
+        return padded.reshape(self.lora.rank, *self.shape[1:])

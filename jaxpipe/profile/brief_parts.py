@@ -6,6 +6,8 @@
     middle    1 to 4 blocks                block     = middle / blocks
     last      1 block + head, loss         head      = last - block
 
+Where layers differ, they count in proportion to their FLOPs.
+
 They are stages of the runtime, so that adapters, frozen parameters and dtypes count. Their forwards
 and backwards are called in turn, as a rank calls them; the optimizer is that of the blocks, and
 takes as long for each trained parameter of the ends.
@@ -29,6 +31,7 @@ from jaxpipe.models import (
     activation_bytes,
     build_model,
     layer_backward_flops,
+    layer_config,
     layer_forward_flops,
     num_parameters,
 )
@@ -161,18 +164,24 @@ def _profiles(
     embed, head = (_part(_beyond(end, block[usual_size])) for end in seconds[usual_size][1:])
     for size in task.microbatches:
         shape = {"batch": size, "sequence": task.model.sequence}
-        flops = layer_forward_flops(task.model, **shape) + getattr(
-            layer_backward_flops(task.model, **shape), task.remat
-        )
+        flops = [
+            layer_forward_flops(config, **shape)
+            + getattr(layer_backward_flops(config, **shape), task.remat)
+            for config in (layer_config(task.model, n) for n in range(task.model.num_layers))
+        ]
+        measured = sum(flops[:num_blocks]) / num_blocks
         layer = _part(block[size], kept_bytes=kept_bytes[size] // num_blocks)
         head_of_size = head.scaled(size / usual_size)
         yield Profile(
             device="this machine",
-            flops_per_s=flops / (layer.forward_s + layer.backward_s),
+            flops_per_s=measured / (layer.forward_s + layer.backward_s),
             microbatch=size,
             activation_bytes=activation_bytes(task.model, **shape),
             embed=embed.scaled(size / usual_size),
-            layers=(layer,) * task.model.num_layers,
+            layers=tuple(
+                replace(layer.scaled(number / measured), kept_bytes=layer.kept_bytes)
+                for number in flops
+            ),
             head=replace(head_of_size, forward_s=head_of_size.forward_s + _LOSS_S),
         )
 

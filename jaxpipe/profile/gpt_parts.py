@@ -1,7 +1,7 @@
 """Measured costs of a GPT by kind of layer and by stage, and its profile for the planner."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -11,7 +11,7 @@ import msgspec
 
 from jaxpipe.collective import CodingRates
 from jaxpipe.errors import ConfigError
-from jaxpipe.models import ModelConfig, costs
+from jaxpipe.models import ModelConfig, costs, layer_config
 from jaxpipe.models.bottleneck_costs import without_bottlenecks
 from jaxpipe.plan import Cut
 from jaxpipe.plan.cost import Part, Profile
@@ -88,14 +88,14 @@ def measure_gpt(
     model = build_model(without_bottlenecks(config))
     blocks = blocks_in_a_row(config)
     kinds = (
-        measure(Ends(model), (1, 1), 0, name="embedding", layers=0),
+        measure(Ends(model), (1, 1), 0, name="embedding", layers=range(0)),
         # Stage 1 of three has neither end, so that blocks are measured alone.
-        measure(model, (0, blocks, 0), 1, name="block", layers=blocks).divided(blocks),
-        measure(Ends(model), (1, 1), 1, name="head and loss", layers=0),
+        measure(model, (0, blocks, 0), 1, name="block", layers=range(blocks)).divided(blocks),
+        measure(Ends(model), (1, 1), 1, name="head and loss", layers=range(0)),
     )
     stages = tuple(
-        measure(model, cut, stage, name=_stage_name(cut, stage), layers=cut[stage])
-        for stage in _unlike(cut)
+        measure(model, cut, stage, name=_stage_name(cut, stage), layers=layers_of(cut, stage))
+        for stage in _unlike(config, cut)
     )
     observe("codecs of messages")
     coding = measure_coding(settings, clock=clock)
@@ -115,13 +115,15 @@ def measure_gpt(
     )
 
 
-def num_measurements(cut: Cut) -> int:
+def num_measurements(config: ModelConfig, cut: Cut) -> int:
     """Return how many measurements `measure_gpt` says, of three kinds of layers and the stages.
 
-    >>> num_measurements(()), num_measurements((2, 2))
+    >>> from jaxpipe.models import preset_config
+    >>> gpt2 = preset_config("gpt2")
+    >>> num_measurements(gpt2, ()), num_measurements(gpt2, (2, 2))
     (14, 22)
     """
-    return MEASUREMENTS_OF_PART * (3 + len(_unlike(cut))) + 2
+    return MEASUREMENTS_OF_PART * (3 + len(_unlike(config, cut))) + 2
 
 
 def blocks_in_a_row(config: ModelConfig) -> int:
@@ -150,6 +152,10 @@ def as_profile(measured: GptCosts) -> Profile:
     count = partial(costs.num_parameters, config)
     embed = count(layers=0, embed=True, head=False)
     microbatch = measured.settings.microbatch
+    layer = _part(block, parameters=block.parameters)
+    # Where layers differ, they count in proportion to their FLOPs.
+    flops = map(sum, _flops(config, range(config.num_layers), measured.settings))
+    block_flops = block.forward_flops + block.backward_flops
     return Profile(
         device=measured.device,
         flops_per_s=block.flops_per_s,
@@ -158,7 +164,10 @@ def as_profile(measured: GptCosts) -> Profile:
             config, batch=microbatch, sequence=measured.sequence
         ),
         embed=_part(embedding, parameters=embed),
-        layers=(_part(block, parameters=block.parameters),) * config.num_layers,
+        layers=tuple(
+            replace(layer.scaled(number / block_flops), kept_bytes=layer.kept_bytes)
+            for number in flops
+        ),
         # head - embed: of a tied head, the table counts with the embedding.
         head=_part(head, parameters=count(layers=0, embed=True, head=True) - embed),
         coding=measured.coding,
@@ -203,7 +212,7 @@ def _measured(  # noqa: PLR0913 - which part of which model, and how
     stage: int,
     *,
     name: str,
-    layers: int,
+    layers: range,
     settings: MeasureConfig,
     clock: Clock,
     observe: Callable[[str], None],
@@ -232,19 +241,31 @@ def _measured(  # noqa: PLR0913 - which part of which model, and how
     )
     sizes = {"batch": settings.microbatch, "sequence": sequence}
     head = costs.head_forward_flops(config, **sizes) if functions.stage.is_last else 0
-    block = costs.layer_forward_flops(config, **sizes)
-    # By the name of the policy: `Remat` and `ByRemat` agree.
-    backward = getattr(costs.layer_backward_flops(config, **sizes), settings.remat)
+    forward, backward = (
+        sum(flops) for flops in zip((0, 0), *_flops(config, layers, settings), strict=True)
+    )
     return measure_part(
         functions,
         name=name,
-        forward_flops=layers * block + head,
+        forward_flops=forward + head,
         # The head's backward is two products as large as its forward's.
-        backward_flops=layers * backward + 2 * head,
+        backward_flops=backward + 2 * head,
         settings=settings,
         clock=clock,
         observe=observe,
     )
+
+
+def _flops(
+    config: ModelConfig, layers: range, settings: MeasureConfig
+) -> Iterator[tuple[int, int]]:
+    """Yield the FLOPs of the forward and the backward of each layer."""
+    sizes = {"batch": settings.microbatch, "sequence": settings.sequence or config.sequence}
+    for number in layers:
+        layer = layer_config(config, number)
+        forward = costs.layer_forward_flops(layer, **sizes)
+        # By the name of the policy: `Remat` and `ByRemat` agree.
+        yield forward, getattr(costs.layer_backward_flops(layer, **sizes), settings.remat)
 
 
 def _stage_name(cut: Cut, stage: int) -> str:
@@ -257,13 +278,17 @@ def _stage_name(cut: Cut, stage: int) -> str:
     return f"stage {stage}: {cut[stage]} layers{with_ends}"
 
 
-def _unlike(cut: Cut) -> list[int]:
+def _unlike(config: ModelConfig, cut: Cut) -> list[int]:
     """Return the stages that differ from all before them: by their ends, or their layers.
 
-    >>> _unlike((2, 2, 2, 3, 2))
+    >>> from jaxpipe.models import preset_config
+    >>> _unlike(preset_config("gpt2"), (2, 2, 2, 3, 2))
     [0, 1, 3, 4]
     """
     last = len(cut) - 1
     # Downwards: of equal middles, the first stage stays in the dictionary.
-    middles = {cut[stage]: stage for stage in range(last - 1, 0, -1)}
+    middles = {
+        tuple(layer_config(config, layer) for layer in layers_of(cut, stage)): stage
+        for stage in range(last - 1, 0, -1)
+    }
     return sorted({0, *middles.values(), last}) if cut else []

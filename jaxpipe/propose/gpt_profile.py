@@ -1,8 +1,9 @@
 """Profile of a model from counted FLOPs: where `models` and `plan` meet."""
 
 from dataclasses import replace
+from functools import cache, partial
 
-from jaxpipe.models import ModelConfig, costs
+from jaxpipe.models import ModelConfig, costs, layer_config
 from jaxpipe.models.bottleneck_costs import bottleneck_parameters, narrow_bytes
 from jaxpipe.models.gpt_config import DTYPE_BYTES
 from jaxpipe.plan.cost import BytesPerParameter, Part, Profile
@@ -22,15 +23,8 @@ def gpt_profile(config: ModelConfig, *, remat: Remat, flops_per_s: float) -> Pro
     (4.81, 13.4)
     """
     sizes = {"batch": 1, "sequence": config.sequence}
-    forward = costs.layer_forward_flops(config, **sizes)
-    backward = getattr(costs.layer_backward_flops(config, **sizes), remat)
     head = costs.head_forward_flops(config, **sizes)
-    layer = Part(
-        forward_s=forward / flops_per_s,
-        backward_s=backward / flops_per_s,
-        parameters=costs.num_parameters(config, layers=1, embed=False, head=False),
-        kept_bytes=getattr(costs.layer_residual_bytes(config, **sizes), remat),
-    )
+    parts = cache(partial(_layer, remat=remat, flops_per_s=flops_per_s))  # most layers are equal
     embed = costs.num_parameters(config, layers=0, embed=True, head=False)
     both = costs.num_parameters(config, layers=0, embed=True, head=True)
     counted = Profile(
@@ -40,7 +34,7 @@ def gpt_profile(config: ModelConfig, *, remat: Remat, flops_per_s: float) -> Pro
         activation_bytes=costs.activation_bytes(config, **sizes),
         # An embedding is a look-up: no FLOPs, and little time.
         embed=Part(parameters=embed),
-        layers=(layer,) * config.num_layers,
+        layers=tuple(parts(layer_config(config, number)) for number in range(config.num_layers)),
         head=Part(
             forward_s=head / flops_per_s,
             # Two products, for inputs and weights, of the forward's size.
@@ -49,6 +43,17 @@ def gpt_profile(config: ModelConfig, *, remat: Remat, flops_per_s: float) -> Pro
         ),
     )
     return with_bottlenecks(counted, config)
+
+
+def _layer(config: ModelConfig, *, remat: Remat, flops_per_s: float) -> Part:
+    sizes = {"batch": 1, "sequence": config.sequence}
+    backward = getattr(costs.layer_backward_flops(config, **sizes), remat)
+    return Part(
+        forward_s=costs.layer_forward_flops(config, **sizes) / flops_per_s,
+        backward_s=backward / flops_per_s,
+        parameters=costs.num_parameters(config, layers=1, embed=False, head=False),
+        kept_bytes=getattr(costs.layer_residual_bytes(config, **sizes), remat),
+    )
 
 
 def with_bottlenecks(profile: Profile, config: ModelConfig) -> Profile:

@@ -18,7 +18,7 @@ from pathlib import Path
 import xxhash
 
 from jaxpipe.config import Config
-from jaxpipe.models import costs
+from jaxpipe.models import costs, layer_config
 from jaxpipe.models.bottleneck_costs import without_bottlenecks
 from jaxpipe.plan.cost import Profile, write_profile
 from jaxpipe.profile.kept_profile import kept_profile, measured_profile
@@ -116,7 +116,7 @@ def _seconds(task: ProfileTask, speed: Speed) -> float:
     """Return about how long the computes of a measurement take, without compilation."""
     model = task.model
     sizes = {"batch": sum(task.microbatches), "sequence": model.sequence}
-    layer = costs.layer_forward_flops(model, **sizes)
+    layer = costs.layer_forward_flops(layer_config(model, 0), **sizes)
     head = costs.head_forward_flops(model, **sizes)
     # A backward takes as long as two forwards; it is measured whole and in halves.
     return _REPEATS * 5 * (layer + head) / speed.flops_per_s

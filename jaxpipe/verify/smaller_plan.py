@@ -18,9 +18,10 @@
                          remainder by the ranks                    cool-down; unequal shares
     samples of one       1, and 2, 3 .. for each device of a mesh  weights of unequal shares
 
-All stages of a replica stay. Layers stay where a pattern of frozen parameters counts them, and
-microbatches under a schedule that is a file. Replicas are alike if they differ in their devices
-alone: their ranks then have the same programs up to the names of ranks, and the same functions.
+All stages of a replica stay. Layers stay where bottlenecks, full layers or a pattern of frozen
+parameters count them, and microbatches under a schedule that is a file. Replicas are alike if they
+differ in their devices alone: their ranks then have the same programs up to the names of ranks, and
+the same functions.
 
 **What this does not prove.** That numbers of the real sizes fit into their formats and buffers;
 sums over more replicas, levels or microbatches than remain; a fault that needs a width, a sequence
@@ -246,8 +247,10 @@ def _smaller_plan(
 
 
 def _counts_layers(config: Config) -> bool:
-    """Return whether layers are named by their numbers: by a bottleneck, or frozen parameters."""
-    return bool(getattr(config.model, "bottlenecks", ())) or _names_layers(config.train.frozen)
+    """Return whether layers have numbers: of bottlenecks, full layers or frozen parameters."""
+    names = ("bottlenecks", "full_layers")  # other families have no such fields
+    has_numbers = any(getattr(config.model, name, ()) for name in names)
+    return has_numbers or _names_layers(config.train.frozen)
 
 
 def _names_layers(frozen: Sequence[str]) -> bool:

@@ -1,6 +1,6 @@
 """Adapters of every model of the catalogue: losses and gradients of cuts equal one device's."""
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -31,8 +31,9 @@ from tests.models.test_conformance import (
 pytestmark = pytest.mark.slow
 
 LORA = LoraConfig(rank=2, alpha=3.0, targets=("*",))
-NAMES = ("gpt", "own")
-"""One has kernels of three dims, the other none by that name; all of `MODELS` take minutes more."""
+NAMES = ("gpt", "mixtral", "own")
+"""One has kernels of three dims, one experts, one none by that name; all of `MODELS` take minutes
+more."""
 every_model = pytest.mark.parametrize("name", NAMES)
 CUT = (1, 3)
 
@@ -68,7 +69,8 @@ def of_one_device(name: str, tokens: jax.Array) -> tuple[jax.Array, dict[str, An
                 found[key] = merged(value, factors[key])
             elif key + LORA_A in factors:
                 a, b = factors[key + LORA_A], factors[key + LORA_B]
-                layers = [np.float32(1.5) * jnp.tensordot(*ab, 1) for ab in zip(a, b, strict=True)]
+                one = jnp.matmul if a.ndim == 4 else partial(jnp.tensordot, axes=1)  # of experts
+                layers = [np.float32(1.5) * one(*ab) for ab in zip(a, b, strict=True)]
                 found[key] = value + jnp.stack(layers)
             elif not key.endswith((LORA_A, LORA_B)):
                 found[key] = value
@@ -159,10 +161,16 @@ def test_patterns_that_match_nothing_are_refused() -> None:
         tuned(MODELS["llama"], lora=LoraConfig(), frozen=("embed.*", "blocks.*", "head.*"))
 
 
-def test_experts_have_no_adapters_and_routers_may() -> None:
-    assert [each for each in adaptable(MODELS["experts"]) if ".moe." in each] == [
-        "sparse.moe.router"
-    ]
+def test_experts_and_routers_may_have_adapters() -> None:
+    names = [name for name in adaptable(MODELS["experts"]) if ".moe." in name]
+    assert names == ["sparse.moe.down", "sparse.moe.router", "sparse.moe.up"]
+    model = tuned(MODELS["experts"], lora=LoraConfig(rank=2, targets=("moe.*",)), frozen=())
+    shapes = jax.eval_shape(
+        lambda: model.init(jax.random.key(0), layers=range(1), embed=False, head=False)
+    )["blocks"]["sparse"]["moe"]
+    assert shapes["up" + LORA_A].shape == (1, 2, 16, 2)
+    assert shapes["up" + LORA_B].shape == (1, 2, 2, 64)
+    assert model.split["blocks.sparse.moe.up" + LORA_A] == -3
 
 
 def test_a_model_without_adapters_and_frozen_parameters_is_itself() -> None:

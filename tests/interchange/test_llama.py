@@ -131,7 +131,7 @@ def test_a_model_is_written_as_its_architecture(
         ({"project_bias": True}, "`model.project_bias` is True, and must be False in llama"),
         (
             {"window": 3, "alternating": True},
-            "`model.alternating` is True, and must be False in mistral",
+            "`model.qkv_bias` is False, and must be True in qwen2",
         ),
         (
             {"qk_norm": True, "qkv_bias": True},
@@ -179,11 +179,11 @@ def test_both_forms_of_rotary_fields_are_read() -> None:
         (LLAMA, "rope_interleaved", True),
         (LLAMA, "partial_rotary_factor", 0.5),
         (LLAMA, "quantization_config", {"bits": 4}),
-        (QWEN2, "use_sliding_window", True),
+        (QWEN2, "use_sliding_window", "yes"),
         (QWEN3, "layer_types", ["full_attention", "sliding_attention"]),
         (GEMMA, "hidden_activation", "gelu"),
-        (GEMMA, "num_hidden_layers", 3),
-        (GEMMA, "layer_types", ["full_attention"] * 4),
+        (GEMMA, "layer_types", ["full_attention"] * 3),
+        (GEMMA, "layer_types", ["chunked_attention"] * 4),
         (GEMMA, "use_bidirectional_attention", True),
     ],
 )

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.finetune import LORA_A, LORA_B, LoraConfig
+from jaxpipe.finetune.adapter_names import factor_shapes, of_experts
 from jaxpipe.finetune.merge import merged_tensors
 from jaxpipe.interchange import (
     ADAPTER_CONFIG,
@@ -22,12 +23,19 @@ from jaxpipe.interchange import (
 )
 from jaxpipe.interchange.llama_tensors import llama_pairs
 from jaxpipe.models import GptConfig, LlamaConfig, ModelConfig
-from tests.oracles.llamas import GEMMA, QWEN3
+from tests.oracles.llamas import GEMMA, GEMMA3_RAGGED, MIXTRAL, QWEN3, QWEN3_MOE
 
 GPT2 = GptConfig(num_layers=2, dim=8, num_heads=2, sequence=16, vocabulary=19)
 LORA = LoraConfig(rank=2, alpha=3.0)
 TOKENS = np.array([[1, 2, 3, 0, 18, 4, 4], [10, 9, 8, 7, 6, 5, 4]])
-MODELS: dict[str, ModelConfig] = {"gpt2": GPT2, "qwen3": QWEN3, "gemma2": GEMMA}
+MODELS: dict[str, ModelConfig] = {
+    "gpt2": GPT2,
+    "qwen3": QWEN3,
+    "gemma2": GEMMA,
+    "gemma3": GEMMA3_RAGGED,
+    "mixtral": MIXTRAL,
+    "qwen3_moe": QWEN3_MOE,
+}
 every_model = pytest.mark.parametrize("name", MODELS)
 
 
@@ -40,9 +48,10 @@ def tensors_of(config: ModelConfig, *, targets: tuple[str, ...]) -> dict[str, np
         assert isinstance(config, GptConfig)
         shapes = {name: shape_of(name, config) for name in our_names(config)}
     for name, shape in tuple(shapes.items()):
-        if name.endswith(".kernel") and any(each in name for each in targets):
-            shapes[name + LORA_A] = (shape[0], LORA.rank)
-            shapes[name + LORA_B] = (LORA.rank, *shape[1:])
+        is_kernel = name.endswith(".kernel") or of_experts(name, len(shape))
+        if is_kernel and any(target in name for target in targets):
+            a, b = factor_shapes(name, shape, LORA.rank)
+            shapes |= {name + LORA_A: a, name + LORA_B: b}
     return {
         name: (0.3 * source.normal(size=shape)).astype(np.float32) for name, shape in shapes.items()
     }
@@ -78,6 +87,33 @@ def test_names_and_shapes_are_those_of_peft(name: str, tmp_path: Path) -> None:
     assert len(found) == len([each for each in tensors if each.endswith((LORA_A, LORA_B))])
 
 
+@pytest.mark.parametrize(
+    ("name", "modules"),
+    [
+        ("mixtral", ("block_sparse_moe.experts.3.w1", "block_sparse_moe.experts.3.w3")),
+        ("qwen3_moe", ("mlp.experts.3.gate_proj", "mlp.experts.3.up_proj")),
+    ],
+)
+def test_gate_and_up_of_experts_have_adapters_together(
+    name: str, modules: tuple[str, str], tmp_path: Path
+) -> None:
+    tensors = tensors_of(MODELS[name], targets=(".moe.up",))
+    write_adapter(tmp_path, MODELS[name], LORA, reader(tensors), tensors)
+    fields = json.loads((tmp_path / ADAPTER_CONFIG).read_text())
+    ends = [module.rpartition(".")[2] for module in modules]
+    assert fields["target_modules"] == sorted(ends)
+    files = load_file(tmp_path / ADAPTER_WEIGHTS)
+    gate, up = (f"base_model.model.model.layers.1.{module}" for module in modules)
+    np.testing.assert_array_equal(
+        files[f"{up}.lora_A.weight"].T, tensors["blocks.1.moe.up" + LORA_A][3]
+    )
+    np.testing.assert_array_equal(
+        files[f"{up}.lora_B.weight"].T, tensors["blocks.1.moe.up" + LORA_B][3]
+    )
+    assert not files[f"{gate}.lora_A.weight"].any()
+    assert not files[f"{gate}.lora_B.weight"].any()
+
+
 def test_adapters_of_some_layers_are_refused(tmp_path: Path) -> None:
     tensors = tensors_of(GEMMA, targets=("local.attention.query",))
     lora = replace(LORA, targets=("local.attention.query",))
@@ -96,7 +132,7 @@ def test_peft_has_the_logits_of_the_merged_model(name: str, tmp_path: Path) -> N
     peft = pytest.importorskip("peft")
     transformers = pytest.importorskip("transformers")
     config = MODELS[name]
-    tensors = tensors_of(config, targets=(".attention.", ".mlp."))
+    tensors = tensors_of(config, targets=(".attention.", ".mlp.", ".moe."))
     present = tensors.keys()
     write_model(tmp_path / "base", config, reader(tensors))
     write_model(tmp_path / "merged", config, merged_tensors(reader(tensors), present, LORA))

@@ -71,7 +71,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_written_is_read(kind: str, tmp_path: Path) -> None:
     config = KINDS[kind]
-    tensors = tensors_of(config, targets=(".attention.", ".mlp."))
+    tensors = tensors_of(config, targets=(".attention.", ".mlp.", ".moe."))
     form = ExportForm(kind=kind)
     write_base(tmp_path / "base", config, kind=kind)
     write_adapter(tmp_path / "adapter", config, LORA, reader(tensors), tensors, form=form)

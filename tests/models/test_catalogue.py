@@ -32,6 +32,7 @@ def test_the_names_are_sorted() -> None:
         "bert-switch",
         "bert-switch-tiny",
         "gemma-2-2b",
+        "gemma-3-1b",
         "gemma-3-270m",
         "gpt-moe-tiny",
         "gpt-xl-24",

@@ -25,7 +25,7 @@ from jaxpipe.runtime.stage.functions import StageFunctions, Work
 from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.runtime.stage.stage import Stage
-from tests.oracles.llamas import GEMMA, LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3
+from tests.oracles.llamas import GEMMA, GEMMA3_RAGGED, LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3
 
 pytestmark = pytest.mark.slow
 
@@ -37,6 +37,8 @@ MODELS: dict[str, Model] = {
     "llama": Llama(replace(LLAMA, num_layers=NUM_LAYERS)),
     "qwen3": Llama(replace(QWEN3, num_layers=NUM_LAYERS, tied=True)),
     "gemma2": Llama(replace(GEMMA, num_layers=NUM_LAYERS)),
+    # The inner stage has a layer of either kind.
+    "gemma3": Llama(replace(GEMMA3_RAGGED, num_layers=NUM_LAYERS, full_layers=(1,))),
     "mistral": Llama(replace(MISTRAL, num_layers=NUM_LAYERS)),
     "qwen2": Llama(replace(QWEN2, num_layers=NUM_LAYERS)),
     "mixtral": Llama(replace(MIXTRAL, num_layers=NUM_LAYERS)),

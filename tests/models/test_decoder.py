@@ -14,7 +14,7 @@ from jaxpipe.models.decoder import Decoder, can_decode
 from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.stage.stage import Stage
-from tests.oracles.llamas import GEMMA, LLAMA
+from tests.oracles.llamas import GEMMA, GEMMA3_RAGGED, LLAMA
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +23,7 @@ MODELS: dict[str, ModelConfig] = {
     "gpt": GPT,
     "llama": replace(LLAMA, tied=True),
     "gemma2": GEMMA,  # pairs of a window and all tokens, soft bounds of scores and logits
+    "gemma3": GEMMA3_RAGGED,
 }
 LENGTHS = np.array([5, 1, 3], np.int32)
 ROOM = 11

@@ -66,6 +66,7 @@ def test_parameters_are_counted(config: LlamaConfig, embed: bool, head: bool, te
         ("qwen3-8b", 8_190_735_360),
         ("mistral-7b", 7_241_732_096),
         ("gemma-2-2b", 2_614_341_888),
+        ("gemma-3-1b", 999_885_952),
         ("gemma-3-270m", 268_098_176),
         ("smollm3-3b", 3_075_098_624),
         ("mixtral-8x7b", 46_702_792_704),

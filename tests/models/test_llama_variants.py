@@ -20,7 +20,18 @@ from tests.models.test_gpt_costs import POLICIES, bytes_of
 from tests.models.test_llama_costs import layer_of, under
 from tests.oracles import numpy_llama
 from tests.oracles import whole_model as uncut
-from tests.oracles.llamas import DYNAMIC, GRANITE, OLMO2, PHI3, PLAIN, SHORT, VARIANTS, YARN
+from tests.oracles.llamas import (
+    DYNAMIC,
+    GEMMA3_RAGGED,
+    GRANITE,
+    OLMO2,
+    PHI3,
+    PLAIN,
+    RAGGED,
+    SHORT,
+    VARIANTS,
+    YARN,
+)
 
 every_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 
@@ -34,6 +45,26 @@ def test_logits_are_those_of_numpy(config: LlamaConfig) -> None:
     wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     theirs = numpy_llama.logits(llama.config, wide, np.asarray(tokens, np.int64))
     np.testing.assert_allclose(uncut.logits(llama, params, tokens), theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", RAGGED.values(), ids=RAGGED)
+def test_layers_that_are_no_groups_have_the_logits_of_numpy(config: LlamaConfig) -> None:
+    llama = Llama(config)
+    params = uncut.disturbed(llama)
+    tokens = uncut.random_tokens(llama, 2, 9)
+    wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    theirs = numpy_llama.logits(config, wide, np.asarray(tokens, np.int64))
+    np.testing.assert_allclose(uncut.logits(llama, params, tokens), theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_a_layer_among_others_has_a_model_of_its_own() -> None:
+    llama = Llama(GEMMA3_RAGGED)
+    assert llama.equal_layers(range(5)) == [range(2), range(2, 3), range(3, 5)]
+    assert llama.equal_layers(range(3, 5)) == [range(3, 5)]
+    assert llama.of_layer(0) is llama.of_layer(4)
+    with pytest.raises(AssertionError, match="layers differ"):
+        llama.block({}, jnp.ones((1, 2, 16)), None)
 
 
 @pytest.mark.slow

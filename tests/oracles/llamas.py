@@ -88,6 +88,11 @@ GEMMA3 = replace(
     rope_factor=4.0,
 )
 SMOLLM3 = replace(PLAIN, tied=True, alternating=True, period=2, unturned=True)
+GEMMA3_RAGGED = replace(GEMMA3, num_layers=5, alternating=False, period=2, full_layers=(2,))
+"""As Gemma 3 1B: layers that are no groups."""
+SMOLLM3_RAGGED = replace(PLAIN, num_layers=3, tied=True, full_layers=(0,), unturned=True)
+RAGGED = {"gemma3_text": GEMMA3_RAGGED, "smollm3": SMOLLM3_RAGGED}
+UNTURNED = replace(PLAIN, unturned=True)
 MIXTRAL = replace(PLAIN, experts=4, experts_per_token=2, normalised_gates=True, window=3)
 QWEN3_MOE = replace(QWEN3, experts=5, experts_per_token=3)
 VARIANTS = {
@@ -104,6 +109,7 @@ VARIANTS = {
     "unrounded": UNROUNDED,
     "short": SHORT,
     "long": LONG,
+    "unturned": UNTURNED,
 }
 """Kinds that came later; `KINDS` are those that older tests compile."""
 

@@ -22,17 +22,19 @@ def logits(config: LlamaConfig, params: dict[str, Any], tokens: npt.NDArray[np.i
         x = x * config.embedding_factor
         for number in range(config.num_layers):
             layer = _layer(params["blocks"], number)
-            if not config.alternating:
-                x = _block(config, layer, x, config.window)
-                continue
             local = config
             if config.local_base:
                 local = replace(
                     config, rope_base=config.local_base, rope_scaling=RopeScaling.NONE, local_base=0
                 )
-            for part in sorted(set(layer) - {"full"}):
+            if not config.alternating and number not in config.full_layers:
+                is_turned = not config.unturned or len(config.full_layers) > 0
+                x = _block(local, layer, x, config.window, is_turned=is_turned)
+                continue
+            for part in sorted(set(layer) - {"full"}) if config.alternating else ():
                 x = _block(local, layer[part], x, config.window)
-            x = _block(config, layer["full"], x, 0, is_turned=not config.unturned)
+            full = layer["full"] if config.alternating else layer
+            x = _block(config, full, x, 0, is_turned=not config.unturned)
         found = _norm(config, head["norm"], x) @ (table if config.tied else head["kernel"]).T
         rows.append(_capped(found / config.logits_divisor, config.final_softcap))
     return np.stack(rows)

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from jaxpipe.models.gpt_config import GptConfig
-from jaxpipe.runtime.stage.model import Model
+from jaxpipe.runtime.stage.model import Model, model_of_layer
 
 SMALL = GptConfig(num_layers=3, dim=24, num_heads=3, sequence=10, vocabulary=17)
 UNTIED = replace(SMALL, tied=False)
@@ -47,12 +47,17 @@ def _hidden(gpt: Model, params: dict[str, Any], tokens: Array, key: Array | None
         keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(gpt.num_layers + 1))
     x = gpt.embed(params, tokens, None if keys is None else keys[-1])
     layers = (params["blocks"], None if keys is None else keys[:-1])
+    if getattr(getattr(gpt, "config", None), "full_layers", ()):  # one by one: layers differ
+        for number in range(gpt.num_layers):
+            layer = jax.tree.map(lambda leaf, n=number: leaf[n], layers)
+            x = _applied(model_of_layer(gpt, number), x, layer)
+        return x
+    return jax.lax.scan(lambda x, layer: (_applied(gpt, x, layer), None), x, layers)[0]
 
-    def step(x: Array, layer: tuple[dict[str, Any], Array | None]) -> tuple[Array, None]:
-        output = gpt.block(layer[0], x, layer[1])
-        return output[0] if isinstance(output, tuple) else output, None
 
-    return jax.lax.scan(step, x, layers)[0]
+def _applied(gpt: Model, x: Array, layer: tuple[dict[str, Any], Array | None]) -> Array:
+    output = gpt.block(layer[0], x, layer[1])
+    return output[0] if isinstance(output, tuple) else output
 
 
 def random_tokens(gpt: Model, batch: int, seq: int, seed: int = 0) -> Array:

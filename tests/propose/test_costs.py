@@ -6,7 +6,12 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.errors import ConfigError
-from jaxpipe.models import GptConfig, load_preset, num_parameters, train_flops_per_token
+from jaxpipe.models import (
+    GptConfig,
+    load_preset,
+    num_parameters,
+    train_flops_per_token,
+)
 from jaxpipe.propose.costed import costed
 from jaxpipe.propose.device_speeds import precision_of, with_speeds
 from jaxpipe.propose.gpt_profile import bytes_each, gpt_profile
@@ -15,6 +20,7 @@ from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.schedule import Remat
 from jaxpipe.simulate import dtfm_constants
 from jaxpipe.topo.gpu import Precision
+from tests.oracles.llamas import PLAIN
 
 GPT2 = GptConfig(**load_preset("gpt2"))
 
@@ -42,6 +48,16 @@ def test_a_pair_with_experts_is_one_layer_of_the_profile(preset: str):
     assert whole.forward_s == pytest.approx(trained / 3, rel=1e-3)
     # The forward is computed again, but for its last product.
     assert 2.7 < whole.backward_s / whole.forward_s < 3.0
+
+
+def test_layers_of_a_profile_differ_as_their_windows_do():
+    config = replace(PLAIN, num_layers=4, sequence=64, window=4, full_layers=(1, 3))
+    profile = gpt_profile(config, remat=Remat.NONE, flops_per_s=1.0)
+    local, full, *_ = profile.layers
+    assert profile.layers == (local, full) * 2
+    assert full.forward_s - local.forward_s == 64 * 4 * config.query_width * (64 - 4)
+    whole = profile.stage((4,), 0)
+    assert train_flops_per_token(config, sequence=64) * 64 == pytest.approx(3 * whole.forward_s)
 
 
 def test_rematerialisation_trades_seconds_for_bytes():

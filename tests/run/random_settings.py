@@ -100,6 +100,7 @@ RIGHT: Mapping[str, list[Any]] = {
     "model.window": [0, 1, 4, 100],
     "model.alternating": _SWITCH,
     "model.period": [2, 3],
+    "model.full_layers": [[], [0], [1, 0]],
     "model.local_base": [0.0, 100.0],
     "model.unturned": _SWITCH,
     "model.attention_softcap": [0.0, 50.0],

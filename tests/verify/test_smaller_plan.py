@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -123,7 +124,8 @@ def test_what_a_mesh_divides_it_still_divides(preset: str, mesh: MeshConfig):
     if model.num_heads % mesh.tensor:
         return
     sequence = smaller_sequence(model, None, parts)
-    small = smaller_model(model, parts, num_layers=2, sequence=sequence)
+    num_layers = model.num_layers if getattr(model, "full_layers", ()) else 2  # they have numbers
+    small = smaller_model(model, parts, num_layers=num_layers, sequence=sequence)
     assert small.num_heads % mesh.tensor == 0
     assert small.dim <= 16 * parts.of_parameters
     for name in ("dim", "vocabulary", "hidden"):
@@ -156,7 +158,7 @@ def test_what_is_not_run_is_listed():
     assert any("of a library" in line for line in library.left_out)
 
 
-def test_layers_stay_where_frozen_parameters_count_them():
+def _eight_layers(**sections: dict[str, Any]) -> tuple[Config, Plan]:
     tree = {
         "run": {"folder": "run"},
         "data": {"folder": "data"},
@@ -168,10 +170,24 @@ def test_layers_stay_where_frozen_parameters_count_them():
             "microbatch": 2,
             "schedule": "1f1b",
         },
-        "train": {"frozen": ["blocks.[0-3].*"]},
+        **sections,
     }
     config = config_from(tree)
-    plan = decided_plan(config, CLUSTER)
+    return config, decided_plan(config, CLUSTER)
+
+
+def test_layers_stay_where_frozen_parameters_count_them():
+    config, plan = _eight_layers(train={"frozen": ["blocks.[0-3].*"]})
     assert shrunk(config, plan).plan.num_layers == 8
     unnumbered = replace(config, train=replace(config.train, frozen=("blocks.*.mlp.*",)))
     assert shrunk(unnumbered, plan).plan.num_layers == 4
+
+
+def test_layers_stay_where_some_are_full():
+    model = {"preset": "llama-tiny", "num_layers": 8, "window": 4}
+    config, plan = _eight_layers(model=model)
+    assert shrunk(config, plan).plan.num_layers == 4
+    config, plan = _eight_layers(model={**model, "full_layers": [5]})
+    small = shrunk(config, plan)
+    assert small.plan.num_layers == 8
+    assert small.config.model == replace(small.config.model, full_layers=(5,))

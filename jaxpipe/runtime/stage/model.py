@@ -34,7 +34,7 @@ WithLoss: TypeAlias = tuple[Hidden, Float[Array, ""]]
 
 @runtime_checkable
 class Model(Protocol):
-    """A stack of equal layers between an embedding and a head."""
+    """A stack of layers between an embedding and a head: equal ones, or those of a `Varied`."""
 
     @property
     def num_layers(self) -> int:
@@ -129,6 +129,32 @@ class Bottlenecked(Protocol):
 def bottlenecks_of(model: Model) -> Mapping[int, int]:
     """Return the ranks of the bottlenecks of a model, by the number of layers before them."""
     return model.bottlenecks if isinstance(model, Bottlenecked) else {}
+
+
+@runtime_checkable
+class Varied(Protocol):
+    """What a `Model` whose layers may differ offers, in addition; their parameters are alike."""
+
+    def of_layer(self, number: int, /) -> Model:
+        """Return the model whose layers all are as the one of this number.
+
+        Those of equal layers are equal, and the model itself where all layers are.
+        """
+        ...
+
+    def equal_layers(self, layers: range, /) -> list[range]:
+        """Return consecutive layers in parts, of which each has equal ones."""
+        ...
+
+
+def model_of_layer(model: Model, number: int) -> Model:
+    """Return the model whose `block` is the layer of this number."""
+    return model.of_layer(number) if isinstance(model, Varied) else model
+
+
+def equal_layers(model: Model, layers: range) -> list[range]:
+    """Return consecutive layers in parts, of which each has equal ones."""
+    return model.equal_layers(layers) if isinstance(model, Varied) else [layers]
 
 
 @runtime_checkable

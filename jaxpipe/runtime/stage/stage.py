@@ -20,6 +20,8 @@ from jaxpipe.runtime.stage.model import (
     Parameters,
     WithLoss,
     bottlenecks_of,
+    equal_layers,
+    model_of_layer,
 )
 from jaxpipe.runtime.stage.placed import (
     Places,
@@ -214,7 +216,7 @@ class Stage:
             hidden = self.model.embed(params, hidden, _fold(key, self.model.num_layers))
         hidden = hidden if tokens.offset is None else hidden + tokens.offset
         known, total = tokens.x if self.is_first else tokens.known, None
-        for layers in self._between_bottlenecks():
+        for layers in self._parts():
             hidden = self._widened(params, hidden, known, after=layers.start)
             blocks = self._blocks_of(params["blocks"], layers)
             hidden, added = self._blocks(blocks, layers, hidden, key)
@@ -222,11 +224,12 @@ class Stage:
             hidden = self._narrowed(params, hidden, after=layers.stop)
         return hidden, total
 
-    def _between_bottlenecks(self) -> list[range]:
-        """Return the layers that no bottleneck parts, together."""
+    def _parts(self) -> list[range]:
+        """Return the layers that are equal and that no bottleneck parts, together."""
         places = [after for after in self._bottlenecks if after in self.layers[1:]]
         edges = (self.layers.start, *places, self.layers.stop)
-        return [range(start, stop) for start, stop in pairwise(edges)]
+        between = [range(start, stop) for start, stop in pairwise(edges)]
+        return [part for layers in between for part in equal_layers(self.model, layers)]
 
     def _blocks_of(self, blocks: Parameters | tuple, layers: range) -> Parameters | tuple:
         if layers == self.layers:
@@ -249,17 +252,18 @@ class Stage:
         assert isinstance(self.model, Bottlenecked), self.model
         return self.model.narrow(params, x, after)
 
-    def _block(self, *, scanned: bool) -> Callable:
+    def _block(self, number: int, *, scanned: bool) -> Callable:
+        model = model_of_layer(self.model, number)
         # The places of tokens are arrays of the function that is being traced: for it alone.
-        if scanned or has_places(self.model):
-            return rematerialise(self.model.block, self.remat, scanned=scanned)
-        return traced_once(self.model, self.remat)
+        if scanned or has_places(model):
+            return rematerialise(model.block, self.remat, scanned=scanned)
+        return traced_once(model, self.remat)
 
     def _blocks(
         self, blocks: Parameters | tuple, layers: range, x: Array, key: Array | None
     ) -> tuple[Array, Array | None]:
         scanned = isinstance(blocks, dict)
-        block = self._block(scanned=scanned)
+        block = self._block(layers.start, scanned=scanned)
 
         def step(x: Array, layer: tuple[Parameters, Array | int]) -> tuple[Array, Array | None]:
             params, number = layer

@@ -1,7 +1,8 @@
 """The base of models that wrap another one and change a part of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from jaxtyping import Array, Float, Int, Key
 
@@ -14,7 +15,11 @@ from jaxpipe.runtime.stage.model import (
     Parameters,
     Targets,
     bottlenecks_of,
+    equal_layers,
+    model_of_layer,
 )
+
+_Wrapped = TypeVar("_Wrapped", bound="WrappedModel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,15 @@ class WrappedModel:
     def embed(self, params: Parameters, inputs: Inputs, key: Key[Array, ""] | None) -> Hidden:
         """Return the input of the first layer."""
         return self.model.embed(params, inputs, key)
+
+    def of_layer(self: _Wrapped, number: int) -> _Wrapped:
+        """Return the wrapped model whose layers all are as the one of this number."""
+        of_layer = model_of_layer(self.model, number)
+        return self if of_layer is self.model else replace(self, model=of_layer)
+
+    def equal_layers(self, layers: range) -> list[range]:
+        """Return consecutive layers in parts, of which each has equal ones."""
+        return equal_layers(self.model, layers)
 
     @property
     def bottlenecks(self) -> Mapping[int, int]:

@@ -11,6 +11,7 @@ likes.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import jax
@@ -19,6 +20,7 @@ import optax
 from jaxtyping import Array, Float, Int, Integer, Key
 
 from jaxpipe.baselines.autoshard.spmd.microbatches import accumulated
+from jaxpipe.runtime.stage.model import Varied
 
 Tree: TypeAlias = dict[str, Any]
 Step: TypeAlias = Callable[[Tree, Array, Array], tuple[Tree, Array]]
@@ -99,11 +101,10 @@ def train_step(
     marked as sums, which a sharded step with as many microbatches adds up; without sharding, the
     step computes the whole batch at once, and returns the same.
     """
-    block = (
-        jax.checkpoint(lambda layer, x: model.block(layer, x, None))
-        if remat
-        else (lambda layer, x: model.block(layer, x, None))
-    )
+
+    def block(number: int, weights: Tree, x: Array) -> Any:
+        of_layer = model.of_layer(number) if isinstance(model, Varied) else model
+        return of_layer.block(weights, x, None)
 
     def summed_loss(params: Tree, tokens: Array, targets: Array) -> Array:
         added: list[Array] = []
@@ -113,7 +114,9 @@ def train_step(
         # Unrolled, not scanned: a strategy may shard every layer in its own way.
         for layer in range(model.num_layers):
             with jax.named_scope(f"layer{layer}"):
-                output = block(params["blocks"][str(layer)], x)
+                of_layer = partial(block, layer)
+                apply = jax.checkpoint(of_layer) if remat else of_layer
+                output = apply(params["blocks"][str(layer)], x)
             x, *more = output if isinstance(output, tuple) else (output,)
             added += more
         # Without layers that add to it, no operation is added either.
