@@ -58,6 +58,7 @@ class Alike:
         for name, value, here in (
             ("train.batch", hello.batch, self.batch),
             ("run.seed", hello.seed, self.seed),
+            ("quorum.islands", hello.islands, self.quorum.islands),  # it decides the samples
             ("quorum.codec", hello.codec, self.quorum.codec.value),
         ):
             if value != here:

@@ -185,6 +185,7 @@ class MergeLine:
         self._asked_for = 0  # of a server that has lost merges, numbers come again
         hello = Hello(
             island=self._config.island,
+            islands=self._config.islands,
             step=step,
             base=base,
             batch=self._batch,

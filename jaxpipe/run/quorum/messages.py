@@ -50,6 +50,7 @@ class Hello(msgspec.Struct, tag_field="kind", tag="hello", forbid_unknown_fields
     """
 
     island: int
+    islands: int
     step: int
     base: int | None
     batch: int

@@ -182,6 +182,10 @@ def wrong_delivery(served: Serving, config: QuorumConfig) -> None:
             "`quorum.island` .8. must be below",
         ),
         (
+            lambda served, config: served.line(replace(config, islands=3)).start(START, step=0),
+            "`quorum.islands` is 3 on island 0, and 4 on the server",
+        ),
+        (
             lambda served, config: served.line(of(config, 0), versions="2").start(START, step=0),
             "jaxpipe is 2 on island-0, and 1 on the server",
         ),

@@ -62,7 +62,9 @@ def test_a_message_arrives_as_it_was_sent(kind: CodecKind) -> None:
             np.testing.assert_allclose(tensors[name], tensor, atol=0.5)
 
 
-HELLO = Hello(island=1, step=3, base=None, batch=8, seed=2, codec="none", shapes=dict(SHAPES))
+HELLO = Hello(
+    island=1, islands=2, step=3, base=None, batch=8, seed=2, codec="none", shapes=dict(SHAPES)
+)
 MESSAGES = (
     sent(HELLO),
     sent(Anchor(number=4), packed(TENSORS)),
