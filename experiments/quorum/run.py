@@ -32,6 +32,7 @@ _HERE = Path(__file__).parent
 _RUNS, _GOODPUT = _HERE / "results" / "runs.csv", _HERE / "results" / "goodput.csv"
 _PLACE = Path("runs/quorum").absolute()
 _MARK = "JAXPIPE_EXPERIMENT_ISLAND"
+_OUTER = ("every", "learning_rate", "momentum")
 _START_S, _END_S = 600.0, 120.0
 
 Case = Mapping[str, Any]
@@ -73,7 +74,7 @@ def report(case: Case) -> None:
 def quorum(case: Case, seed: int) -> Row:
     """Train islands that a server merges."""
     folder = _fresh(f"quorum-{seed}")
-    section = [f"quorum.{name}={case[name]}" for name in ("islands", "every", "least", "grace_s")]
+    section = [f"quorum.{name}={case[name]}" for name in ("islands", "least", "grace_s", *_OUTER)]
     batch = f"train.batch={case['batch']}"
     common = [*case["settings"], *section, batch, f"run.seed={seed}"]
     server = _start("merge", case, common, "--out", folder / "server")
@@ -105,7 +106,7 @@ def barrier(case: Case, seed: int) -> Row:
         f"plan.replicas={number}",
         f"train.batch={case['batch'] * number}",
         f"outer.islands={number}",
-        f"outer.every={case['every']}",
+        *(f"outer.{name}={case[name]}" for name in _OUTER),
         f"run.folder={folder}",
         f"run.seed={seed}",
     ]
