@@ -237,6 +237,8 @@ class _Study:
         if not isinstance(self._config.model, GptConfig):
             raise ConfigError("`model.bottlenecks` is a field of GPTs alone")
         narrow = bottlenecks(self._query)
+        if not narrow:
+            raise ConfigError("`model.num_layers` (1) must be at least 2 to have a boundary")
         config = replace(self._config, model=replace(self._config.model, bottlenecks=narrow))
         check_settings(config)
         return config
