@@ -12,6 +12,7 @@ from experiments.over_the_wire.outcomes import (
     NETWORKS,
     RECOVERY,
     RUNS,
+    STATED_LOSS,
     TABLE,
     medians,
     table_row,
@@ -151,7 +152,7 @@ def test_a_row_compares_at_equal_time_and_at_equal_tokens():
     cells = table_row(row | dict.fromkeys(metered, "1"), curve, {"home": 3.0}, {("a", "b"): "7"})
     assert cells["loss_after_time"] == "4"
     assert cells["loss_after_tokens"] == "2.5"
-    assert cells["seconds_to_loss"] == "5"
+    assert float(cells["seconds_to_loss"]) == pytest.approx(1 + 4 * (5 - STATED_LOSS) / 2)
     assert cells["recovery_seconds"] == "7"
 
 
