@@ -24,12 +24,10 @@ def loss_settings(method: "Method") -> tuple[str, ...]:
 
 def loss_lines(config: "Config", options: SearchOptions, answer: "LossProposal") -> list[str]:
     """Return the table of all methods, and the plan of the first."""
-    from jaxpipe.run.terminal.progress import duration
-
     best = answer.best
     rows = [
         f"  {method.name:<44}{method.step_s:10.4g} s{method.compute_factor:8.3f}x"
-        f"{duration(answer.seconds(method)):>10}   {_words(method)}".rstrip()
+        f"{_in_words(answer.seconds(method)):>10}   {_words(method)}".rstrip()
         for method in answer.by_time
     ]
     steps = round(answer.steps * best.compute_factor)
@@ -76,6 +74,12 @@ def loss_json(
         "plans_simulated": answer.num_valued,
         "plan_file": str(out),
     }
+
+
+def _in_words(seconds: float) -> str:
+    from jaxpipe.run.terminal.progress import duration
+
+    return f"{seconds:.2g} s" if seconds < 10 else duration(seconds)
 
 
 def _words(method: "Method") -> str:
