@@ -69,8 +69,10 @@ def plan(  # noqa: PLR0913  each is an option of the command line
     settings = (*changes, *settings)
     check_output("--out", out)
     check_pareto(options, pareto)
-    settings = (*settings, *needed_settings(export, _configuration(config, settings)))
     read = _configuration(config, settings)
+    if needed := needed_settings(export, read):
+        settings = (*settings, *needed)
+        read = _configuration(config, settings)
     is_of_loss = options.objective is Goal.LOSS
     answer = _loss_answer(read, options, export) if is_of_loss else _answer(read, options)
     if config is not None:  # settings alone have no run yet, nor its data

@@ -4,6 +4,7 @@ The rest of the output is the plan of the first: of islands its drawing, of othe
 has.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,8 +92,12 @@ def _words(method: "Method") -> str:
 def _plan(
     config: "Config", options: SearchOptions, best: "Method", answer: "LossProposal"
 ) -> list[str]:
+    from jaxpipe.propose.time_to_loss import codec_limit
+
     if best.proposal is not None:
-        return plan_lines(config, options, best.proposal)
+        # The codecs that the output lists were chosen within this limit.
+        section = replace(config.plan, codecs=codec_limit(config))
+        return plan_lines(replace(config, plan=section), options, best.proposal)
     return [
         *answer.notices,
         *drawn(config, best.plan, best.cluster),

@@ -144,7 +144,7 @@ def _begin_stretch(lineage: Lineage, event: Given) -> int:
     before = lineage.of_island.setdefault(event.island, [])
     if not (before or event.joined):
         raise ValueError(f"island {event.island} is given an anchor, and has not joined")
-    # A process that goes on has the state of the newest stretch.
+    # A process that was not restarted has the state of its newest stretch.
     newest = before if event.joined else before[-1:]
     origin = _origin(lineage, newest, island=event.island, step=event.step)
     stretch = Stretch(

@@ -4,7 +4,7 @@
 
     began    the server starts, with these settings; from anchor 0, or from a saved one
     first    the parameters of this island are anchor 0
-    given    this island continues from this anchor, after so many inner steps; or it has joined
+    given    this island received this anchor after `step` inner steps; `joined`: at its start
     merged   a round has ended: these deliveries are in the next anchor, with these weights
 
 An island that joins has the moments of its checkpoint, which it wrote some steps before it went.

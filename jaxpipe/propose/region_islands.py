@@ -89,7 +89,7 @@ def island_plan(
                 task,
                 _of_equal_stages(executable(inside.config, step_objective(conditions))),
                 bound=partial(step_bound_s, conditions=conditions),
-                # One made to measure is a list for each rank of an island, not of all of them.
+                # A custom schedule lists the ranks of one island, not those of all islands.
                 generators=tuple(
                     row for row in generators_of(inside) if row[0] is not made_to_measure
                 ),

@@ -134,6 +134,12 @@ def propose_to_loss(
     )
 
 
+def codec_limit(config: Config) -> CodecLimit:
+    """Return the limit of codecs: the configured one, or `safe` where none is set."""
+    limit = config.plan.codecs
+    return CodecLimit.SAFE if limit is CodecLimit.NONE else limit
+
+
 def num_searches(config: Config) -> int:
     """Return how many searches there are, each of the options' seconds: without islands four."""
     cluster = cluster_from(config)
@@ -182,8 +188,7 @@ class _Study:
         observe: Callable[[int], None],
         measuring: Callable[[str], None] | None,
     ) -> None:
-        limit = config.plan.codecs
-        self._limit = CodecLimit.SAFE if limit is CodecLimit.NONE else limit
+        self._limit = codec_limit(config)
         self._config = replace(config, plan=replace(config.plan, codecs=CodecLimit.NONE))
         self._cluster, self._options = cluster, options
         self._observe, self._measuring = observe, measuring

@@ -37,7 +37,7 @@ class StepBreakdown:
 
     @property
     def seconds_by_cause(self) -> dict[str, float]:
-        """The parts by their names, in the order in which they are told."""
+        """The seconds of each cause, in the order of the output."""
         return {
             "compute": self.compute_s,
             "update": self.update_s,

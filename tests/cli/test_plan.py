@@ -1,7 +1,6 @@
 """`jaxpipe plan`, called as from a terminal, and the plan file that training takes."""
 
 import json
-import re
 import shlex
 from pathlib import Path
 
@@ -75,31 +74,6 @@ def test_a_batch_has_no_more_microbatches_than_a_step_may(
     words = ["plan", *_SMALL, *_QUICK, "--out", str(out), "--set", "train.batch=999999999"]
     assert main(words) == 2
     assert "a step of a replica has at most 8,192 microbatches" in capsys.readouterr().err
-
-
-def test_the_time_to_a_loss_is_told_of_all_methods_and_the_first_can_be_trained(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-):
-    out = tmp_path / "plan.toml"
-    words = ("--objective", "loss")
-    told = planned(out, *words, capsys=capsys)
-    assert "time to the loss of 100 uncompressed steps (steps are simulated)" in told
-    for name in ("uncompressed", "codecs", "rank", "rank and codecs", "2 islands"):
-        assert re.search(rf"^  {name}\b.* s +1\.\d+x", told, re.MULTILINE), told
-    assert main(["plan", *_SMALL, *_QUICK, "--out", str(out), *words, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    best = min(method["equal_loss_seconds"] for method in answer["methods"])
-    (first, *_) = [m for m in answer["methods"] if m["equal_loss_seconds"] <= 1.01 * best]
-    assert first["seconds_to_loss"] == pytest.approx(100 * first["equal_loss_seconds"])
-    assert read_plan(out, topo.load("two-region")).shape == first["shape"]
-
-
-def test_what_decides_more_than_a_schedule_is_not_exported(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-):
-    words = ("--objective", "loss", "--export", "torch-csv", "--out", str(tmp_path / "p"))
-    assert main(["plan", *_SMALL, *words]) == 2
-    assert "`--export` (torch-csv) writes a schedule" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("objective", ["time", "dtfm"])

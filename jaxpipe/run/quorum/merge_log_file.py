@@ -1,4 +1,4 @@
-"""The file of the log of a merge server: a line of JSON for each event."""
+"""The log file of a merge server, `merges.jsonl`: one JSON object per line and event."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

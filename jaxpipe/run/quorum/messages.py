@@ -45,8 +45,8 @@ class MessageError(ValueError):
 class Hello(msgspec.Struct, tag_field="kind", tag="hello", forbid_unknown_fields=True):
     """The first message of an island, which has done `step` inner steps.
 
-    `base` is the anchor of what it will deliver next, if the connection broke before it could: it
-    then goes on from a later anchor only.
+    `base` is the anchor of what it will deliver next, if the connection broke before it could; it
+    continues from a later anchor alone.
     """
 
     island: int

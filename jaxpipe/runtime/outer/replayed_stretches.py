@@ -61,7 +61,7 @@ def train_stretches(
                     raise RunError(f"rank {transport.rank} ends with the replay")
                 state, totals = worker.train_step(state, step=done - 1)
                 states.keep(Origin(stretch=number, step=done), state)
-                # A delivery ends with an anchor, and the stretch may go on without it.
+                # `after_step` returns the anchor, but in the log the island trained on without it.
                 unmerged = _copied(state) if stretch.delivered == done < stretch.end else None
                 state, _ = loop.after_step(state, totals, done=done)
                 state = state if unmerged is None else unmerged
