@@ -122,7 +122,9 @@ def _gradients(plan: Plan) -> Iterator[str]:
         yield "all-reduce of gradients: none, for there is one replica"
     elif plan.has_equal_cuts:
         tree = draw_tree(plan.sync[0])
-        yield f"all-reduce of gradients: {plan.all_reduce}, for stage 0 over ranks {tree}"
+        is_of_all = plan.num_chunks > 1 and len(set(plan.sync)) == 1
+        stage = "each stage" if is_of_all else "stage 0"
+        yield f"all-reduce of gradients: {plan.all_reduce}, for {stage} over ranks {tree}"
     else:
         yield f"all-reduce of gradients: {plan.all_reduce}"
         for segment, tree in enumerate(plan.sync):

@@ -185,6 +185,26 @@ def test_of_equal_schedules_the_simplest_is_taken(
     assert search(task, of_some, effort=EFFORT).plan.schedule is expected
 
 
+@pytest.mark.parametrize("layer_parameters", [100, 100_000])
+def test_replicas_of_one_rank_have_chunks_where_these_hide_an_all_reduce(layer_parameters: int):
+    # Activations of 10 MB over links of at most 2 MB/s: no pipeline is worth its messages.
+    profile = profile_of(8, layer_parameters=layer_parameters, activation_bytes=10**7)
+    task = replace(task_of([1.0, 1.0], 0, layers=8, batch=2), profile=profile)
+    value = simulated(task)
+    found = search(task, value, effort=EFFORT)
+    pieces = [(1, ScheduleKind.ONE_F_ONE_B), *((v, ScheduleKind.INTERLEAVED) for v in (2, 4, 8))]
+    values = {
+        chunks: value(
+            build(task, np.arange(2)[:, None], microbatch=1, schedule=kind, num_chunks=chunks)
+        )
+        for chunks, kind in pieces
+    }
+    assert found.plan.num_replicas == 2
+    assert found.value <= min(values.values()) * (1 + 1e-9)
+    # Gradients of 3 kB or of 3 MB in all, over links of 20 kB/s to 2 MB/s.
+    assert (found.value < 0.95 * values[1]) == (layer_parameters > 100)
+
+
 @pytest.mark.parametrize("chunks", [None, 1, 2])
 def test_a_cut_that_is_set_keeps_its_number_of_stages(chunks: int | None):
     fixed = Fixed(cut=(1, 1, 1, 2), chunks=chunks)

@@ -24,6 +24,8 @@ from jaxpipe.search.task import Task
 
 _DEEPEST_WARMUP = 4
 _MOST_CHUNKS = 4
+_CHUNKS_OF_ONE_RANK = (2, 4, 8, 16)
+"""As many all-reduces follow one another beside the backward; all but the last are hidden by it."""
 _LARGEST_MICROBATCH = 16
 
 
@@ -38,27 +40,44 @@ def alternatives(task: Task, best: Best) -> Iterator[Plan]:
 
 
 def other_schedules(task: Task, plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """Yield the plan with each schedule, by name; pipelines of one rank have only one order."""
+    """Yield the plan with each schedule, by name; of pipelines of one rank chunks alone differ."""
     if not isinstance(plan.schedule, ScheduleKind):
         yield "made to measure", plan
-    if max(pipeline.num_ranks for pipeline in plan.pipelines) == 1:
-        yield plan.schedule_name, plan
-        return
     alone = _with_chunks(task, plan, 1)
-    for kind in ScheduleKind:
-        if kind.facts.is_searched and kind.facts.takes_chunks:
+    kinds = [kind for kind in ScheduleKind if kind.facts.is_searched]
+    if has_one_order(plan):
+        # Without chunks all are the same order: one stands for them.
+        plain = [kind for kind in kinds if not kind.facts.takes_chunks]
+        example = plan.schedule if plan.num_chunks == 1 else plain[0]
+        kinds = [kind for kind in kinds if kind.facts.takes_chunks or kind is example]
+    for kind in kinds:
+        if kind.facts.takes_chunks:
             yield from _in_chunks(task, plan, kind)
-        elif kind.facts.is_searched and is_possible(replace(alone, schedule=kind)):
+        elif is_possible(replace(alone, schedule=kind)):
             bare = replace(alone, schedule=kind).of_each(warmup=None)
             yield kind.value, bare
             if kind.facts.takes_warmup and plan.is_even:
                 yield from _deepened(bare)
 
 
+def has_one_order(plan: Plan) -> bool:
+    """Return whether each pipeline is one rank, which computes in the same order by any schedule.
+
+    Chunks change what goes beside it: the all-reduce of a chunk starts when its gradients are
+    complete, before those of the layers in front of it are computed.
+    """
+    return max(pipeline.num_ranks for pipeline in plan.pipelines) == 1
+
+
 def _in_chunks(task: Task, plan: Plan, kind: ScheduleKind) -> Iterator[tuple[str, Plan]]:
-    for num_chunks in range(2, _MOST_CHUNKS + 1):
-        longest = max(pipeline.num_ranks for pipeline in plan.pipelines)
-        if plan.is_even and 1 < longest <= task.num_layers // num_chunks:
+    if not plan.is_even:
+        return
+    num_ranks = plan.pipelines[0].num_ranks
+    numbers = range(2, _MOST_CHUNKS + 1)
+    if num_ranks == 1:
+        numbers = _CHUNKS_OF_ONE_RANK if plan.num_replicas > 1 else ()
+    for num_chunks in numbers:
+        if num_ranks * num_chunks <= task.num_layers:
             other = replace(_with_chunks(task, plan, num_chunks), schedule=kind)
             if is_possible(other):
                 yield f"{kind.value}, {num_chunks} chunks", other.of_each(warmup=None)
