@@ -208,11 +208,11 @@ def _first_held_out_batch_alone() -> list[Any]:
 
 
 def _segments_lost() -> list[Any]:
-    def with_segments(right: Callable, run: Any, targets: Any, microbatch: int) -> Any:
-        packed = right(run, targets, microbatch)
+    def sample_parts(right: Callable, run: Any, targets: Any, microbatch: int, spec: Any) -> Any:
+        packed = right(run, targets, microbatch, spec)
         return replace(packed, segments=np.zeros_like(packed.segments))
 
-    return around(_Run, "_with_segments", with_segments)
+    return around(_Run, "_sample_parts", sample_parts)
 
 
 def _positions_of_rows() -> list[Any]:

@@ -93,8 +93,8 @@ def _cost_model(request: DuplexOptions) -> Any:
     from jaxpipe.baselines.autoshard.duplex import CostModel, DeviceSpeed, find_profile
     from jaxpipe.baselines.autoshard.hlo import CompileTarget, target_speeds
     from jaxpipe.baselines.gpt.model_sizes import duplex_graph
+    from jaxpipe.cli.autoshard_request import preset_of
     from jaxpipe.errors import ConfigError
-    from jaxpipe.models import gpt_preset
 
     profile = find_profile(request.links)
     if request.batch % (2 * profile.devices) or request.batch < 1:
@@ -108,10 +108,7 @@ def _cost_model(request: DuplexOptions) -> Any:
             f"`--dtype` must be one of {', '.join(speeds.products)} for the target, not "
             f"{request.dtype}"
         )
-    try:
-        config = gpt_preset(request.model)
-    except ValueError as error:
-        raise ConfigError(f"`--model`: {error}") from error
+    config = preset_of(request.model)
     if request.layers is not None:
         config = replace(config, num_layers=request.layers)
     graph = duplex_graph(config, batch=request.batch, dtype=request.dtype)

@@ -9,10 +9,13 @@
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.foreign_file import read_regular
+
+if TYPE_CHECKING:
+    from jaxpipe.models import GptConfig
 
 _LARGEST_MESH = 1024
 """Each device is emulated by threads of one process, which compiles for all of them."""
@@ -115,7 +118,7 @@ def step_request(
         ConfigError: options do not go together.
     """
     check_mesh(source.mesh)
-    check_preset(step.model)
+    preset_of(step.model)
     check_dtype(step.dtype, compilation.target)
     _check_microbatches(step, compilation)
     samples = step.batch // step.microbatches
@@ -202,18 +205,20 @@ def check_mesh(num_devices: int) -> None:
         raise ConfigError(f"`--mesh` must be from 1 to {_LARGEST_MESH} devices, not {num_devices}")
 
 
-def check_preset(model: str) -> None:
-    """Refuse a model that is no preset of a GPT.
+def preset_of(model: str) -> "GptConfig":
+    """Return the configuration of `--model`, a preset of a GPT.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it is no such preset.
     """
     from jaxpipe.models import gpt_preset
 
     try:
-        gpt_preset(model)
+        return gpt_preset(model)
     except ValueError as error:
-        raise ConfigError(f"`--model`: {error}") from error
+        # The catalogue calls a name that it does not know `preset`.
+        words = f"`--model`: {error}".replace("`--model`: `preset`", "`--model`")
+        raise ConfigError(words) from error
 
 
 def _check_microbatches(step: StepOptions, compilation: Compilation) -> None:

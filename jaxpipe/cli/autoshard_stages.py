@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from jaxpipe.cli.autoshard_request import check_dtype, check_mesh, check_preset
+from jaxpipe.cli.autoshard_request import check_dtype, check_mesh, preset_of
 from jaxpipe.errors import ConfigError, PlanError
 
 GIB = 2**30
@@ -87,7 +87,7 @@ def _checked(request: StagesOptions, plan: Path | None) -> dict[str, Any]:
         ConfigError: the model is not Alpa's, a number is out of range, or a speed is not known.
     """
     check_mesh(request.mesh)
-    check_preset(request.model)
+    preset_of(request.model)
     if not request.model.startswith("alpa-"):
         raise ConfigError(
             f"`--model` must be one of the `alpa-` presets, whose costs are known, not "

@@ -104,7 +104,7 @@ def test_xla_derives_the_collectives(capsys: pytest.CaptureFixture[str]) -> None
             "search --model tiny --dtype bfloat16",
             "`--dtype` must be a format whose speed on the target is known: float16, float32, not",
         ),
-        ("search --model abacus", "`--model`: `preset` must be a known name, not 'abacus'"),
+        ("search --model abacus", "`--model` must be a known name, not 'abacus'"),
     ],
 )
 def test_wrong_input(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:

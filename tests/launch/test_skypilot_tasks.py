@@ -93,7 +93,7 @@ def test_the_command_writes_the_files(tmp_path: Path, capsys: pytest.CaptureFixt
     assert all(yaml.safe_load(text)["workdir"] == "." for text in files.values())
     assert " says how to start\n" in capsys.readouterr().out
     assert main(words) == 0
-    assert "replacing " in capsys.readouterr().err
+    assert "the result replaces " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

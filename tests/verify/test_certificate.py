@@ -1,5 +1,6 @@
 """The certificate finds planted errors, names where they are, and finds no others."""
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,13 @@ def test_right_ranks_are_equal_to_one_device_far_below_the_tolerance(unlike: Cas
     assert lines[0].startswith("sizes")
     assert any(line.startswith("not covered: rounding of float32") for line in lines)
     assert lines[-1].startswith("verdict     equal to one device: ")
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.case} {bug.name}")
+def test_what_an_error_replaces_is_in_the_runtime(bug: Bug):
+    with ExitStack() as stack:
+        for replacement in bug.plant():  # raises AttributeError for a name that the runtime lost
+            stack.enter_context(replacement)
 
 
 @pytest.mark.parametrize("bug", QUICK, ids=lambda bug: bug.name)

@@ -89,7 +89,7 @@ def unwritable(folder: Path, error: OSError) -> ConfigError:
 
 
 def announce_replaced(paths: Iterable[Path]) -> None:
-    """Print a line on standard error that names the files that exist: they are replaced."""
+    """Print a line on standard error that names the files that exist: the result replaces them."""
     replaced = [str(path) for path in paths if path.exists()]
     if replaced:
-        errors.print(f"replacing {', '.join(replaced)}", markup=False)
+        errors.print(f"the result replaces {', '.join(replaced)}", markup=False)

@@ -17,9 +17,9 @@ def test_a_file_that_replaces_another_is_announced(
     assert capsys.readouterr() == ("", "")
     (tmp_path / "plan.toml").touch()
     check_output("--out", tmp_path / "plan.toml")
-    assert capsys.readouterr() == ("", f"replacing {tmp_path / 'plan.toml'}\n")
+    assert capsys.readouterr() == ("", f"the result replaces {tmp_path / 'plan.toml'}\n")
     check_output_folder("--out", tmp_path, ("a", "plan.toml"))
-    assert capsys.readouterr().err == f"replacing {tmp_path / 'plan.toml'}\n"
+    assert capsys.readouterr().err == f"the result replaces {tmp_path / 'plan.toml'}\n"
 
 
 def test_a_path_that_cannot_be_written_is_refused(

@@ -102,7 +102,7 @@ def test_files_of_a_run_without_checkpoint_are_replaced_with_a_notice(
     begin_folder(prepared)
     assert capsys.readouterr().err == ""
     begin_folder(prepared)
-    assert capsys.readouterr().err == f"replacing {tmp_path / PLAN_FILE}\n"
+    assert capsys.readouterr().err == f"the result replaces {tmp_path / PLAN_FILE}\n"
 
 
 @pytest.mark.parametrize(
