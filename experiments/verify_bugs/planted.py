@@ -314,10 +314,10 @@ def _microbatch_left_out() -> list[Any]:
 
 def _weight_half_left_out() -> list[Any]:
     def backward(right: Callable, run: StageRun, microbatch: int) -> None:
-        if microbatch:
-            right(run, microbatch)
-        else:
-            run.carried.pop(microbatch)
+        before = jax.tree.map(jnp.copy, run.gradients)  # it donates those that it adds to
+        right(run, microbatch)
+        if microbatch == 0:
+            run.gradients = before
 
     return around(StageRun, "backward_weight", backward)
 

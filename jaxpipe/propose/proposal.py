@@ -27,6 +27,7 @@ from jaxpipe.propose.worth import Appraisal, Worth, worth_of
 from jaxpipe.schedule import Remat
 from jaxpipe.search import Effort, Found, Task, dtfm_plans, search, with_suited_trees
 from jaxpipe.search.dtfm import dtfm_cost
+from jaxpipe.search.shapes import has_one_order
 from jaxpipe.simulate import (
     Conditions,
     StepBreakdown,
@@ -338,8 +339,8 @@ def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:
 
 
 def _dtfm_cost_s(plan: Plan, cluster: Cluster) -> float | None:
-    if not plan.is_even or plan.num_chunks > 1:
-        return None  # it is one of equal groups
+    if not plan.is_even or (plan.num_chunks > 1 and not has_one_order(plan)):
+        return None  # it is one of equal groups, which meet once
     # DT-FM's groups are stages: the transposed placement.
     groups = np.array(plan.placement).T.tolist()
     return dtfm_cost(cluster.latency_s, cluster.bandwidth_bytes_per_s, groups).total

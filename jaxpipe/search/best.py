@@ -2,7 +2,8 @@
 
 Plans are compared by their value, and for the sake of simplicity
 
-- a schedule without a name counts as 2 % worse: it makes a plan longer and less clear;
+- a schedule without a name counts as 2 % worse: it makes a plan longer and less clear; so do
+  chunks of pipelines of one rank, for which a run compiles up to three kinds of stages;
 - of equal plans the one that needs less memory is better, then the one whose schedule is listed
   first: 1F1B rather than eager 1F1B, where both are the same.
 """
@@ -19,14 +20,14 @@ from jaxpipe.plan import Plan
 from jaxpipe.plan.cost.memory import stage_memory
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.search.build_plan import is_possible, lacking_bytes
-from jaxpipe.search.shapes import shape_name
+from jaxpipe.search.shapes import has_one_order, shape_name
 from jaxpipe.search.task import Task
 
 Objective: TypeAlias = Callable[[Plan], float]
 """The cost of a plan, to be minimised: for example the simulated seconds of its step."""
 
-CUSTOM_HANDICAP = 1.02
-"""A schedule without a name has to be better by so much."""
+HANDICAP = 1.02
+"""A schedule without a name, or chunks of one rank, have to be better by so much."""
 
 _EQUAL = 1e-13
 """Values of equal schedules differ by their sums in another order, relatively by less than this."""
@@ -161,7 +162,8 @@ class Best:
 
 
 def _handicap(plan: Plan) -> float:
-    return 1.0 if isinstance(plan.schedule, ScheduleKind) else CUSTOM_HANDICAP
+    in_chunks = plan.num_chunks > 1 and has_one_order(plan)
+    return HANDICAP if in_chunks or not isinstance(plan.schedule, ScheduleKind) else 1.0
 
 
 Generator: TypeAlias = Callable[[Task, Best], Iterator[Plan]]

@@ -41,6 +41,15 @@ def shape_name(plan: Plan) -> str:
     return str(Shape(stages=max(ranks), replicas=plan.num_replicas)) if len(ranks) == 1 else ""
 
 
+def has_one_order(plan: Plan) -> bool:
+    """Return whether each pipeline is one rank, which computes in the same order by any schedule.
+
+    Chunks change what goes beside it: the all-reduce of a chunk starts when its gradients are
+    complete, before those of the layers in front of it are computed.
+    """
+    return max(pipeline.num_ranks for pipeline in plan.pipelines) == 1
+
+
 def shapes(task: Task) -> tuple[Shape, ...]:
     """Return the shapes that fit the devices, the layers and the batch, largest first.
 

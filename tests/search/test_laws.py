@@ -16,7 +16,7 @@ from jaxpipe.plan import Plan, check_plan, even_partition
 from jaxpipe.plan.cost import Part, overfull
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.search import Effort, Fixed, Objective, Task, build, search
-from jaxpipe.search.best import CUSTOM_HANDICAP
+from jaxpipe.search.best import HANDICAP
 from jaxpipe.search.build_plan import is_possible
 from jaxpipe.simulate import Conditions, plan_step_s
 from jaxpipe.topo import Precision, without_network
@@ -75,7 +75,7 @@ def test_plans_are_complete_fit_and_keep_what_is_fixed(
     assert overfull(found.plan, task.profile, task.cluster, each=task.bytes_each) == {}
     assert found.value == simulated(task)(found.plan)
     least = min(each.trial.value for each in found.candidates)
-    assert found.value <= CUSTOM_HANDICAP * least
+    assert found.value <= HANDICAP * least
 
 
 @settings(deadline=None, max_examples=6)

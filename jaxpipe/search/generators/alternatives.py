@@ -20,6 +20,7 @@ from jaxpipe.plan import Plan, even_partition
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.search.best import Best
 from jaxpipe.search.build_plan import cut_by_cost, is_possible, with_suited_trees
+from jaxpipe.search.shapes import has_one_order
 from jaxpipe.search.task import Task
 
 _DEEPEST_WARMUP = 4
@@ -58,15 +59,6 @@ def other_schedules(task: Task, plan: Plan) -> Iterator[tuple[str, Plan]]:
             yield kind.value, bare
             if kind.facts.takes_warmup and plan.is_even:
                 yield from _deepened(bare)
-
-
-def has_one_order(plan: Plan) -> bool:
-    """Return whether each pipeline is one rank, which computes in the same order by any schedule.
-
-    Chunks change what goes beside it: the all-reduce of a chunk starts when its gradients are
-    complete, before those of the layers in front of it are computed.
-    """
-    return max(pipeline.num_ranks for pipeline in plan.pipelines) == 1
 
 
 def _in_chunks(task: Task, plan: Plan, kind: ScheduleKind) -> Iterator[tuple[str, Plan]]:

@@ -9,7 +9,8 @@ from jaxpipe.plan.cost import live_limits
 from jaxpipe.schedule import ScheduleKind, WeightPlacement, greedy
 from jaxpipe.search.best import Best
 from jaxpipe.search.build_plan import with_suited_trees
-from jaxpipe.search.generators.alternatives import has_one_order, other_schedules
+from jaxpipe.search.generators.alternatives import other_schedules
+from jaxpipe.search.shapes import has_one_order
 from jaxpipe.search.task import Task
 from jaxpipe.simulate import Conditions, extrapolated_step_s, plan_step, stage_costs
 

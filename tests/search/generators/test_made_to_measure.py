@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from jaxpipe.plan.cost import BytesPerParameter, flop_profile, overfull
 from jaxpipe.schedule import ScheduleKind, check, peak_live
 from jaxpipe.search import Effort, Fixed, Found, Task, search
-from jaxpipe.search.best import CUSTOM_HANDICAP
+from jaxpipe.search.best import HANDICAP
 from jaxpipe.simulate import Conditions, plan_step_s
 from jaxpipe.topo import Cluster, Device, Precision
 
@@ -76,7 +76,7 @@ def test_no_schedule_with_a_name_is_faster_by_more_than_simplicity_is_worth(
     task = slow_links(stages=stages, microbatches=microbatches, live=live)
     found = found_by(task)
     named = [each.trial.value for each in found.of_choice("schedule")]
-    assert found.value <= CUSTOM_HANDICAP * min(named)
+    assert found.value <= HANDICAP * min(named)
     assert not overfull(found.plan, task.profile, task.cluster, each=task.bytes_each)
     if not isinstance(found.plan.schedule, ScheduleKind):
         assert max(peak_live(found.plan.schedule)) <= live
