@@ -154,8 +154,7 @@ class OneDevice:
     def update(self, state: DeviceState, result: DeviceStep, *, clip_norm: float) -> DeviceState:
         """Return the state after the update with clipped gradients."""
         factor = min(1.0, clip_norm / result.norm) if result.norm else 1.0
-        given = state.params, state.moments, result.tree
-        params, moments = _updated(*self._static, *given, factor)
+        params, moments = _updated(*self._static, state.params, state.moments, result.tree, factor)
         return DeviceState(params=params, moments=moments)
 
     def held_out_loss(self, state: DeviceState) -> float:
