@@ -27,6 +27,7 @@ from jaxpipe.runtime.stage.loss_scale import adjust, initial_loss_scale
 from jaxpipe.runtime.stage.model import Model, Parameters, Tuned, bottlenecks_of
 from jaxpipe.runtime.stage.moments import moments_of
 from jaxpipe.runtime.stage.optimizer import stage_optimizer
+from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.runtime.stage.placed import Places, model_at, segment_positions
 from jaxpipe.verify.coded_boundaries import CodedBoundaries
 from jaxpipe.verify.coded_gradients import CodedGradients, ReplicaGradients
@@ -103,16 +104,12 @@ class OneDevice:
         self._coded_gradients: dict[int, CodedGradients] = {}
         self._loss = jax.jit(jax.value_and_grad(self._summed, argnums=(0, 1, 2), has_aux=True))
         self._held_out = jax.jit(self._evaluated)
-        self._update = jax.jit(self._updated)
         self._embed = jax.jit(self._embedded)
 
     def start(self) -> DeviceState:
         """Return fresh parameters and moments."""
-        job = self._job
-        layers = range(job.model.num_layers)
-        init = partial(job.model.init, layers=layers, embed=True, head=True)
-        params = jax.jit(init)(jax.random.key(job.run.seed))
-        return DeviceState(params=params, moments=jax.jit(self._optimizer().init)(params))
+        params, moments = _started(*self._static, jax.random.key(self._job.run.seed))
+        return DeviceState(params=params, moments=moments)
 
     def step(self, state: DeviceState, *, step: int, island: Island) -> DeviceStep:
         """Return loss and gradients of the replicas of an island; steps count from 0, in order."""
@@ -157,7 +154,7 @@ class OneDevice:
     def update(self, state: DeviceState, result: DeviceStep, *, clip_norm: float) -> DeviceState:
         """Return the state after the update with clipped gradients."""
         factor = min(1.0, clip_norm / result.norm) if result.norm else 1.0
-        params, moments = self._update(state.params, state.moments, result.tree, factor)
+        params, moments = _updated(*self._static, state.params, state.moments, result.tree, factor)
         return DeviceState(params=params, moments=moments)
 
     def held_out_loss(self, state: DeviceState) -> float:
@@ -189,7 +186,7 @@ class OneDevice:
         step: int,
     ) -> Parameters:
         """Return the gradient of the loss of all replicas; that of what is frozen is 0."""
-        masks = self._mask(of_replicas[0][0])
+        masks = _mask(self._job.model, of_replicas[0][0])
         masked = [
             ReplicaGradients(
                 tree=jax.tree.map(lambda mask, leaf: np.where(mask, leaf, 0), masks, tree),
@@ -278,16 +275,6 @@ class OneDevice:
         x, *_ = through_layers(model, params, (x, inputs), None, crossed, offsets)
         return model.loss(params, x, targets)
 
-    def _updated(
-        self, params: Parameters, moments: optax.OptState, gradients: Parameters, factor: Any
-    ) -> tuple[Parameters, optax.OptState]:
-        """Return parameters and moments after an update with gradients times a factor."""
-        clipped = jax.tree.map(lambda leaf: leaf * factor, gradients)
-        changes, moments = self._optimizer().update(clipped, moments, params)
-        moved = jax.tree.map(jnp.add, params, changes)
-        masks = self._mask(moved)
-        return jax.tree.map(jnp.where, masks, moved, params), moments
-
     def _ready(self, params: Parameters, segments: Any) -> tuple[Model, Parameters]:
         """Return the model at the places of its tokens, with adapters merged."""
         model = self._job.model
@@ -298,26 +285,52 @@ class OneDevice:
         places = Places(positions=segment_positions(segments), segments=segments)
         return model_at(model, places), params
 
-    def _optimizer(self) -> optax.GradientTransformation:
-        job = self._job
-        return stage_optimizer(job.optimizer, num_steps=job.train.steps)
+    @property
+    def _static(self) -> tuple[Model, OptimizerConfig, int]:
+        """What initialization and update depend on: alike for many plans, and compiled once."""
+        return self._job.model, self._job.optimizer, self._job.train.steps
 
-    def _mask(self, params: Parameters) -> Parameters:
-        """Return which elements are trained, as masks that broadcast over their leaves."""
-        model = self._job.model
 
-        def of_leaf(path: tuple[Any, ...], leaf: Any) -> np.ndarray:
-            part, *rest = (key.key for key in path)
-            if not isinstance(model, Tuned):
-                return np.array(True)
-            if part != "blocks":
-                return np.array(model.trains(".".join((part, *rest))))
-            rows = [
-                model.trains(".".join((part, str(number), *rest))) for number in range(len(leaf))
-            ]
-            return np.reshape(rows, (-1, *(1,) * (leaf.ndim - 1)))
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _started(
+    model: Model, config: OptimizerConfig, num_steps: int, key: Any
+) -> tuple[Parameters, optax.OptState]:
+    """Return fresh parameters and moments."""
+    params = model.init(key, layers=range(model.num_layers), embed=True, head=True)
+    return params, stage_optimizer(config, num_steps=num_steps).init(params)
 
-        return jax.tree.map_with_path(of_leaf, params)
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _updated(
+    model: Model,
+    config: OptimizerConfig,
+    num_steps: int,
+    params: Parameters,
+    moments: optax.OptState,
+    gradients: Parameters,
+    factor: Any,
+) -> tuple[Parameters, optax.OptState]:
+    """Return parameters and moments after an update with gradients times a factor."""
+    clipped = jax.tree.map(lambda leaf: leaf * factor, gradients)
+    optimizer = stage_optimizer(config, num_steps=num_steps)
+    changes, moments = optimizer.update(clipped, moments, params)
+    moved = jax.tree.map(jnp.add, params, changes)
+    return jax.tree.map(jnp.where, _mask(model, moved), moved, params), moments
+
+
+def _mask(model: Model, params: Parameters) -> Parameters:
+    """Return which elements are trained, as masks that broadcast over their leaves."""
+
+    def of_leaf(path: tuple[Any, ...], leaf: Any) -> np.ndarray:
+        part, *rest = (key.key for key in path)
+        if not isinstance(model, Tuned):
+            return np.array(True)
+        if part != "blocks":
+            return np.array(model.trains(".".join((part, *rest))))
+        rows = [model.trains(".".join((part, str(number), *rest))) for number in range(len(leaf))]
+        return np.reshape(rows, (-1, *(1,) * (leaf.ndim - 1)))
+
+    return jax.tree.map_with_path(of_leaf, params)
 
 
 def _added(before: _OfReplica | None, gradients: _OfReplica) -> _OfReplica:

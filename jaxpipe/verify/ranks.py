@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+import jax
 import numpy as np
 
 from jaxpipe.comm import Transport, closing, run_ranks
@@ -207,7 +208,7 @@ def _named(worker: Worker, state: TrainState, stage: int, buckets: Buckets) -> T
     replica = plan.replica(rank)
     functions = job.functions(stage=stage, rank=rank)
     tree = unpack(
-        buckets,
+        jax.tree.map(np.asarray, buckets),
         trained(job.model, state.stages[stage].params),
         tied=functions.stage.has_tied_bucket,
         segments=plan.segment_layers(replica=replica, stage=stage),

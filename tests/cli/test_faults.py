@@ -112,7 +112,7 @@ def test_a_stopped_rank_is_named_and_the_job_ends(
 def test_ranks_that_are_stopped_elsewhere_are_named(
     write_config: WriteConfig, tmp_path: Path, place: str, victims: tuple[int, ...]
 ) -> None:
-    timeouts = {"startup_timeout_s": 60.0, "timeout_s": 30.0}
+    timeouts = {"startup_timeout_s": 60.0, "timeout_s": 12.0}
     often = {"train": {**ENDLESS, "eval_every": 5}, "checkpoint": {"every": 5}}
     config = write_config(plan={"replicas": 1}, run=timeouts, **often)
     with training(config, *STOPPED, environment=stops(place, victims)) as process:

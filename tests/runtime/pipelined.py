@@ -219,7 +219,7 @@ def gradients_of_rank(
     for stage, each in compiled.items():
         is_end = each.spec.is_first or each.spec.is_last
         tree = unpack(
-            buckets[stage],
+            jax.tree.map(np.asarray, buckets[stage]),
             stages[stage].params,
             tied=plan.shares_embedding and is_end,
             segments=plan.segment_layers(replica=replica, stage=stage),

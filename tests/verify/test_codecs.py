@@ -68,19 +68,26 @@ def _no_codec() -> Any:
     return patch.object(worker, "boundary_codecs", lambda *_, **__: {})
 
 
+@pytest.fixture(scope="module")
+def expected_of_three_stages() -> Reference:
+    return of_masked(*coded(CodecKind.BF16, plan={"stages": 3, "replicas": 1}))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("plant", "subject"),
     [(_no_codec, Subject.ACTIVATIONS), (_gradients_as_they_are, Subject.OF_ACTIVATIONS)],
 )
 def test_a_direction_without_the_codec_is_found(
-    plant: Callable[[], Any], subject: Subject, compiler: CompileOnce
+    plant: Callable[[], Any],
+    subject: Subject,
+    expected_of_three_stages: Reference,
+    compiler: CompileOnce,
 ):
-    expected = of_masked(*coded(CodecKind.BF16, plan={"stages": 3, "replicas": 1}))
     with plant():
-        wrong = compared(expected, compiler=compiler).wrong
+        wrong = compared(expected_of_three_stages, compiler=compiler).wrong
     assert wrong[0].subject is subject
-    assert compared(expected, compiler=compiler).is_proved
+    assert compared(expected_of_three_stages, compiler=compiler).is_proved
 
 
 @pytest.mark.slow

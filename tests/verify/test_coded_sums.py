@@ -131,12 +131,16 @@ def _no_feedback() -> Any:
     return patch.object(async_all_reduce, "all_reduce_with_feedback", forgetful)
 
 
+@pytest.fixture(scope="module")
+def expected_of_top_k() -> Reference:
+    return _expected(comm=TOP_K)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("plant", "step"), [(_no_codec, 0), (_no_feedback, 1)])
 def test_a_sum_without_its_codec_or_its_feedback_is_found(
-    plant: Callable[[], Any], step: int, compiler: CompileOnce
+    plant: Callable[[], Any], step: int, expected_of_top_k: Reference, compiler: CompileOnce
 ):
-    expected = _expected(comm=TOP_K)
     with plant():
-        wrong = compared(expected, compiler=compiler).wrong
+        wrong = compared(expected_of_top_k, compiler=compiler).wrong
     assert (wrong[0].subject, wrong[0].step) == (Subject.GRADIENTS, step)

@@ -41,16 +41,36 @@ def pack(gradients: Parameters, *, tied: bool, segments: Sequence[int] = ()) -> 
 def unpack(
     buckets: Buckets, like: Parameters, *, tied: bool, segments: Sequence[int] = ()
 ) -> Parameters:
-    """Return the gradients in the structure of `like`: the inverse of `pack`."""
-    parts = _parts(like, tied=tied, segments=segments)
+    """Return the gradients in the structure of `like`: the inverse of `pack`.
+
+    Vectors on the host stay there, where nothing is compiled.
+    """
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), like)
+    parts = _parts(shapes, tied=tied, segments=segments)
     trees = {
         bucket: [
-            ravel_pytree(tree)[1](jnp.asarray(vector))
-            for tree, vector in zip(parts[bucket], buckets[bucket], strict=True)
+            _unraveled(vector, part)
+            for vector, part in zip(buckets[bucket], parts[bucket], strict=True)
         ]
         for bucket in parts
     }
     return merge_buckets({bucket: joined(trees[bucket]) for bucket in trees})
+
+
+def _unraveled(vector: Any, like: Parameters) -> Parameters:
+    """Return a vector as leaves of these shapes and dtypes."""
+    leaves, form = jax.tree.flatten(like)
+    *inner, size = accumulate((leaf.size for leaf in leaves), initial=0)
+    assert vector.shape == (size,), (vector.shape, size)
+    split = np.split if isinstance(vector, np.ndarray) else jnp.split
+    pieces = split(vector, inner[1:]) if leaves else []
+    return jax.tree.unflatten(
+        form,
+        [
+            piece.reshape(leaf.shape).astype(leaf.dtype)
+            for piece, leaf in zip(pieces, leaves, strict=True)
+        ],
+    )
 
 
 def _parts(

@@ -151,6 +151,10 @@ def test_buckets_hold_every_gradient_once(
     assert sum(v.size for v in vectors) == sum(x.size for x in jax.tree.leaves(params))
     restored = unpack(buckets, params, tied=has_tied_bucket, segments=segments)
     jax.tree.map(np.testing.assert_array_equal, restored, gradients)
+    on_host = jax.tree.map(np.asarray, buckets)
+    restored = unpack(on_host, params, tied=has_tied_bucket, segments=segments)
+    jax.tree.map(np.testing.assert_array_equal, restored, gradients)
+    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(restored))
 
 
 @pytest.mark.parametrize("tied", [True, False])
