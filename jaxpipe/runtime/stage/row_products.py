@@ -34,7 +34,8 @@ LEAST_COPIED: Final = 2**24
 def fast_row_products(function: Callable, *, copied: bool) -> Callable:
     """Return a function with the same results, whose products over rows are fast.
 
-    With `copied`, large ones read a transposed copy of a factor, as kernels for the CPU want it.
+    With `copied`, large ones read a transposed copy of a factor, as XLA's kernels for the CPU want
+    it; a BLAS does not.
 
     >>> def of_a(x, g, b):
     ...     return jnp.tensordot(x, g, ((0,), (0,))) @ b.T
@@ -113,8 +114,10 @@ class _RowProduct:
     def array(self, *, copied: bool) -> Array:
         """Return the result, by way of the smaller copy if it is large enough and `copied`."""
         if not copied or self.num_multiplications < LEAST_COPIED:
-            product = self.dot(self.left, self.right, (((0,), (0,)), ((), ())))
-            return jnp.transpose(product, self.order)
+            # Of a kernel (inputs, outputs), the gradient is traced as that of (outputs, inputs).
+            least = min(self, self.swapped(), key=lambda product: product.is_reordered)
+            product = least.dot(least.left, least.right, (((0,), (0,)), ((), ())))
+            return jnp.transpose(product, least.order)
         smaller = min(self, self.swapped(), key=lambda product: product.num_written)
         # Barriers on both sides: as a part of a larger loop, a copy is several times as slow.
         copy = barrier(jnp.moveaxis(barrier(smaller.left), 0, -1))
