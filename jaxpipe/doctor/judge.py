@@ -106,9 +106,9 @@ def _cores(ranks: Sequence[RankFacts]) -> Finding:
 
 def _products(ranks: Sequence[RankFacts]) -> Finding:
     """Return which library computes large products of matrices; without a BLAS, the reason."""
-    return Finding(
-        about="products", health=Health.OK, message=_counted(facts.products for facts in ranks)
-    )
+    products = _counted(facts.products for facts in ranks)
+    message = f"large products of matrices on CPUs: {products}"
+    return Finding(about="products", health=Health.OK, message=message)
 
 
 def _compute_elsewhere(rank: RankFacts, ranks: Sequence[RankFacts]) -> bool:

@@ -45,11 +45,22 @@ def lowered_by(sgemm: int, *, least: int = 0) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def plain_sgemm(tmp_path_factory: pytest.TempPathFactory) -> int:
-    """The address of a `cblas_sgemm` that multiplies as it is defined."""
+def plain_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library with a `cblas_sgemm` that multiplies as it is defined."""
     path = tmp_path_factory.mktemp("plain") / "plain_sgemm.so"
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", str(_SOURCE), "-o", str(path)], check=True)
-    address = ctypes.cast(ctypes.CDLL(str(path)).plain_sgemm, ctypes.c_void_p).value
+    return path
+
+
+@pytest.fixture(scope="session")
+def plain_sgemm(plain_library: Path) -> int:
+    """The address of that `cblas_sgemm`."""
+    return sgemm_in(plain_library)
+
+
+def sgemm_in(library: Path) -> int:
+    """Return the address of the product of a `plain_library`."""
+    address = ctypes.cast(ctypes.CDLL(str(library)).plain_sgemm, ctypes.c_void_p).value
     assert address is not None
     return address
 

@@ -3,6 +3,8 @@
 import logging
 import os
 import stat
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from jaxpipe.runtime.blas.product_lowering import (
     use_products,
 )
 from jaxpipe.runtime.blas.sgemm_call import compiled_call, sgemm_of_mkl
+from jaxpipe.runtime.process.compile_cache import variables_of_cache
 from tests.runtime.blas.conftest import register_call
 
 FLAGS = {"left_is_transposed": np.bool_(False), "right_is_transposed": np.bool_(False)}
@@ -163,3 +166,42 @@ def installed(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(choice.sys, "platform", "linux")
     monkeypatch.setattr(choice.platform, "machine", lambda: "x86_64")
     assert chosen_products({"PATH": os.environ["PATH"]}) != Products(name="XLA")
+
+
+CACHED = """
+import os, sys
+from contextlib import ExitStack
+from pathlib import Path
+from jaxpipe.runtime.process.compile_cache import use_compile_cache
+use_compile_cache(os.environ)
+import jax, jax.numpy as jnp
+from jaxpipe.runtime.compile_count import counted_compiles
+from tests.runtime.blas.conftest import lowered_by, sgemm_in
+
+x = jnp.eye(128)
+with ExitStack() as held:
+    if sys.argv[1:]:
+        held.enter_context(lowered_by(sgemm_in(Path(sys.argv[1]))))
+    with counted_compiles() as count:
+        compiled = jax.jit(lambda x: x @ x).lower(x).compile()
+    print(count.num_hits, float(compiled(x).sum()))
+"""
+
+
+@pytest.mark.slow
+def test_the_compile_cache_keeps_products_of_both_apart(plain_library: Path, tmp_path: Path):
+    # Without the call, a process could not run an executable that has it.
+    hits = []
+    for words in ((plain_library,), (), (), (plain_library,)):
+        done = subprocess.run(
+            [sys.executable, "-c", CACHED, *map(str, words)],
+            env=os.environ | variables_of_cache(tmp_path) | {"PYTHONPATH": os.getcwd()},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        num_hits, total = done.stdout.split()
+        assert total == "128.0"
+        hits.append(int(num_hits))
+    assert hits == [0, 0, 1, 1]
