@@ -22,7 +22,14 @@ def unwell(findings: tuple[Finding, ...]) -> list[tuple[str, Health, str]]:
 def test_equal_ranks_with_cores_of_their_own_are_well():
     findings = judge_job([ZERO, ONE], num_started=2)
     assert unwell(findings) == []
-    assert [f.about for f in findings] == ["ranks", "versions", "cores", "devices", "products", "links"]
+    assert [f.about for f in findings] == [
+        "ranks",
+        "versions",
+        "cores",
+        "devices",
+        "products",
+        "links",
+    ]
     assert findings[-1].message.endswith("rank 1 on a: 0.01 ms, 32 Gbps")
 
 

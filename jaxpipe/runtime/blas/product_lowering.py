@@ -38,25 +38,24 @@ def use_products(environment: Mapping[str, str]) -> Products:
     """Lower large products on the CPU as `chosen_products` says, from now on in this process.
 
     Returns who computes them: XLA with a reason where the BLAS cannot be loaded, which is logged.
-    What was compiled before stays. Of another version of jax, whose rules lie elsewhere, XLA's
-    products stay, too.
+    What was compiled before stays as it is. XLA keeps all products of a jax that has its rules in
+    another place.
 
     Raises:
         ConfigError: the variable of the switch has another value.
     """
-    products = chosen_products(environment)
-    former = former_rule()
-    if products.library is None or former is None:
-        if former is not None:
-            lower_products(former)
-        return products if former is not None else by_xla("the rules of this jax are unknown")
-    try:
-        with _IN_TURN:
-            name = registered(products)
-    except (OSError, RuntimeError) as error:
-        logger.warning("XLA computes all products of matrices, not %s: %s", products.name, error)
-        return by_xla(str(error))
-    lower_products(sgemm_rule(name, former))
+    products, rule = chosen_products(environment), former_rule()
+    if rule is None:
+        return by_xla("the rules of this jax are unknown")
+    if products.library is not None:
+        try:
+            with _IN_TURN:
+                rule = sgemm_rule(registered(products), rule)
+        except (OSError, RuntimeError) as error:  # the latter without a home, and of XLA
+            name = products.name
+            logger.warning("XLA computes all products of matrices, not %s: %s", name, error)
+            products = by_xla(str(error))
+    lower_products(rule)
     return products
 
 
@@ -86,8 +85,8 @@ def sgemm_rule(name: str, former: Rule, *, least: int = LEAST_MULTIPLICATIONS) -
 def registered(products: Products) -> str:
     """Register the call, once in a process: XLA takes no other one of the same name."""
     assert products.library is not None, products
-    folder = user_cache(os.environ) / "calls"
-    return register_sgemm(sgemm_of_mkl(products.library), products.compiler, folder=folder)
+    sgemm = sgemm_of_mkl(products.library)
+    return register_sgemm(sgemm, products.compiler, folder=user_cache(os.environ) / "calls")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A BLAS for tests: a product that is compiled with them, and MKL where it is installed."""
+"""A BLAS for tests: a product compiled for them, and numpy's and MKL's where they are installed."""
 
 import ctypes
 import os
@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,18 @@ def plain_sgemm(plain_library: Path) -> int:
     return sgemm_in(plain_library)
 
 
+def sgemm_of_numpy() -> int:
+    """Return the address of the product of the OpenBLAS that a wheel of numpy brings."""
+    files = distribution("numpy").files or ()
+    names = [file for file in files if file.name.startswith("libscipy_openblas64_")]
+    if not names:
+        pytest.skip("numpy has another BLAS")
+    library = ctypes.CDLL(str(names[0].locate()))
+    address = ctypes.cast(library.scipy_cblas_sgemm64_, ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
 def sgemm_in(library: Path) -> int:
     """Return the address of the product of a `plain_library`."""
     address = ctypes.cast(ctypes.CDLL(str(library)).plain_sgemm, ctypes.c_void_p).value
@@ -65,7 +78,7 @@ def sgemm_in(library: Path) -> int:
     return address
 
 
-@pytest.fixture(scope="module", params=["plain", "mkl"])
+@pytest.fixture(scope="module", params=["plain", "openblas", "mkl"])
 def call(request: pytest.FixtureRequest, plain_sgemm: int) -> Iterator[str]:
     """All products of the module are the custom call of this name, however small."""
     sgemm = plain_sgemm
@@ -74,5 +87,7 @@ def call(request: pytest.FixtureRequest, plain_sgemm: int) -> Iterator[str]:
         if library is None:
             pytest.skip("the extra `mkl` is not installed")
         sgemm = sgemm_of_mkl(library)
+    if request.param == "openblas":
+        sgemm = sgemm_of_numpy()
     with lowered_by(sgemm) as name:
         yield name
