@@ -72,8 +72,8 @@ def matrix_product(
 def _is_first(shape: Sequence[int], summed: Sequence[int]) -> bool | None:
     """Return whether the summed dims are before the others, False if behind; None if neither."""
     dims = [dim for dim in range(len(shape)) if shape[dim] != 1]  # where those of 1 are is equal
-    kept = [dim for dim in dims if dim not in summed]
+    others = [dim for dim in dims if dim not in summed]
     summed = [dim for dim in summed if dim in dims]
-    if kept + summed == dims:
+    if others + summed == dims:
         return False
-    return True if summed + kept == dims else None
+    return True if summed + others == dims else None

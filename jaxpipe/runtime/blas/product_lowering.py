@@ -93,16 +93,16 @@ def registered(products: Products) -> str:
 def former_rule() -> Rule | None:
     """Return jax's own rule, None if this version keeps it elsewhere; the API has no way to it."""
     try:
-        from jax._src.interpreters.mlir import _platform_specific_lowerings as rules
+        from jax._src.interpreters import mlir as rules_of_jax
 
-        return rules["cpu"][jax.lax.dot_general_p].rule
+        return vars(rules_of_jax)["_platform_specific_lowerings"]["cpu"][jax.lax.dot_general_p].rule
     except (ImportError, AttributeError, LookupError):
         return None
 
 
 def _product(context: mlir.LoweringRuleContext, params: Mapping[str, Any]) -> MatrixProduct | None:
     """Return the product of an equation; None if the custom call does not compute it."""
-    avals = (*context.avals_in, *context.avals_out)
+    avals: tuple[Any, ...] = (*context.avals_in, *context.avals_out)
     if any(aval.dtype != np.float32 for aval in avals):
         return None
     # Of jit on one device; other contexts, as that of shard_map, have another type.
@@ -111,7 +111,7 @@ def _product(context: mlir.LoweringRuleContext, params: Mapping[str, Any]) -> Ma
     # On the CPU, all precisions mean float32; what is neither None nor a pair is an algorithm.
     if not isinstance(params["precision"], tuple | None):
         return None
-    left, right = (aval.shape for aval in context.avals_in)
+    left, right, _ = (aval.shape for aval in avals)
     return matrix_product(left, right, params["dimension_numbers"])
 
 

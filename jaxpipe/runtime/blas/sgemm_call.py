@@ -18,6 +18,7 @@ from typing import Final
 
 import jax
 
+from jaxpipe.foreign_file import lines_of
 from jaxpipe.runtime.process.user_cache import check_private, processor
 
 _SOURCE: Final = Path(__file__).with_name("sgemm.c")
@@ -55,7 +56,7 @@ def register_sgemm(sgemm: int, compiler: str, *, folder: Path) -> str:
     Raises:
         OSError: the call cannot be compiled or loaded, or others may write to the folder.
     """
-    name = f"jaxpipe_sgemm_{hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:8]}"
+    name = f"jaxpipe_sgemm_{hashlib.sha256(_source().encode()).hexdigest()[:8]}"
     call = ctypes.CDLL(str(compiled_call(compiler, folder)))
     call.jaxpipe_sgemm_use.argtypes = (ctypes.c_void_p,)
     call.jaxpipe_sgemm_use.restype = None
@@ -71,7 +72,7 @@ def compiled_call(compiler: str, folder: Path) -> Path:
         OSError: the compiler fails, or others may write to the folder.
     """
     # A home may be shared by machines of other processors.
-    facts = (_SOURCE.read_text(), version("jaxlib"), compiler, processor())
+    facts = (_source(), version("jaxlib"), compiler, processor())
     key = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:24]
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     check_private(folder)
@@ -89,6 +90,10 @@ def compiled_call(compiler: str, folder: Path) -> Path:
     return path
 
 
+def _source() -> str:
+    return _SOURCE.read_text()
+
+
 def _compile(compiler: str, path: Path) -> None:
     command = (compiler, *_FLAGS, "-I", jax.ffi.include_dir(), str(_SOURCE), "-o", str(path))
     try:
@@ -103,6 +108,6 @@ def _compile(compiler: str, path: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise OSError(f"{compiler} took more than {_TIMEOUT_S:g} s") from error
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        lines = lines_of(done.stderr.strip()) or [f"exit code {done.returncode}"]
         first = next((line for line in lines if "error" in line), lines[0])
         raise OSError(f"{compiler} cannot compile {_SOURCE.name}: {first:.200}")

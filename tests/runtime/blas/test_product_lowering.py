@@ -25,7 +25,7 @@ from jaxpipe.runtime.process.quick_compiles import quick_flags
 pytestmark = pytest.mark.usefixtures("call")
 
 EPSILON = float(np.finfo(np.float32).eps)
-SIZES = st.sampled_from((0, 1, 2, 3, 5, 7, 64, 130))
+SIZES: st.SearchStrategy[int] = st.sampled_from((0, 1, 2, 3, 5, 7, 64, 130))
 
 
 def lowered(function: Any, *arguments: Any) -> str:
@@ -37,16 +37,18 @@ def dots(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], DotDims]:
     """Draw two shapes and the dims of a dot_general, in any order."""
     sizes = st.lists(SIZES, max_size=2)
     summed, left, right = draw(sizes), draw(sizes), draw(sizes)
-    batch = draw(st.lists(st.sampled_from((1, 2)), max_size=1))
-    parts = {"summed": summed, "batch": batch}
+    batch: list[int] = draw(st.lists(st.sampled_from((1, 2)), max_size=1))
+    parts: dict[str, list[int]] = {"summed": summed, "batch": batch}
 
     def factor(free: list[int]) -> tuple[tuple[int, ...], list[int], list[int]]:
         dims = [("free", i) for i in range(len(free))]
         dims += [(name, i) for name, part in parts.items() for i in range(len(part))]
         order = draw(st.permutations(dims))
         shape = tuple((free if name == "free" else parts[name])[i] for name, i in order)
-        places = [[order.index((name, i)) for i in range(len(parts[name]))] for name in parts]
-        return shape, *places
+        summed, batch = (
+            [order.index((name, i)) for i in range(len(part))] for name, part in parts.items()
+        )
+        return shape, summed, batch
 
     left_shape, left_summed, left_batch = factor(left)
     right_shape, right_summed, right_batch = factor(right)

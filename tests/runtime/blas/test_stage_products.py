@@ -23,7 +23,7 @@ BY_BLAS = Products(name="plain", library=Path("plain_sgemm.so"))
 def compiled(monkeypatch: pytest.MonkeyPatch, products: Products) -> CompiledStage:
     """Compile a whole model as one stage, with jax's rules as they are now."""
     monkeypatch.setattr(compile_module, "use_products", lambda _: products)
-    stage = Stage(model=tiny_gpt(), index=0, num_stages=1, layers=range(2))
+    stage = Stage(model=tiny_gpt(tied=True), index=0, num_stages=1, layers=range(2))
     work = Work(microbatch=MICROBATCH, sequence=SEQUENCE, batch=2, num_steps=2, seed=SEED)
     functions = StageFunctions(stage=stage, work=work, optimizer=OptimizerConfig())
     return compile_stage(functions, ops=tuple(Op))
@@ -46,7 +46,7 @@ def test_loss_and_gradients_are_those_of_xla(monkeypatch: pytest.MonkeyPatch, pl
     expected = results(compiled(monkeypatch, by_xla("of the test")))
     with lowered_by(plain_sgemm):
         calls = compiled(monkeypatch, BY_BLAS)
-    assert "jaxpipe_sgemm" in calls.executables["backward"].as_text()
+    assert "jaxpipe_sgemm" in (calls.executables["backward"].as_text() or "")
     for one, other in zip(*map(jax.tree.leaves, (results(calls), expected)), strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5 * float(abs(other).max()))
 
