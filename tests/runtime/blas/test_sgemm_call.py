@@ -104,6 +104,14 @@ def test_without_a_compiler_xla_computes(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert (products.name, products.library) == ("MKL 1.2", tmp_path / "libmkl_rt.so.3")
 
 
+def test_without_avx512_xla_computes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    installed(monkeypatch, tmp_path)
+    monkeypatch.setattr(choice, "has_instructions", lambda name: name != "avx512f")
+    assert chosen_products({}).reason == (
+        "this processor has no AVX-512, without which MKL was slower"
+    )
+
+
 def test_a_package_without_its_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     installed(monkeypatch, tmp_path)
     (tmp_path / "libmkl_rt.so.3").unlink()
@@ -163,6 +171,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
     monkeypatch.setattr(choice, "distribution", lambda _: Package())
     monkeypatch.setattr(choice, "num_jax_gpus", lambda _: 0)
+    monkeypatch.setattr(choice, "has_instructions", lambda _: True)
     monkeypatch.setattr(choice.sys, "platform", "linux")
     monkeypatch.setattr(choice.platform, "machine", lambda: "x86_64")
     assert chosen_products({"PATH": os.environ["PATH"]}) != Products(name="XLA")
