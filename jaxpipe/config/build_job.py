@@ -19,6 +19,7 @@ from jaxpipe.config.tuning import tuned_model_from
 from jaxpipe.errors import ConfigError
 from jaxpipe.models import train_flops_per_token
 from jaxpipe.plan import Plan, ResolvedPlan
+from jaxpipe.runtime.blas.chosen_products import chosen_products
 from jaxpipe.runtime.checkpoint import Checkpoint
 from jaxpipe.runtime.data import Mixture, Tokenizer, dataset_folder, open_dataset
 from jaxpipe.runtime.data.order.position import ORDER
@@ -158,5 +159,9 @@ def describe(config: Config) -> dict[str, Any]:
     return {
         "config": to_tree(config),
         "versions": {name: metadata.version(name) for name in _PACKAGES},
-        "hardware": {"machine": platform.machine(), "cores": os.cpu_count()},
+        "hardware": {
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+            "products": str(chosen_products(os.environ)),
+        },
     }

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from jaxpipe.comm import GATHER_TAG, Transport, gather_bytes
+from jaxpipe.runtime.blas.product_lowering import use_products
 from jaxpipe.runtime.process.gpu_assignment import gpu_name
 from jaxpipe.topo.host_tcp import TcpSettings, read_tcp_settings
 
@@ -27,8 +28,8 @@ _TAG = 0
 class RankFacts:
     """Facts about one rank; `latency_s` and `bytes_per_s` are those of its link with rank 0.
 
-    `devices` are the kinds of its devices; `gpus` names its GPUs among those of its host. Rank 0
-    has no link with itself.
+    `devices` are the kinds of its devices; `gpus` names its GPUs among those of its host;
+    `products` says what computes its large products of matrices. Rank 0 has no link with itself.
     """
 
     rank: int
@@ -38,6 +39,7 @@ class RankFacts:
     versions: dict[str, str]
     devices: tuple[str, ...]
     gpus: tuple[str, ...] = ()
+    products: str = ""
     latency_s: float | None = None
     bytes_per_s: float | None = None
     tcp: TcpSettings | None = None
@@ -65,6 +67,7 @@ def gather_facts(transport: Transport, *, timeout_s: float) -> tuple[RankFacts, 
             for device in jax.local_devices()
             if device.platform == "gpu"
         ),
+        products=str(use_products(os.environ)),
         latency_s=latency_s,
         bytes_per_s=bytes_per_s,
         tcp=read_tcp_settings(),

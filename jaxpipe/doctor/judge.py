@@ -37,6 +37,7 @@ def judge_job(ranks: Sequence[RankFacts], *, num_started: int) -> tuple[Finding,
         _versions(ranks),
         _cores(ranks),
         _devices(ranks),
+        _products(ranks),
         *_links(ranks),
         *judge_measured_links(ranks),
     )
@@ -101,6 +102,13 @@ def _cores(ranks: Sequence[RankFacts]) -> Finding:
     return Finding(
         about="cores", health=Health.OK, message=f"{shares} shares a core; each has {counts}"
     )
+
+
+def _products(ranks: Sequence[RankFacts]) -> Finding:
+    """Return which library computes large products of matrices; without a BLAS, the reason."""
+    products = _counted(facts.products for facts in ranks)
+    message = f"large products of matrices on CPUs: {products}"
+    return Finding(about="products", health=Health.OK, message=message)
 
 
 def _compute_elsewhere(rank: RankFacts, ranks: Sequence[RankFacts]) -> bool:

@@ -70,5 +70,5 @@ def mean_tree(trees: list[Any]) -> Any:
 
 
 def _file(task: ProfileTask, environment: Mapping[str, str]) -> KeptFile:
-    key = {"machine": machine_key(), "profile": _FORMAT, "task": task.fields()}
+    key = {"machine": machine_key(environment), "profile": _FORMAT, "task": task.fields()}
     return KeptFile(kind="profile", key=key, environment=environment)

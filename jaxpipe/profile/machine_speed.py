@@ -13,6 +13,7 @@ from importlib.metadata import version
 
 from jaxpipe.profile.kept_file import KeptFile
 from jaxpipe.profile.measuring_process import Measurement, measure_apart
+from jaxpipe.runtime.blas.chosen_products import chosen_products
 from jaxpipe.runtime.process.user_cache import processor
 from jaxpipe.topo.machine_limits import usable_cores
 
@@ -24,8 +25,8 @@ _FORMAT = 1
 class Speed:
     """The speed of one core while all usable ones compute.
 
-    `flops_per_s` is that of products of float32 matrices, compiled by XLA; `copy_bytes_per_s` that
-    of copies in memory, counted once.
+    `flops_per_s` is that of products of float32 matrices as ranks compute them; `copy_bytes_per_s`
+    that of copies in memory, counted once.
     """
 
     flops_per_s: float
@@ -67,7 +68,7 @@ def measured_speed(
     return speed
 
 
-def machine_key() -> dict[str, str | int]:
+def machine_key(environment: Mapping[str, str]) -> dict[str, str | int]:
     """Return what every measurement on this machine depends on."""
     return {
         "format": _FORMAT,
@@ -75,8 +76,9 @@ def machine_key() -> dict[str, str | int]:
         "cores": len(usable_cores()),
         "jax": version("jax"),
         "jaxlib": version("jaxlib"),
+        "products": chosen_products(environment).name,
     }
 
 
 def _file(environment: Mapping[str, str]) -> KeptFile:
-    return KeptFile(kind="speed", key=machine_key(), environment=environment)
+    return KeptFile(kind="speed", key=machine_key(environment), environment=environment)

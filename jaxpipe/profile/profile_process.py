@@ -17,7 +17,9 @@ def main(position: str, task: str) -> None:
     use_compile_cache(os.environ)
 
     from jaxpipe.profile.brief_parts import measure_briefly
+    from jaxpipe.runtime.blas.product_lowering import use_products
 
+    use_products(os.environ)  # as a rank does, when it compiles its stage
     fields = msgspec.json.decode(task)
     parent.result(measure_briefly(task_from(fields), clock=time.perf_counter, parent=parent))
 

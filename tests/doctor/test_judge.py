@@ -22,8 +22,27 @@ def unwell(findings: tuple[Finding, ...]) -> list[tuple[str, Health, str]]:
 def test_equal_ranks_with_cores_of_their_own_are_well():
     findings = judge_job([ZERO, ONE], num_started=2)
     assert unwell(findings) == []
-    assert [f.about for f in findings] == ["ranks", "versions", "cores", "devices", "links"]
+    assert [f.about for f in findings] == [
+        "ranks",
+        "versions",
+        "cores",
+        "devices",
+        "products",
+        "links",
+    ]
     assert findings[-1].message.endswith("rank 1 on a: 0.01 ms, 32 Gbps")
+
+
+def test_what_computes_products_is_named_with_the_reason():
+    zero, one = (
+        replace(facts, products=name)
+        for facts, name in ((ZERO, "MKL 2026.2"), (ONE, "XLA (`JAXPIPE_BLAS` is off)"))
+    )
+    (found,) = (f for f in judge_job([zero, one], num_started=2) if f.about == "products")
+    assert found.health is Health.OK
+    assert found.message == (
+        "large products of matrices on CPUs: 1x MKL 2026.2, 1x XLA (`JAXPIPE_BLAS` is off)"
+    )
 
 
 def test_each_rank_is_told_which_gpu_it_uses():
@@ -69,7 +88,7 @@ def test_a_version_of_nccl_with_which_pipelines_may_hang_is_named(version: str, 
 def test_one_rank_has_no_links():
     findings = judge_job([replace(ZERO, num_ranks=1)], num_started=1)
     assert unwell(findings) == []
-    assert [f.about for f in findings] == ["ranks", "versions", "cores", "devices"]
+    assert [f.about for f in findings] == ["ranks", "versions", "cores", "devices", "products"]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from jaxpipe.errors import ConfigError
+from jaxpipe.runtime.blas.chosen_products import SWITCH
 from jaxpipe.topo.route import Route, networks_of
 
 _INTERFACES = ("OMPI_MCA_btl_tcp_if_include", "PRTE_MCA_prte_if_include")
@@ -27,7 +28,7 @@ _WITHOUT_IPV4 = (
 )
 _NAMES = "UCX_NET_DEVICES"
 _FIRST_NAME = "FI_TCP_IFACE"
-EXPORTED = (_NAMES, _FIRST_NAME)
+EXPORTED = (_NAMES, _FIRST_NAME, SWITCH)
 """The variables that `mpirun` hands on to other hosts only when asked to."""
 
 

@@ -40,9 +40,19 @@ def check_private(folder: Path) -> None:
 
 def processor() -> str:
     """Return a name for this machine's processor: its model and its instruction set."""
-    facts = [platform.machine(), platform.processor()]
+    facts = [platform.machine(), platform.processor(), *_facts()]
+    return f"{platform.machine()}-{hashlib.sha256('|'.join(facts).encode()).hexdigest()[:12]}"
+
+
+def has_instructions(name: str) -> bool:
+    """Return whether this machine's processor has a set of instructions, as Linux names it."""
+    return any(line.startswith("flags") and name in line.split() for line in _facts())
+
+
+def _facts() -> list[str]:
+    """Return the lines of Linux on the processor that programs for it depend on."""
+    names = ("model name", "flags", "Features", "CPU implementer", "CPU part")
     with suppress(OSError):
         lines = lines_of(Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0])
-        names = ("model name", "flags", "Features", "CPU implementer", "CPU part")
-        facts += [line for line in lines if line.startswith(names)]
-    return f"{platform.machine()}-{hashlib.sha256('|'.join(facts).encode()).hexdigest()[:12]}"
+        return [line for line in lines if line.startswith(names)]
+    return []

@@ -17,6 +17,8 @@ import optax
 from jax.stages import Compiled
 
 from jaxpipe.comm import HostOrDeviceArray
+from jaxpipe.runtime.blas.chosen_products import Products
+from jaxpipe.runtime.blas.product_lowering import add_product, registered, use_products
 from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.run_config import MatmulPrecision
 from jaxpipe.runtime.stage.calls import OutputArrays, Scalar, StageSpec, TargetArrays
@@ -177,12 +179,13 @@ def compile_stage(
     before the wait for each of the `num_executables` compilations; `once` may return what it has
     kept of an equal function, of this precision.
     """
+    products = use_products(os.environ)
     # JAX reads the precision while it traces; of this thread alone, since ranks may be threads.
     with (
         jax.default_matmul_precision(precision.jax_name),
         compile_threads(os.environ) as threads,
     ):
-        compiler = Compiler(functions.stage.layout, threads, once)
+        compiler = Compiler(functions.stage.layout, threads, once, products)
         return _compile_stage(functions, ops=ops, compiler=compiler, before_each=before_each)
 
 
@@ -281,7 +284,8 @@ def _compile_backwards(
     are not, since no output has their shapes.
     """
     sharding, of_gradients = layout.whole, layout.of(gradients)
-    add, fast = partial(compiler.add, reads=functions), _row_products(functions)
+    add = partial(compiler.add, reads=functions)
+    fast = _row_products(functions, compiler.products)
     if Op.BACKWARD in ops:
         backward, out = layout.entering(functions.backward, 2), (sharding, of_gradients)
         add("backward", fast(backward), *given, gradients, donate=(3,), out=out)
@@ -298,13 +302,16 @@ def _compile_backwards(
     return split
 
 
-def _row_products(functions: StageFunctions) -> Callable[[Callable], Callable]:
+def _row_products(functions: StageFunctions, products: Products) -> Callable[[Callable], Callable]:
     """Return what makes the products of a backward's weight gradients fast on this device."""
     on_cpu = jax.default_backend() == "cpu"
     # The devices of a mesh have parts of the factors, which XLA moves as it chooses.
     if functions.stage.layout.mesh is not None or not (on_cpu or functions.merges):
         return lambda backward: backward
-    return partial(fast_row_products, copied=on_cpu)
+    # A BLAS, which is for float32 alone, transposes a factor while it packs it.
+    by_blas = products.library is not None and functions.activation().dtype == jnp.float32
+    add = partial(add_product, registered(products)) if by_blas else None
+    return partial(fast_row_products, copied=on_cpu and not by_blas, add=add)
 
 
 def _compile_update(

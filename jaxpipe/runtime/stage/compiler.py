@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 import jax
 from jax.stages import Compiled
 
+from jaxpipe.runtime.blas.chosen_products import Products
 from jaxpipe.runtime.process.affinity import NUM_THREADS
 from jaxpipe.runtime.stage.mesh import StageLayout
 
@@ -42,9 +43,11 @@ class Compiler:
     On a mesh each waits for the one before, whose shardings XLA chooses.
     """
 
-    def __init__(self, layout: StageLayout, threads: Executor, once: Once) -> None:
+    def __init__(
+        self, layout: StageLayout, threads: Executor, once: Once, products: Products
+    ) -> None:
         self._layout, self._threads = layout, threads
-        self.once = once
+        self.once, self.products = once, products
         self.under_way: dict[str, Future[Compiled]] = {}
         self.unneeded: set[str] = set()
 

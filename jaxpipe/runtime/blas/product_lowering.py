@@ -1,0 +1,153 @@
+"""Lower large products of float32 matrices on the CPU to the custom call of a BLAS.
+
+jax lowers each equation by a rule. The one of `dot_general` for the CPU is replaced here, in the
+whole process; what is no large product of two matrices is lowered by the former rule. Programs of
+several devices are, too: XLA partitions its own products, and no custom calls.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from threading import Lock
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters import mlir
+from jaxtyping import Array
+
+from jaxpipe.runtime.blas.chosen_products import Products, by_xla, chosen_products
+from jaxpipe.runtime.blas.matrix_product import MatrixProduct, matrix_product
+from jaxpipe.runtime.blas.sgemm_call import register_sgemm, sgemm_of_mkl
+from jaxpipe.runtime.process.user_cache import user_cache
+
+logger = logging.getLogger(__name__)
+
+LEAST_MULTIPLICATIONS: Final = 2**18
+"""Those of a product that a BLAS computes; smaller ones XLA may fuse with what surrounds them."""
+
+_IN_TURN = Lock()  # ranks may be threads of a process, and compile at the same time
+
+Rule = Callable[..., Any]
+"""A lowering rule of jax: of its context, the operands and the parameters of an equation."""
+
+
+def use_products(environment: Mapping[str, str]) -> Products:
+    """Lower large products on the CPU as `chosen_products` says, from now on in this process.
+
+    Returns who computes them: XLA with a reason where the BLAS cannot be loaded, which is logged.
+    What was compiled before stays as it is. XLA keeps all products of a jax that has its rules in
+    another place.
+
+    Raises:
+        ConfigError: the variable of the switch has another value.
+    """
+    products, rule = chosen_products(environment), former_rule()
+    if rule is None:
+        return by_xla("the rules of this jax are unknown")
+    if products.library is not None:
+        try:
+            with _IN_TURN:
+                rule = sgemm_rule(registered(products), rule)
+        except (OSError, RuntimeError) as error:  # the latter without a home, and of XLA
+            name = products.name
+            logger.warning("XLA computes all products of matrices, not %s: %s", name, error)
+            products = by_xla(str(error))
+    lower_products(rule)
+    return products
+
+
+def lower_products(rule: Rule) -> None:
+    """Lower `dot_general` on the CPU by a rule."""
+    mlir.register_lowering(jax.lax.dot_general_p, rule, platform="cpu")
+
+
+def sgemm_rule(name: str, former: Rule, *, least: int = LEAST_MULTIPLICATIONS) -> Rule:
+    """Return the rule that lowers products to the custom call `name`, others by the `former`.
+
+    Products have at least `least` multiplications.
+    """
+
+    def lower(context: mlir.LoweringRuleContext, left: Any, right: Any, **params: Any) -> Any:
+        product = _product(context, params)
+        if product is None or product.num_multiplications < least:
+            return former(context, left, right, **params)
+        (result,) = context.avals_out
+        function = partial(_multiply, name, product, result.shape)
+        return mlir.lower_fun(function, multiple_results=False)(context, left, right)
+
+    return lower
+
+
+@cache
+def registered(products: Products) -> str:
+    """Register the call, once in a process: XLA takes no other one of the same name."""
+    assert products.library is not None, products
+    sgemm = sgemm_of_mkl(products.library)
+    return register_sgemm(sgemm, products.compiler, folder=user_cache(os.environ) / "calls")
+
+
+@cache
+def former_rule() -> Rule | None:
+    """Return jax's own rule, None if this version keeps it elsewhere; the API has no way to it."""
+    try:
+        from jax._src.interpreters import mlir as rules_of_jax
+
+        return vars(rules_of_jax)["_platform_specific_lowerings"]["cpu"][jax.lax.dot_general_p].rule
+    except (ImportError, AttributeError, LookupError):
+        return None
+
+
+def _product(context: mlir.LoweringRuleContext, params: Mapping[str, Any]) -> MatrixProduct | None:
+    """Return the product of an equation; None if the custom call does not compute it."""
+    avals: tuple[Any, ...] = (*context.avals_in, *context.avals_out)
+    if any(aval.dtype != np.float32 for aval in avals):
+        return None
+    # Of jit on one device; other contexts, as that of shard_map, have another type.
+    if getattr(context.module_context.axis_context, "num_devices", None) != 1:
+        return None
+    # On the CPU, all precisions mean float32; what is neither None nor a pair is an algorithm.
+    if not isinstance(params["precision"], tuple | None):
+        return None
+    left, right, _ = (aval.shape for aval in avals)
+    return matrix_product(left, right, params["dimension_numbers"])
+
+
+def add_product(name: str, addend: Array, left: Array, right: Array) -> Array | None:
+    """Return `addend` + the sum over rows of `left` (rows, *m) x `right` (rows, *n), by one call.
+
+    The sum takes the place of the `addend` (*m, *n), without a product in between, where XLA needs
+    the addend no more. None if the custom call `name` does not compute it, or the product is small.
+    """
+    arrays = (addend, left, right)
+    product = matrix_product(left.shape, right.shape, (((0,), (0,)), ((), ())))
+    fits = all(array.dtype == np.float32 for array in arrays)
+    if not fits or product is None or product.num_multiplications < LEAST_MULTIPLICATIONS:
+        return None
+    return _multiply(name, product, addend.shape, left, right, addend)
+
+
+def _multiply(
+    name: str,
+    product: MatrixProduct,
+    shape: tuple[int, ...],
+    left: Array,
+    right: Array,
+    addend: Array | None = None,
+) -> Array:
+    size = (product.m, product.n)
+    multiply = jax.ffi.ffi_call(
+        name,
+        jax.ShapeDtypeStruct(size, jnp.float32),
+        input_output_aliases=None if addend is None else {2: 0},
+    )
+    result = multiply(
+        left.reshape(product.left_shape),
+        right.reshape(product.right_shape),
+        *(() if addend is None else (addend.reshape(size),)),
+        left_is_transposed=np.bool_(product.left_is_transposed),
+        right_is_transposed=np.bool_(product.right_is_transposed),
+    )
+    return result.reshape(shape)

@@ -1,0 +1,75 @@
+"""A stage whose products a BLAS computes has the loss and the gradients of XLA's."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jaxpipe.runtime.blas import product_lowering
+from jaxpipe.runtime.blas.chosen_products import Products, by_xla
+from jaxpipe.runtime.stage import compile as compile_module
+from jaxpipe.runtime.stage.compile import CompiledStage, compile_stage
+from jaxpipe.runtime.stage.functions import StageFunctions, Work
+from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
+from jaxpipe.runtime.stage.stage import Stage
+from jaxpipe.schedule import Op
+from tests.oracles.one_device import MICROBATCH, SEED, SEQUENCE, VOCABULARY, tiny_gpt
+from tests.runtime.blas.conftest import lowered_by
+
+BY_BLAS = Products(name="plain", library=Path("plain_sgemm.so"))
+
+
+def compiled(
+    monkeypatch: pytest.MonkeyPatch, products: Products, *, call: str = ""
+) -> CompiledStage:
+    """Compile a whole model as one stage, with jax's rules as they are now."""
+    monkeypatch.setattr(compile_module, "use_products", lambda _: products)
+    monkeypatch.setattr(compile_module, "registered", lambda _: call)
+    stage = Stage(model=tiny_gpt(tied=True), index=0, num_stages=1, layers=range(2))
+    work = Work(microbatch=MICROBATCH, sequence=SEQUENCE, batch=2, num_steps=2, seed=SEED)
+    functions = StageFunctions(stage=stage, work=work, optimizer=OptimizerConfig())
+    return compile_stage(functions, ops=tuple(Op))
+
+
+def results(calls: CompiledStage) -> Any:
+    """Return the loss of a microbatch, and its gradients by a whole backward and by halves."""
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, (MICROBATCH, SEQUENCE), np.int32)
+    position, cotangent = np.zeros(2, np.int32), calls.spec.loss_cotangent
+    compute = calls.cast(calls.init()[0])
+    loss, residuals = calls.forward(compute, tokens, tokens, position)
+    _, whole = calls.backward(compute, residuals, cotangent, calls.zeros())
+    _, carried = calls.backward_input(compute, residuals, cotangent)
+    halves = calls.backward_weight(compute, carried, calls.zeros())
+    return jax.tree.map(np.asarray, (loss, whole, halves))
+
+
+@pytest.mark.slow
+def test_loss_and_gradients_are_those_of_xla(monkeypatch: pytest.MonkeyPatch, plain_sgemm: int):
+    expected = results(compiled(monkeypatch, by_xla("of the test")))
+    monkeypatch.setattr(product_lowering, "LEAST_MULTIPLICATIONS", 0)
+    with lowered_by(plain_sgemm) as name:
+        calls = compiled(monkeypatch, BY_BLAS, call=name)
+    for function in ("backward", "backward_weight"):
+        text = calls.executables[function].as_text() or ""
+        products = [line for line in text.splitlines() if f'custom_call_target="{name}"' in line]
+        # Each layer has four kernels, whose gradients are added where they are computed.
+        assert sum("output_to_operand_aliasing" in line for line in products) >= 2 * 4, products
+    for one, other in zip(*map(jax.tree.leaves, (results(calls), expected)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5 * float(abs(other).max()))
+
+
+@pytest.mark.slow
+def test_products_of_a_blas_read_no_copies(monkeypatch: pytest.MonkeyPatch):
+    copied: list[bool] = []
+    fast = compile_module.fast_row_products
+
+    def fast_row_products(function: Any, **options: Any) -> Any:
+        copied.append(options["copied"])
+        return fast(function, **options)
+
+    monkeypatch.setattr(compile_module, "fast_row_products", fast_row_products)
+    for products in (by_xla("of the test"), BY_BLAS):
+        compiled(monkeypatch, products)
+    assert copied == [True, True, False, False]
