@@ -115,38 +115,13 @@ def _product(context: mlir.LoweringRuleContext, params: Mapping[str, Any]) -> Ma
     return matrix_product(left, right, params["dimension_numbers"])
 
 
-def add_product(name: str, addend: Array, left: Array, right: Array) -> Array | None:
-    """Return `addend` + the sum over rows of `left` (rows, *m) x `right` (rows, *n), by one call.
-
-    The sum takes the place of the `addend` (*m, *n), without a product in between, where XLA needs
-    the addend no more. None if the custom call `name` does not compute it, or the product is small.
-    """
-    arrays = (addend, left, right)
-    product = matrix_product(left.shape, right.shape, (((0,), (0,)), ((), ())))
-    fits = all(array.dtype == np.float32 for array in arrays)
-    if not fits or product is None or product.num_multiplications < LEAST_MULTIPLICATIONS:
-        return None
-    return _multiply(name, product, addend.shape, left, right, addend)
-
-
 def _multiply(
-    name: str,
-    product: MatrixProduct,
-    shape: tuple[int, ...],
-    left: Array,
-    right: Array,
-    addend: Array | None = None,
+    name: str, product: MatrixProduct, shape: tuple[int, ...], left: Array, right: Array
 ) -> Array:
-    size = (product.m, product.n)
-    multiply = jax.ffi.ffi_call(
-        name,
-        jax.ShapeDtypeStruct(size, jnp.float32),
-        input_output_aliases=None if addend is None else {2: 0},
-    )
+    multiply = jax.ffi.ffi_call(name, jax.ShapeDtypeStruct((product.m, product.n), jnp.float32))
     result = multiply(
         left.reshape(product.left_shape),
         right.reshape(product.right_shape),
-        *(() if addend is None else (addend.reshape(size),)),
         left_is_transposed=np.bool_(product.left_is_transposed),
         right_is_transposed=np.bool_(product.right_is_transposed),
     )

@@ -1,9 +1,8 @@
 /* A product of float32 matrices by a BLAS, as a custom call of XLA on the CPU.
  *
  *     result (m, n) = op(left) (m, k) op(right) (k, n)      op transposes where the attribute says
- *     result (m, n) = the same + addend (m, n)              with a third operand
  *
- * An addend that XLA has put where the result goes is not copied. All matrices are row-major. Rows or columns of the result, whichever are more, are divided among
+ * All matrices are row-major. Rows or columns of the result, whichever are more, are divided among
  * the threads of XLA; the BLAS computes with one thread. No Python runs here: it would wait for its
  * lock. */
 
@@ -30,7 +29,6 @@ void jaxpipe_sgemm_use(sgemm *function) { cblas_sgemm = function; }
 typedef struct {
   const float *left, *right;
   float *result;
-  float beta; /* of what is in the result before */
   int64_t m, n, k, left_stride, right_stride;
   bool left_is_transposed, right_is_transposed;
 } product;
@@ -42,7 +40,7 @@ static void compute(const product *p, int64_t row, int64_t num_rows, int64_t col
   float *result = p->result + row * p->n + column;
   cblas_sgemm(ROW_MAJOR, p->left_is_transposed ? TRANSPOSED : AS_IS,
               p->right_is_transposed ? TRANSPOSED : AS_IS, num_rows, num_columns, p->k, 1.0f, left,
-              p->left_stride, right, p->right_stride, p->beta, result, p->n);
+              p->left_stride, right, p->right_stride, 0.0f, result, p->n);
 }
 
 /* The parts of a product: whoever comes takes the next one. */
@@ -149,20 +147,10 @@ static bool is_matrix(const XLA_FFI_Buffer *buffer) {
   return buffer->dtype == XLA_FFI_DataType_F32 && buffer->rank == 2;
 }
 
-/* Put the addend where the result goes; false if it is no such matrix. */
-static bool add_to_result(const XLA_FFI_Buffer *addend, const XLA_FFI_Buffer *result) {
-  if (!is_matrix(addend) || memcmp(addend->dims, result->dims, 2 * sizeof *addend->dims) != 0)
-    return false;
-  if (addend->data != result->data)
-    memcpy(result->data, addend->data, sizeof(float) * result->dims[0] * result->dims[1]);
-  return true;
-}
-
 static const char *read_product(const XLA_FFI_CallFrame *frame, product *p) {
   if (cblas_sgemm == NULL) return "sgemm: no BLAS is set";
-  int64_t num_given = frame->args.size;
-  if (num_given < 2 || num_given > 3 || frame->rets.size != 1)
-    return "sgemm: not two factors, at most one addend, and one result";
+  if (frame->args.size != 2 || frame->rets.size != 1)
+    return "sgemm: not two factors and one result";
   const XLA_FFI_Buffer *left = frame->args.args[0], *right = frame->args.args[1];
   const XLA_FFI_Buffer *result = frame->rets.rets[0];
   if (!is_matrix(left) || !is_matrix(right) || !is_matrix(result))
@@ -176,9 +164,6 @@ static const char *read_product(const XLA_FFI_CallFrame *frame, product *p) {
       result->dims[1] != p->n)
     return "sgemm: the shapes of factors and result do not fit";
   p->left = left->data, p->right = right->data, p->result = result->data;
-  if (num_given == 3 && !add_to_result(frame->args.args[2], result))
-    return "sgemm: the addend must be like the result";
-  p->beta = num_given == 3 ? 1.0f : 0.0f;
   p->left_stride = left->dims[1], p->right_stride = right->dims[1];
   return NULL;
 }
@@ -200,7 +185,7 @@ XLA_FFI_Error *jaxpipe_sgemm(XLA_FFI_CallFrame *frame) {
   if (message != NULL) return error(frame->api, message);
   if (p.m == 0 || p.n == 0) return NULL;
   if (p.k == 0) { /* the strides of a BLAS are at least 1 */
-    if (p.beta == 0.0f) memset(p.result, 0, sizeof(float) * p.m * p.n);
+    memset(p.result, 0, sizeof(float) * p.m * p.n);
     return NULL;
   }
   int64_t parts = num_threads(frame), most = (p.m > p.n ? p.m : p.n) / LEAST_WIDTH;

@@ -17,8 +17,7 @@ import optax
 from jax.stages import Compiled
 
 from jaxpipe.comm import HostOrDeviceArray
-from jaxpipe.runtime.blas.chosen_products import Products
-from jaxpipe.runtime.blas.product_lowering import add_product, registered, use_products
+from jaxpipe.runtime.blas.product_lowering import use_products
 from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.run_config import MatmulPrecision
 from jaxpipe.runtime.stage.calls import OutputArrays, Scalar, StageSpec, TargetArrays
@@ -285,7 +284,7 @@ def _compile_backwards(
     """
     sharding, of_gradients = layout.whole, layout.of(gradients)
     add = partial(compiler.add, reads=functions)
-    fast = _row_products(functions, compiler.products)
+    fast = _row_products(functions, by_blas=compiler.products.library is not None)
     if Op.BACKWARD in ops:
         backward, out = layout.entering(functions.backward, 2), (sharding, of_gradients)
         add("backward", fast(backward), *given, gradients, donate=(3,), out=out)
@@ -302,16 +301,15 @@ def _compile_backwards(
     return split
 
 
-def _row_products(functions: StageFunctions, products: Products) -> Callable[[Callable], Callable]:
+def _row_products(functions: StageFunctions, *, by_blas: bool) -> Callable[[Callable], Callable]:
     """Return what makes the products of a backward's weight gradients fast on this device."""
     on_cpu = jax.default_backend() == "cpu"
     # The devices of a mesh have parts of the factors, which XLA moves as it chooses.
     if functions.stage.layout.mesh is not None or not (on_cpu or functions.merges):
         return lambda backward: backward
     # A BLAS, which is for float32 alone, transposes a factor while it packs it.
-    by_blas = products.library is not None and functions.activation().dtype == jnp.float32
-    add = partial(add_product, registered(products)) if by_blas else None
-    return partial(fast_row_products, copied=on_cpu and not by_blas, add=add)
+    is_float32 = functions.activation().dtype == jnp.float32
+    return partial(fast_row_products, copied=on_cpu and not (by_blas and is_float32))
 
 
 def _compile_update(

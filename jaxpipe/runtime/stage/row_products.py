@@ -9,19 +9,14 @@ g (tokens, outputs) of the output. Two things make such products slower than tho
                  they reach half to two thirds of the speed of a forward (measured), and about
                  nine tenths with a transposed copy of the smaller factor
 
-With a BLAS, a product that is only added to another array, as a gradient is to those of earlier
-microbatches, is added where it is computed.
-
 A function is traced once more and evaluated equation by equation. A product over rows stays a pair
 of factors (`_RowProduct`) until another equation reads it, and the reader decides how it is
 computed. Results change by roundings alone.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
-from itertools import chain, permutations
 from math import prod
 from typing import Any, Final
 
@@ -36,16 +31,11 @@ LEAST_COPIED: Final = 2**24
 """The multiplications of a product that is worth a copy of a factor; below, calls cost as much."""
 
 
-Add = Callable[[Array, Array, Array], Array | None]
-"""Of an addend (*m, *n) and the factors of a product over rows: the sum, or None."""
-
-
-def fast_row_products(function: Callable, *, copied: bool, add: Add | None = None) -> Callable:
+def fast_row_products(function: Callable, *, copied: bool) -> Callable:
     """Return a function with the same results, whose products over rows are fast.
 
     With `copied`, large ones read a transposed copy of a factor, as XLA's kernels for the CPU want
-    it; a BLAS does not. With `add`, those that are added to an array are computed by it where it
-    returns a sum.
+    it; a BLAS does not.
 
     >>> def of_a(x, g, b):
     ...     return jnp.tensordot(x, g, ((0,), (0,))) @ b.T
@@ -59,7 +49,7 @@ def fast_row_products(function: Callable, *, copied: bool, add: Add | None = Non
     def evaluated(*arguments: Any) -> Any:
         traced, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
         flat = flatten(traced, unroll=False, barriers=True)
-        results = _evaluate(flat, jax.tree.leaves(arguments), copied=copied, add=add)
+        results = _evaluate(flat, jax.tree.leaves(arguments), copied=copied)
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
     return evaluated
@@ -121,17 +111,11 @@ class _RowProduct:
         order = tuple(dim + num_right if dim < num_left else dim - num_left for dim in self.order)
         return replace(self, left=self.right, right=self.left, order=order)
 
-    def in_order(self) -> "_RowProduct":
-        """Return the same product with the factors in the order of the result, if that is one.
-
-        Of a kernel (inputs, outputs), the gradient is traced as that of (outputs, inputs).
-        """
-        return min(self, self.swapped(), key=lambda product: product.is_reordered)
-
     def array(self, *, copied: bool) -> Array:
         """Return the result, by way of the smaller copy if it is large enough and `copied`."""
         if not copied or self.num_multiplications < LEAST_COPIED:
-            least = self.in_order()
+            # Of a kernel (inputs, outputs), the gradient is traced as that of (outputs, inputs).
+            least = min(self, self.swapped(), key=lambda product: product.is_reordered)
             product = least.dot(least.left, least.right, (((0,), (0,)), ((), ())))
             return jnp.transpose(product, least.order)
         smaller = min(self, self.swapped(), key=lambda product: product.num_written)
@@ -160,15 +144,11 @@ class _Evaluation:
 
     values: dict[Any, Any]
     copied: bool
-    add: Add | None
-    num_reads: Counter[Any]
 
     def run(self, equation: Equation) -> None:
         """Add the results of an equation."""
-        value = self._product(equation)
-        if value is None:
-            value = self._sum(equation)
-        results = self._results(equation) if value is None else (value,)
+        product = self._product(equation)
+        results = self._results(equation) if product is None else (product,)
         self.values.update(zip(equation.results, results, strict=True))
 
     def read(self, variable: Variable) -> Any:
@@ -200,18 +180,6 @@ class _Evaluation:
             case _:
                 return None
 
-    def _sum(self, equation: Equation) -> Array | None:
-        """Return the result if it is an array and a product that nothing else reads."""
-        if self.add is None or equation.primitive not in ("add", "add_any"):
-            return None
-        for addend, variable in permutations(equation.operands):
-            product = self._value(variable)
-            if not isinstance(product, _RowProduct) or self.num_reads[variable] > 1:
-                continue
-            product, array = product.in_order(), self.read(addend)
-            return None if product.is_reordered else self.add(array, product.left, product.right)
-        return None
-
     def _results(self, equation: Equation) -> Sequence[Any]:
         operands = [self.read(variable) for variable in equation.operands]
         if equation.source is None:
@@ -229,21 +197,16 @@ class _Evaluation:
         )
 
         def step(carry: Any, xs: Any) -> tuple[Any, Any]:
-            given = [*consts, *carry, *xs]
-            results = _evaluate(scan.body, given, copied=self.copied, add=self.add)
+            results = _evaluate(scan.body, [*consts, *carry, *xs], copied=self.copied)
             return results[: scan.num_carry], results[scan.num_carry :]
 
         carry, ys = run_scan(scan, step, carry, xs)
         return [*carry, *ys]
 
 
-def _evaluate(
-    flat: FlatJaxpr, arguments: Sequence[Any], *, copied: bool, add: Add | None
-) -> list[Any]:
+def _evaluate(flat: FlatJaxpr, arguments: Sequence[Any], *, copied: bool) -> list[Any]:
     values = dict(zip(flat.arguments, arguments, strict=True))
-    read = chain(flat.results, *(equation.operands for equation in flat.equations))
-    num_reads = Counter(variable for variable in read if not variable.is_constant)
-    evaluation = _Evaluation(values=values, copied=copied, add=add, num_reads=num_reads)
+    evaluation = _Evaluation(values=values, copied=copied)
     for equation in flat.equations:
         evaluation.run(equation)
     return [evaluation.read(variable) for variable in flat.results]

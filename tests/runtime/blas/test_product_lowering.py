@@ -5,7 +5,6 @@ import subprocess
 import sys
 from math import prod
 from typing import Any
-from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.runtime.blas import product_lowering
 from jaxpipe.runtime.blas.matrix_product import DotDims, matrix_product
 from jaxpipe.runtime.blas.product_lowering import (
     LEAST_MULTIPLICATIONS,
-    add_product,
     former_rule,
     lower_products,
     sgemm_rule,
@@ -80,40 +77,6 @@ def test_products_equal_those_in_float64(dot: Any, seed: int):
     assert np.all(abs(computed - expected) <= max(1, num_summed) * EPSILON * size)
     is_product = matrix_product(left_shape, right_shape, dims) is not None
     assert ("jaxpipe_sgemm" in lowered(multiply, left, right)) == is_product
-
-
-@settings(max_examples=30)
-@given(SIZES, st.tuples(SIZES, SIZES), SIZES, st.booleans(), st.integers(0, 2**32 - 1))
-def test_sums_with_a_product_equal_those_in_float64(
-    call: str, rows: int, left_sizes: tuple[int, int], right_size: int, donated: bool, seed: int
-):
-    generator = np.random.default_rng(seed)
-    left, right, addend = (
-        generator.standard_normal(shape).astype(np.float32)
-        for shape in ((rows, *left_sizes), (rows, right_size), (*left_sizes, right_size))
-    )
-
-    def add(addend: jax.Array, left: jax.Array, right: jax.Array) -> jax.Array:
-        total = add_product(call, addend, left, right)
-        assert total is not None
-        # Without a donation, both the sum and its addend are results.
-        return total if donated else jnp.stack((total, addend))
-
-    with patch.object(product_lowering, "LEAST_MULTIPLICATIONS", 0):
-        compiled = jax.jit(add, donate_argnums=(0,) if donated else ())
-        computed = np.asarray(compiled(jnp.asarray(addend), left, right))
-    if not donated:
-        np.testing.assert_array_equal(computed[1], addend)
-        computed = computed[0]
-    product, size = in_float64(left, right, (((0,), (0,)), ((), ())))
-    bound = max(1, rows + 1) * EPSILON * (size + abs(addend))
-    assert np.all(abs(computed - (addend + product)) <= bound)
-
-
-def test_small_products_and_other_formats_are_not_added(call: str):
-    assert add_product(call, *map(jnp.ones, ((2, 3), (4, 2), (4, 3)))) is None
-    large = [jnp.ones(shape, jnp.bfloat16) for shape in ((64, 64), (64, 64), (64, 64))]
-    assert add_product(call, *large) is None
 
 
 def in_float64(left: np.ndarray, right: np.ndarray, dims: DotDims) -> tuple[Any, Any]:

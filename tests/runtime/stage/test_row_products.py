@@ -163,23 +163,3 @@ def test_gradients_of_a_stage_are_those_of_its_backward(loop: Loop, every_size: 
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), gradients, expected
     )
-
-
-@pytest.mark.parametrize("read_again", [False, True])
-def test_a_product_that_is_only_added_is_computed_by_add(*, read_again: bool):
-    added: list[tuple[int, ...]] = []
-
-    def add(addend: jax.Array, left: jax.Array, right: jax.Array) -> jax.Array:
-        added.append(addend.shape)
-        return addend + over_rows(left, right)
-
-    def accumulated(total: jax.Array, x: jax.Array, g: jax.Array) -> tuple[jax.Array, jax.Array]:
-        product = over_rows(x, g)
-        return total + product, product if read_again else total
-
-    x, g = (np.ones((4, n), np.float32) * n for n in (3, 5))
-    given = (jnp.ones((3, 5)), jnp.asarray(x), jnp.asarray(g))
-    results = fast_row_products(accumulated, copied=False, add=add)(*given)
-    for one, other in zip(results, accumulated(*given), strict=True):
-        np.testing.assert_array_equal(one, other)
-    assert added == ([] if read_again else [(3, 5)])
