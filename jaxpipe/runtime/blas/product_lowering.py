@@ -60,8 +60,9 @@ def use_products(environment: Mapping[str, str]) -> Products:
 
 
 def lower_products(rule: Rule) -> None:
-    """Lower `dot_general` on the CPU by a rule."""
-    mlir.register_lowering(jax.lax.dot_general_p, rule, platform="cpu")
+    """Lower `dot_general` on the CPU by a rule; without a BLAS, jax's own one is left alone."""
+    if _rule() is not rule:
+        mlir.register_lowering(jax.lax.dot_general_p, rule, platform="cpu")
 
 
 def sgemm_rule(name: str, former: Rule, *, least: int = LEAST_MULTIPLICATIONS) -> Rule:
@@ -91,7 +92,12 @@ def registered(products: Products) -> str:
 
 @cache
 def former_rule() -> Rule | None:
-    """Return jax's own rule, None if this version keeps it elsewhere; the API has no way to it."""
+    """Return jax's own rule, None if this version keeps it elsewhere."""
+    return _rule()
+
+
+def _rule() -> Rule | None:
+    # The API has no way to it.
     try:
         from jax._src.interpreters import mlir as rules_of_jax
 

@@ -135,6 +135,14 @@ def test_jax_without_the_known_rules_computes_with_xla(monkeypatch: pytest.Monke
     assert use_products({}).library is None
 
 
+def test_without_a_blas_the_rule_of_jax_is_left_alone(monkeypatch: pytest.MonkeyPatch):
+    def register(*_: Any, **__: Any) -> None:
+        raise AssertionError("a rule was replaced")
+
+    monkeypatch.setattr(product_lowering.mlir, "register_lowering", register)
+    assert use_products({SWITCH: "off"}).library is None
+
+
 def test_the_call_of_a_loaded_library_is_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plain_sgemm: int
 ):
