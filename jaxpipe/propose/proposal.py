@@ -340,7 +340,7 @@ def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:
 
 def _dtfm_cost_s(plan: Plan, cluster: Cluster) -> float | None:
     if not plan.is_even or (plan.num_chunks > 1 and not has_one_order(plan)):
-        return None  # it is one of equal groups, which meet once
+        return None  # DT-FM's model has equal groups, and one stage for each rank
     # DT-FM's groups are stages: the transposed placement.
     groups = np.array(plan.placement).T.tolist()
     return dtfm_cost(cluster.latency_s, cluster.bandwidth_bytes_per_s, groups).total

@@ -26,7 +26,7 @@ from jaxpipe.search.task import Task
 _DEEPEST_WARMUP = 4
 _MOST_CHUNKS = 4
 _CHUNKS_OF_ONE_RANK = (2, 4, 8, 16)
-"""As many all-reduces follow one another beside the backward; all but the last are hidden by it."""
+"""Each chunk has an all-reduce of its own; all but the last can run beside a backward."""
 _LARGEST_MICROBATCH = 16
 
 
