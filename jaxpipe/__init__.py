@@ -82,9 +82,11 @@ if not TYPE_CHECKING:  # type checkers would take it to offer any name
     def __getattr__(name: str) -> Any:
         """Import a public name from its home when it is first used."""
         if name == "__version__":
-            from importlib import metadata  # takes longer than all the rest of this module
+            from jaxpipe.installed import (
+                version_of,
+            )  # takes longer than all the rest of this module
 
-            return metadata.version("jaxpipe")
+            return version_of("jaxpipe")
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module, _, attribute = _HOMES[name].partition(":")

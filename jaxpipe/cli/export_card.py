@@ -1,10 +1,10 @@
 """The model card of an export, from what the run has recorded: configuration, data and losses."""
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxpipe.errors import DataError
+from jaxpipe.installed import version_of
 from jaxpipe.models import num_parameters
 from jaxpipe.run.terminal.console import errors
 
@@ -36,7 +36,7 @@ def card_of(
         name=out.resolve().name,
         base=base,
         is_adapter=is_adapter,
-        facts={**_facts(checkpoint, run, dtype), "software": f"jaxpipe {version('jaxpipe')}"},
+        facts={**_facts(checkpoint, run, dtype), "software": f"jaxpipe {version_of('jaxpipe')}"},
     )
 
 

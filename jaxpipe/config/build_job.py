@@ -4,7 +4,6 @@ import os
 import platform
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from jaxpipe.config.check_data import mixture_from
@@ -17,6 +16,7 @@ from jaxpipe.config.resolve import cluster_from
 from jaxpipe.config.saved_config import read_merged, saved_config
 from jaxpipe.config.tuning import tuned_model_from
 from jaxpipe.errors import ConfigError
+from jaxpipe.installed import installed_versions
 from jaxpipe.models import train_flops_per_token
 from jaxpipe.plan import Plan, ResolvedPlan
 from jaxpipe.runtime.blas.chosen_products import chosen_products
@@ -29,8 +29,6 @@ from jaxpipe.topo import Cluster
 if TYPE_CHECKING:  # these import jax
     from jaxpipe.runtime.job import Job
     from jaxpipe.runtime.stage.model import Model, Parameters
-
-_PACKAGES = ("jaxpipe", "jax", "jaxlib", "flax", "optax", "numpy", "mpi4py")
 
 
 def scales_loss(config: Config) -> bool:
@@ -158,7 +156,7 @@ def describe(config: Config) -> dict[str, Any]:
     """Return the description that every result carries: configuration, versions and hardware."""
     return {
         "config": to_tree(config),
-        "versions": {name: metadata.version(name) for name in _PACKAGES},
+        "versions": installed_versions(),
         "hardware": {
             "machine": platform.machine(),
             "cores": os.cpu_count(),

@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 
 from jaxpipe.comm import GATHER_TAG, Transport, gather_bytes
+from jaxpipe.installed import installed_versions
 from jaxpipe.runtime.blas.product_lowering import use_products
 from jaxpipe.runtime.process.gpu_assignment import gpu_name
 from jaxpipe.topo.host_tcp import TcpSettings, read_tcp_settings
 
-_PACKAGES = ("jaxpipe", "jax", "jaxlib", "flax", "optax", "numpy", "mpi4py")
 NCCL_PACKAGES = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
 """NCCL, one for each version of CUDA; none is installed on a machine without GPUs."""
 _SMALL_BYTES, _LARGE_BYTES = 8, 4 * 2**20  # latency, bandwidth
@@ -59,7 +59,7 @@ def gather_facts(transport: Transport, *, timeout_s: float) -> tuple[RankFacts, 
         host=platform.node(),
         cores=_cores(),
         versions={"python": platform.python_version()}
-        | {name: metadata.version(name) for name in _PACKAGES}
+        | installed_versions()
         | {name: version for name in NCCL_PACKAGES if (version := _version(name)) is not None},
         devices=tuple(device.device_kind for device in jax.local_devices()),
         gpus=tuple(

@@ -241,7 +241,8 @@ def _update(compiled: CompiledStage, state: _Held) -> Callable[[], Any]:
     def call() -> Any:
         buckets = compiled.pack(state.gradients)
         state.gradients = state.compute = None
-        square_norm = np.float32(compiled.square_norm(buckets))
+        # A step waits for the norm once; the calls of a part do not.
+        square_norm = compiled.square_norm(buckets).astype(jnp.float32)
         state.params, state.moments = compiled.update(
             state.params, state.moments, buckets, square_norm
         )

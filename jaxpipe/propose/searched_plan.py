@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from jaxpipe.config import Config, to_tree
+from jaxpipe.installed import version_of
 from jaxpipe.plan import (
     Plan,
     ResolvedPlan,
@@ -220,7 +220,7 @@ def _key(config: Config, cluster: Cluster, *, num_ranks: int | None) -> dict[str
     tree = to_tree(config)
     return {
         "format": _FORMAT,
-        "jaxpipe": version("jaxpipe"),
+        "jaxpipe": version_of("jaxpipe"),
         "cluster": cluster_toml(cluster),
         "num_ranks": num_ranks,
         "keep_warm": config.run.keep_warm,

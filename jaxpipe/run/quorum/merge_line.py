@@ -5,7 +5,6 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +14,7 @@ from jaxpipe.collective import codec_of
 from jaxpipe.config import Config
 from jaxpipe.errors import ConfigError, RunError
 from jaxpipe.foreign_file import read_json, reason_of
+from jaxpipe.installed import version_of
 from jaxpipe.outer import QuorumConfig
 from jaxpipe.run.hosts.join_run import join_and_stay, where
 from jaxpipe.run.hosts.join_words import MOST_BYTES, JoinAddress
@@ -61,7 +61,7 @@ def merge_line(config: Config, *, say: Callable[[str], object]) -> "MergeLine | 
         config.quorum,
         batch=config.train.batch,
         seed=config.run.seed,
-        versions=metadata.version("jaxpipe"),
+        versions=version_of("jaxpipe"),
         say=say,
     )
 

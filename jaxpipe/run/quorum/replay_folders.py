@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from jaxpipe.config import Config, config_from, config_in, job_from, load_config, to_tree
 from jaxpipe.config.kept_inputs import CONFIG_FILE
 from jaxpipe.errors import ConfigError
+from jaxpipe.installed import version_of
 from jaxpipe.outer.merge_log import Began
 from jaxpipe.propose.resolve import plan_from
 from jaxpipe.run.folder.start_from import check_start_from, start_from
@@ -37,7 +37,7 @@ def replay_folders(
     log = read_run(server)
     if not log.lineage.merged:
         raise ConfigError(f"`{LOG_FILE}` in {server} has no merge: there is nothing to replay")
-    here = metadata.version("jaxpipe")
+    here = version_of("jaxpipe")
     if log.began.versions != here:
         say(f"the log is of jaxpipe {log.began.versions}, this is {here}: bits may differ")
     runs = _runs(_configs(islands, log.began), log)

@@ -3,11 +3,11 @@
 import signal
 import socket
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from threading import Event
 
 from jaxpipe.config import Config, describe
+from jaxpipe.installed import version_of
 from jaxpipe.outer import QuorumConfig
 from jaxpipe.outer.merge_log import Merge
 from jaxpipe.outer.quorum import Merger
@@ -50,7 +50,7 @@ def serve_islands(
             quorum=config.quorum,
             batch=config.train.batch,
             seed=config.run.seed,
-            versions=metadata.version("jaxpipe"),
+            versions=version_of("jaxpipe"),
         ),
         log=log.add,
         merged=merged,

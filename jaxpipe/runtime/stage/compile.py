@@ -305,7 +305,7 @@ def _row_products(functions: StageFunctions, *, by_blas: bool) -> Callable[[Call
     """Return what makes the products of a backward's weight gradients fast on this device."""
     on_cpu = jax.default_backend() == "cpu"
     # The devices of a mesh have parts of the factors, which XLA moves as it chooses.
-    if functions.stage.layout.mesh is not None or not (on_cpu or functions.merges):
+    if functions.stage.layout.mesh is not None:
         return lambda backward: backward
     # A BLAS, which is for float32 alone, transposes a factor while it packs it.
     is_float32 = functions.activation().dtype == jnp.float32

@@ -8,6 +8,9 @@ g (tokens, outputs) of the output. Two things make such products slower than tho
     x^T g        XLA's kernels for the CPU read the first factor row by row: on cores with AVX2
                  they reach half to two thirds of the speed of a forward (measured), and about
                  nine tenths with a transposed copy of the smaller factor
+    float32(x^T g)   of factors in bfloat16: the product is rounded to bfloat16, written, read and
+                     added to gradients in float32; a product with a result in float32 is not
+                     rounded, and XLA's for GPUs add it to the gradients themselves
 
 A function is traced once more and evaluated equation by equation. A product over rows stays a pair
 of factors (`_RowProduct`) until another equation reads it, and the reader decides how it is
@@ -16,7 +19,7 @@ computed. Results change by roundings alone.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from math import prod
 from typing import Any, Final
 
@@ -63,7 +66,8 @@ class _RowProduct:
         left: the first factor.
         right: the second one.
         order: the dims of the result, as numbers of those of (*m, *n).
-        dot: `jax.lax.dot_general` with the precision, format and scope of the equation.
+        dot: `jax.lax.dot_general` with the precision, format and scope of the equation; another
+            format is its `dtype`.
     """
 
     left: Array
@@ -76,9 +80,16 @@ class _RowProduct:
         """The multiplications of the product."""
         return self.left.size * (self.right.size // len(self.right))
 
-    def transpose(self, dims: Sequence[int]) -> "_RowProduct":
-        """Return the same product with its dims in another order."""
-        return replace(self, order=tuple(self.order[dim] for dim in dims))
+    def read_by(self, equation: Equation) -> "_RowProduct | None":
+        """Return the result of an equation that reads this alone, None if it is no product."""
+        is_half = self.left.dtype == self.right.dtype and self.left.dtype.itemsize == 2
+        match equation.primitive, equation.params:
+            case "transpose", {"permutation": dims}:
+                return replace(self, order=tuple(self.order[dim] for dim in dims))
+            case "convert_element_type", {"new_dtype": jnp.float32 as dtype} if is_half:
+                return replace(self, dot=partial(self.dot, dtype=dtype))
+            case _:
+                return None
 
     def times(
         self, other: Array, dims: Sequence[int], other_dims: Sequence[int], *, is_first: bool
@@ -94,6 +105,8 @@ class _RowProduct:
         if [dim for dim, _ in summed] == list(range(num_left)):
             return self.swapped().times(other, dims, other_dims, is_first=is_first)
         if [dim for dim, _ in summed] != list(range(num_left, len(self.order))):
+            return None
+        if other.dtype != self.right.dtype:
             return None
         thin = other.size // prod(self.right.shape[1:])
         if thin * (self.left.size + self.right.size) >= self.num_multiplications:
@@ -164,8 +177,8 @@ class _Evaluation:
     def _product(self, equation: Equation) -> _RowProduct | None:
         """Return the result if it is a product over rows, None otherwise."""
         operands = tuple(map(self._value, equation.operands))
-        if equation.primitive == "transpose" and isinstance(operands[0], _RowProduct):
-            return operands[0].transpose(equation.params["permutation"])
+        if len(operands) == 1 and isinstance(operands[0], _RowProduct):
+            return operands[0].read_by(equation)
         if equation.primitive != "dot_general" or any(equation.params["dimension_numbers"][1]):
             return None
         dims, other_dims = equation.params["dimension_numbers"][0]
@@ -214,9 +227,9 @@ def _evaluate(flat: FlatJaxpr, arguments: Sequence[Any], *, copied: bool) -> lis
 
 def _dot_like(equation: Equation) -> Callable[..., Array]:
     """Return `jax.lax.dot_general` with the precision, format and scope of an equation."""
-    precision, dtype = (equation.params[k] for k in ("precision", "preferred_element_type"))
+    precision, given = (equation.params[k] for k in ("precision", "preferred_element_type"))
 
-    def dot(left: Array, right: Array, dimension_numbers: Any) -> Array:
+    def dot(left: Array, right: Array, dimension_numbers: Any, *, dtype: Any = given) -> Array:
         with jax.named_scope(equation.scope):
             return jax.lax.dot_general(
                 left, right, dimension_numbers, precision, preferred_element_type=dtype
