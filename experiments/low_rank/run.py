@@ -140,7 +140,7 @@ def _summary(rows: Sequence[Row], of_width: Sequence[Row]) -> Row:
     seeds = {row["seed"] for row in rows}
     widest = numbers([row for row in of_width if row["seed"] in seeds], "loss")
     return {
-        "parameters": f"{rows[0]['parameters'] / 1e6:.2f} M",
+        "parameters": f"{numbers(rows, 'parameters')[0] / 1e6:.2f} M",
         "after layers": rows[0]["boundary"],
         "rank": rows[0]["rank"],
         "fewer bytes": f"{rows[0]['bytes_ratio']} x",

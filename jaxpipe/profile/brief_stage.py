@@ -1,5 +1,6 @@
 """A stage of the runtime of which only the functions that are timed compile."""
 
+import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -11,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpipe.profile.timing import Clock, time_calls
+from jaxpipe.runtime.blas.product_lowering import use_products
+from jaxpipe.runtime.stage.compile import fast_backwards
 from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.schedule import Op
 
@@ -60,13 +63,14 @@ class BriefStage:
         self.output, self.residuals = self.forward.results
         self.cotangent = spec.loss_cotangent if spec.is_last else _cotangent(self.output, spec)
         backward = (self.compute, self.residuals, self.cotangent)
-        self.backward = Program(functions.backward, *backward, self.gradients, donate=(3,))
+        fast = fast_backwards(functions, use_products(os.environ))
+        self.backward = Program(fast(functions.backward), *backward, self.gradients, donate=(3,))
         self.split = functions.split_backward(*backward)
         self.input_half = Program(partial(functions.input_half, self.split), *backward)
         _, crossing = self.input_half.results
         carried = self.split.carry(self.residuals, self.cotangent, crossing)
         self.weight_half = Program(
-            functions.backward_weight, self.compute, carried, self.gradients, donate=(2,)
+            fast(functions.backward_weight), self.compute, carried, self.gradients, donate=(2,)
         )
 
     @property

@@ -3,18 +3,21 @@
 ::
 
     codec            model of 0.84 M parameters, 120 steps       `experiments/codecs`
-    rank             the same model, 500 steps, three seeds      `experiments/low_rank`
+    rank             the same model, 500 steps, three seeds; a   `experiments/low_rank`
+                     model of 14 M, 1,000 steps, one seed
     outer loop       35 M to 2.4 B parameters                    arXiv 2503.09799, `loss_law`
 
 A gap is how much higher the loss is, as a fraction. That of a codec is with it on all messages of
-its kind; bf16, int8 and fp8 cost no more than another seed does, and count as nothing. For larger
-models, codecs and ranks were not measured: their gaps are those of the small one, and say so.
+its kind; bf16, int8 and fp8 cost no more than another seed does, and count as nothing. Codecs were
+not measured for larger models: their gaps are those of the small one, and say so. Ranks have the
+gap of the nearest size.
 """
 
 from dataclasses import dataclass
+from math import log
 
 from jaxpipe.collective import CodecKind, Codecs
-from jaxpipe.models import ModelConfig
+from jaxpipe.models import ModelConfig, num_parameters
 from jaxpipe.models.bottleneck_costs import bottlenecks_of
 from jaxpipe.outer import OuterConfig
 from jaxpipe.outer.loss_law import loss_price
@@ -22,9 +25,16 @@ from jaxpipe.outer.loss_law import loss_price
 BOUNDARY_GAPS = {CodecKind.INT4: 0.006, CodecKind.ROTATED3: 0.005}
 GRADIENT_GAPS = {CodecKind.INT4: 0.003, CodecKind.ROTATED3: 0.0, CodecKind.TOP_K: 0.23}
 """Top-k of 1 and of 10 %, in a run too short for it."""
-RANK_GAPS = {1: 0.0, 8: 0.008, 16: 0.015, 32: 0.013, 64: 0.049}
-"""By the numbers of a token over those that a boundary keeps."""
 _SMALL = "measured for 0.84 M parameters"
+RANK_GAPS = {
+    0.84e6: {1: 0.0, 8: 0.008, 16: 0.015, 32: 0.015, 64: 0.049},
+    14.4e6: {1: 0.0, 16: 0.099, 64: 0.099, 128: 0.099},
+}
+"""By the parameters of a model, then by the numbers of a token over those that a boundary keeps.
+
+A narrower boundary counts no less than a wider one, also where it was measured to cost less.
+"""
+_RANK_BASES = {0.84e6: _SMALL, 14.4e6: "measured for 14 M parameters, one seed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +70,8 @@ def codec_gap(codecs: Codecs) -> Gap:
 def rank_gap(model: ModelConfig) -> Gap | None:
     """Return the gap of a model's bottlenecks, that of the narrowest one; None without any.
 
-    Between measured ratios the next narrower one counts, beyond them the narrowest.
+    The nearest size counts that was measured. Between measured ratios the next narrower one
+    counts, beyond them the narrowest.
 
     >>> from jaxpipe.models import GptConfig
     >>> sizes = dict(num_layers=2, dim=64, num_heads=2, sequence=16, vocabulary=32)
@@ -71,9 +82,12 @@ def rank_gap(model: ModelConfig) -> Gap | None:
     if not ranks:
         return None
     ratio = model.dim / min(ranks)
-    measured = next((known for known in sorted(RANK_GAPS) if known >= ratio), max(RANK_GAPS))
+    size = num_parameters(model, layers=model.num_layers, embed=True, head=True)
+    nearest = min(RANK_GAPS, key=lambda parameters: abs(log(parameters / size)))
+    gaps = RANK_GAPS[nearest]
+    measured = next((known for known in sorted(gaps) if known >= ratio), max(gaps))
     beyond = ", beyond what was measured" if ratio > measured else ""
-    return Gap(fraction=RANK_GAPS[measured], basis=_SMALL + beyond)
+    return Gap(fraction=gaps[measured], basis=_RANK_BASES[nearest] + beyond)
 
 
 def outer_gap(outer: OuterConfig, *, num_parameters: float) -> Gap | None:

@@ -57,7 +57,7 @@ def machine_costs(
     paced = config.paced
     is_known = paced.tflops is not None or paced.profile is not None or paced.profile_of
     if is_known or all(device.has_speed for device in cluster.devices):
-        yield config, ()
+        yield config, () if is_known else _by_data_sheet(cluster)
         return
     speed = kept_speed(environment)
     how = "kept" if speed is not None else "measured now, and kept"
@@ -77,6 +77,18 @@ def machine_costs(
     )
     tflops = speed.flops_per_s * 1e-12
     yield replace(config, paced=replace(paced, tflops=tflops)), (line,)
+
+
+def _by_data_sheet(cluster: Cluster) -> tuple[str, ...]:
+    """Return a line for this machine where its GPUs count by the peaks of their data sheets."""
+    names = sorted({device.gpu.name for device in cluster.devices if device.gpu is not None})
+    if not names or not is_this_machine(cluster.name):
+        return ()
+    return (
+        f"layers take the seconds of counted FLOPs, at a part of the peak on the data sheet of "
+        f"{', '.join(names)} that is published for V100s; `jaxpipe profile --out FILE` measures "
+        "them, for `paced.profile`",
+    )
 
 
 def profile_task(config: Config, *, microbatches: tuple[int, ...]) -> ProfileTask:

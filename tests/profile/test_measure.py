@@ -162,6 +162,25 @@ def test_calls_are_timed_in_turn():
     assert (short.divided(2).p90_s, short.repeats) == (1.0, 2)
 
 
+def test_on_an_accelerator_calls_count_as_those_of_a_step_that_does_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
+    # Two rounds with waits take 2 and 3 seconds for the calls, two without 4 for all.
+    seconds = itertools.accumulate([0.0, 2.0, 0.0, 3.0, 0.0, 2.0, 0.0, 3.0, 0.0, 4.0])
+    calls: list[str] = []
+    short, long = time_in_turn(
+        (lambda: calls.append("ab"), lambda: calls.append("cde")),
+        warmup=0,
+        repeats=2,
+        budget_s=100.0,
+        clock=lambda: next(seconds),
+    )
+    assert calls == ["ab", "cde"] * 4
+    assert short.median_s == pytest.approx(2.0 * 4 / 10)
+    assert long.median_s == pytest.approx(3.0 * 4 / 10)
+
+
 @pytest.mark.parametrize(("dim", "layers", "expected"), [(16, 3, 3), (16, 24, 8), (2048, 24, 2)])
 def test_blocks_in_a_row_do_not_stay_in_the_cache(dim: int, layers: int, expected: int):
     assert blocks_in_a_row(replace(TINY, dim=dim, num_layers=layers)) == expected

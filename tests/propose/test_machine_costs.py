@@ -1,7 +1,9 @@
 """The costs that were measured on this machine count for it, with parameters too."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from jaxpipe.config import cluster_from, config_from
@@ -9,6 +11,8 @@ from jaxpipe.plan.cost import Part, Profile
 from jaxpipe.profile.machine_speed import Speed
 from jaxpipe.propose import machine_costs as module
 from jaxpipe.propose.machine_costs import machine_costs
+from jaxpipe.topo import Cluster, Device
+from jaxpipe.topo.gpu import gpu
 from tests.runtime.training import tiny_tree
 
 PROFILE = Profile(
@@ -59,3 +63,18 @@ def test_a_kept_profile_counts_where_no_device_has_a_speed(
     costs = list(machine_costs(config, cluster_from(config), environment=environment))
     profiles = [costed.paced.profile is not None for costed, _ in costs]
     assert profiles == ([True, False] if is_here else [False])
+
+
+def test_a_gpu_of_this_machine_counts_by_its_data_sheet_and_says_so(tmp_path: Path) -> None:
+    config = config_from(tiny_tree(tmp_path, tmp_path, plan={"cluster": "this-machine"}))
+    device = Device(name="here:0", host="here", region="here", gpu=gpu("H200"))
+    both = Cluster(
+        name="this-machine",
+        devices=(device, replace(device, name="here:1")),
+        latency_s=1e-6 * (1.0 - np.eye(2)),
+        bandwidth_bytes_per_s=np.where(np.eye(2), np.inf, 1e9),
+    )
+    ((_, lines),) = machine_costs(config, both, environment={})
+    assert "data sheet of H200" in " ".join(lines)
+    ((_, lines),) = machine_costs(config, replace(both, name="mine"), environment={})
+    assert not lines  # there is nothing to measure here

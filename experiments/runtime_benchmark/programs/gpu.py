@@ -4,6 +4,7 @@ The task's `measures` says which: `parts` are the forward and backward of stages
 one form of attention, for each of `microbatches`; `errors` are those of one form of attention.
 """
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -53,6 +54,8 @@ def _part(task: Mapping[str, Any], *, microbatch: int) -> dict[str, Any] | None:
 
     from experiments.runtime_benchmark.runs import job_of
     from jaxpipe.models.gpt_config import Attention
+    from jaxpipe.runtime.blas.product_lowering import use_products
+    from jaxpipe.runtime.stage.compile import fast_backwards
 
     layers = task["layers"]
     model = {**task["model"], "attention": Attention(task["attention"])}
@@ -72,7 +75,8 @@ def _part(task: Mapping[str, Any], *, microbatch: int) -> dict[str, Any] | None:
     position, activation = jnp.zeros(2, jnp.int32), functions.activation()
     x = tokens if whole else jnp.asarray(random.normal(size=activation.shape), activation.dtype)
     forward = jax.jit(functions.forward)
-    backward = jax.jit(functions.backward, donate_argnums=3)
+    fast = fast_backwards(functions, use_products(os.environ))  # as a rank compiles it
+    backward = jax.jit(fast(functions.backward), donate_argnums=3)
     targets = tokens if whole else None
     try:
         output, residuals = jax.block_until_ready(forward(compute, x, targets, position))

@@ -92,7 +92,7 @@ def predict(config: Config, *, observe: Callable[[str], None] | None = None) -> 
     cluster = cluster_from(config)
     resolution = resolve(config, cluster, observe=observe)
     plan = resolution.plan
-    costed, _ = next(machine_costs(resolution.costed, cluster, observe=observe))
+    costed, lines = next(machine_costs(resolution.costed, cluster, observe=observe))
     conditions = conditions_of(costed, cluster, remat=plan.remat)
     parts, times = _parts(config, plan, conditions)
     splits = [step_breakdown(part, conditions) for part in parts]
@@ -106,7 +106,7 @@ def predict(config: Config, *, observe: Callable[[str], None] | None = None) -> 
         for part in parts
     )
     return Prediction(
-        resolution=resolution,
+        resolution=replace(resolution, lines=tuple(dict.fromkeys((*resolution.lines, *lines)))),
         cluster=cluster,
         tokens=plan.batch * trained_model(config).sequence,
         split=split,

@@ -17,6 +17,7 @@ import optax
 from jax.stages import Compiled
 
 from jaxpipe.comm import HostOrDeviceArray
+from jaxpipe.runtime.blas.chosen_products import Products
 from jaxpipe.runtime.blas.product_lowering import use_products
 from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.run_config import MatmulPrecision
@@ -284,7 +285,7 @@ def _compile_backwards(
     """
     sharding, of_gradients = layout.whole, layout.of(gradients)
     add = partial(compiler.add, reads=functions)
-    fast = _row_products(functions, by_blas=compiler.products.library is not None)
+    fast = fast_backwards(functions, compiler.products)
     if Op.BACKWARD in ops:
         backward, out = layout.entering(functions.backward, 2), (sharding, of_gradients)
         add("backward", fast(backward), *given, gradients, donate=(3,), out=out)
@@ -301,7 +302,7 @@ def _compile_backwards(
     return split
 
 
-def _row_products(functions: StageFunctions, *, by_blas: bool) -> Callable[[Callable], Callable]:
+def fast_backwards(functions: StageFunctions, products: Products) -> Callable[[Callable], Callable]:
     """Return what makes the products of a backward's weight gradients fast on this device."""
     on_cpu = jax.default_backend() == "cpu"
     # The devices of a mesh have parts of the factors, which XLA moves as it chooses.
@@ -309,7 +310,8 @@ def _row_products(functions: StageFunctions, *, by_blas: bool) -> Callable[[Call
         return lambda backward: backward
     # A BLAS, which is for float32 alone, transposes a factor while it packs it.
     is_float32 = functions.activation().dtype == jnp.float32
-    return partial(fast_row_products, copied=on_cpu and not (by_blas and is_float32))
+    by_blas = products.library is not None and is_float32
+    return partial(fast_row_products, copied=on_cpu and not by_blas)
 
 
 def _compile_update(

@@ -163,3 +163,25 @@ def test_gradients_of_a_stage_are_those_of_its_backward(loop: Loop, every_size: 
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), gradients, expected
     )
+
+
+def test_a_product_in_half_precision_that_is_read_in_float32_is_not_rounded():
+    x, g, gradients = arrays((ROWS, 3), (ROWS, 5), (3, 5))
+    half = (x.astype(jnp.bfloat16), g.astype(jnp.bfloat16))
+
+    def added(x: jax.Array, g: jax.Array, gradients: jax.Array) -> jax.Array:
+        # Of a kernel (inputs, outputs), the gradient is traced as that of (outputs, inputs).
+        return gradients + over_rows(g, x).T.astype(jnp.float32)
+
+    exact = gradients + over_rows(*(factor.astype(jnp.float32) for factor in half))
+    for copied in (False, True):
+        result = fast_row_products(added, copied=copied)(*half, gradients)
+        np.testing.assert_allclose(result, exact, rtol=1e-6)
+    assert abs(added(*half, gradients) - exact).max() > 1e-3
+
+
+def test_a_product_that_is_read_in_half_precision_stays_in_it():
+    x, g = (array.astype(jnp.bfloat16) for array in arrays((ROWS, 3), (ROWS, 5)))
+    assert fast_row_products(over_rows, copied=False)(x, g).dtype == jnp.bfloat16
+    doubled = fast_row_products(lambda x, g: over_rows(x, g) * 2, copied=False)(x, g)
+    np.testing.assert_array_equal(doubled, over_rows(x, g) * 2)
