@@ -10,7 +10,8 @@ g (tokens, outputs) of the output. Two things make such products slower than tho
                  nine tenths with a transposed copy of the smaller factor
     float32(x^T g)   of factors in bfloat16: the product is rounded to bfloat16, written, read and
                      added to gradients in float32; a product with a result in float32 is not
-                     rounded, and XLA's for GPUs add it to the gradients themselves
+                     rounded, and XLA's for GPUs add it to the gradients themselves. Those for the
+                     CPU refuse some of them ("Unsupported element type for DotThunk")
 
 A function is traced once more and evaluated equation by equation. A product over rows stays a pair
 of factors (`_RowProduct`) until another equation reads it, and the reader decides how it is
@@ -38,7 +39,7 @@ def fast_row_products(function: Callable, *, copied: bool) -> Callable:
     """Return a function with the same results, whose products over rows are fast.
 
     With `copied`, large ones read a transposed copy of a factor, as XLA's kernels for the CPU want
-    it; a BLAS does not.
+    it; a BLAS does not. Without it, products that are read in float32 have their result in it.
 
     >>> def of_a(x, g, b):
     ...     return jnp.tensordot(x, g, ((0,), (0,))) @ b.T
@@ -80,9 +81,9 @@ class _RowProduct:
         """The multiplications of the product."""
         return self.left.size * (self.right.size // len(self.right))
 
-    def read_by(self, equation: Equation) -> "_RowProduct | None":
+    def read_by(self, equation: Equation, *, widens: bool) -> "_RowProduct | None":
         """Return the result of an equation that reads this alone, None if it is no product."""
-        is_half = self.left.dtype == self.right.dtype and self.left.dtype.itemsize == 2
+        is_half = widens and self.left.dtype == self.right.dtype and self.left.dtype.itemsize == 2
         match equation.primitive, equation.params:
             case "transpose", {"permutation": dims}:
                 return replace(self, order=tuple(self.order[dim] for dim in dims))
@@ -178,7 +179,7 @@ class _Evaluation:
         """Return the result if it is a product over rows, None otherwise."""
         operands = tuple(map(self._value, equation.operands))
         if len(operands) == 1 and isinstance(operands[0], _RowProduct):
-            return operands[0].read_by(equation)
+            return operands[0].read_by(equation, widens=not self.copied)
         if equation.primitive != "dot_general" or any(equation.params["dimension_numbers"][1]):
             return None
         dims, other_dims = equation.params["dimension_numbers"][0]
