@@ -50,5 +50,6 @@ def test_many_short_floats_are_joined_without_a_copy_in_float32():
     def joined(*given: jax.Array) -> jax.Array:
         return concatenated([leaf.reshape(-1) for leaf in given])
 
-    compiled = jax.jit(joined).lower(*leaves).compile()
-    assert compiled.memory_analysis().temp_size_in_bytes < 1024
+    analysis = jax.jit(joined).lower(*leaves).compile().memory_analysis()
+    assert analysis is not None
+    assert analysis.temp_size_in_bytes < 1024
