@@ -1,7 +1,7 @@
 """Cases, their clusters, and the settings that are compared on each of them."""
 
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -42,19 +42,14 @@ class Setting(StrEnum):
 
 
 _FILE = Path(__file__).parent / "cases.toml"
-_FAST_NIC_GBPS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A network: a cluster of the catalogue; optionally, the `devices` that train are fewer.
-
-    With `shaped_pairs` the links between pairs of hosts alone limit messages, no NIC and no trunk.
-    """
+    """A network: a cluster of the catalogue; optionally, the `devices` that train are fewer."""
 
     name: str
     cluster: str
-    shaped_pairs: bool = False
     published: int | None = None
     devices: int | None = None
 
@@ -83,23 +78,13 @@ def read_cases(path: Path = _FILE) -> Cases:
     return msgspec.convert(tomllib.loads(path.read_text()), Cases)
 
 
-def with_shaped_pairs(name: str) -> Cluster:
-    """Return a cluster of the catalogue in which links of pairs alone limit messages.
-
-    NICs are faster than all links of a host together, and regions share no trunks; `sharing` says
-    what trunks would change.
-    """
-    cluster = topo.load(f"{name}:nic_gbps={_FAST_NIC_GBPS}")
-    return replace(cluster, name=name, trunks=())
-
-
 def cluster_of(case: Case, *, batch: int) -> Cluster:
     """Return the cluster of the devices that train; if not all do, those that DT-FM would use.
 
     >>> len(cluster_of(Case(name="", cluster="fluidstack-3region", devices=32), batch=1024))
     32
     """
-    cluster = with_shaped_pairs(case.cluster) if case.shaped_pairs else topo.load(case.cluster)
+    cluster = topo.load(case.cluster)
     if case.devices is None:
         return cluster
     used = [device for row in scheduled(cluster, batch=batch) for device in row]

@@ -13,7 +13,7 @@ from experiments.compare_group.simulated import TABLE as SIMULATED
 from experiments.progress import counted
 from experiments.table import Row, markdown, percent, read_csv, write_csv
 from jaxpipe.collective import AllReduceKind
-from jaxpipe.plan import Plan
+from jaxpipe.plan import Plan, even_partition
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.simulate import dtfm_constants, plan_step_s
 
@@ -69,5 +69,15 @@ def with_chain(plan: Plan) -> Plan:
 
 
 def with_gpipe(plan: Plan) -> Plan:
-    """Return the plan with all forwards before all backwards, whatever memory that takes."""
-    return replace(plan, schedule=ScheduleKind.GPIPE).of_each(warmup=None)
+    """Return the plan with all forwards before all backwards, whatever memory that takes.
+
+    GPipe has no chunks: each rank holds as many layers as before, all of them consecutive.
+    """
+    size = plan.num_pipeline_ranks
+    cut = plan.cut
+    if plan.num_chunks > 1:
+        cut = even_partition(num_layers=sum(plan.cut), num_stages=size)
+    without_chunks = replace(
+        plan, schedule=ScheduleKind.GPIPE, num_chunks=1, sync=plan.sync[: len(cut)]
+    )
+    return without_chunks.of_each(warmup=None, cut=cut)

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from experiments.compare_group.cases import Case, Cases, Setting
 from experiments.compare_group.jobs import Group
+from experiments.dtfm_iteration_time.planned import shape_of
 from experiments.progress import counted
 from experiments.table import Row, markdown, write_csv
 from jaxpipe.simulate import StepModel, dtfm_constants, simulate_ends
@@ -52,7 +53,7 @@ def _row(group: Group) -> Row:
     }
     return {
         "case": group.case.name,
-        "plan": f"{ours.num_stages} x {ours.num_replicas}, {ours.all_reduce.value}",
+        "plan": f"{shape_of(ours)}, {ours.all_reduce.value}",
         **{f"{name}, {words}": step_s for (name, words), step_s in seconds.items()},
         **{
             f"{name} / ours, {words}": seconds[name, words] / seconds["ours", words]

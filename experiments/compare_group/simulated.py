@@ -14,6 +14,7 @@ import numpy as np
 
 from experiments.compare_group.cases import Cases, Setting
 from experiments.compare_group.jobs import Group, published_s, step_s
+from experiments.dtfm_iteration_time.planned import shape_of
 from experiments.progress import counted
 from experiments.table import Row, write_csv
 from jaxpipe.simulate import StepModel, dtfm_constants
@@ -44,11 +45,14 @@ def simulate_all(cases: Cases, folder: Path) -> list[Row]:
 
 
 def runs_of(group: Group, setting: Setting) -> str:
-    """Describe the layout of a setting on a case."""
+    """Return the layout of a setting on a case: ranks of a pipeline x replicas, or its name."""
     if setting is Setting.MEGATRON_OPTIMAL:
         return group.layout.value
+    plan = group.plan(setting)
+    if plan is not None:
+        return shape_of(plan)
     job = group.job(setting)
-    return f"{job.num_stages} stages x {len(job.placement)}"
+    return f"{job.num_stages} x {len(job.placement)}"
 
 
 _UNEVEN = 1e-3

@@ -10,10 +10,9 @@ from pathlib import Path
 from experiments.compare_group.cases import Cases, cluster_of
 from experiments.compare_group.plans import conditions_of
 from experiments.compare_group.sharing import TABLE as SHARING
-from experiments.dtfm_iteration_time.planned import planner_input
+from experiments.dtfm_iteration_time.planned import planner_input, shape_of
 from experiments.progress import counted
 from experiments.table import Row, markdown, read_csv, write_csv
-from jaxpipe.plan import Plan
 from jaxpipe.search import Effort, search
 from jaxpipe.simulate import dtfm_constants, plan_step_s, step_objective
 from jaxpipe.topo import with_trunks_of_one_pair
@@ -41,7 +40,7 @@ def search_with_trunks(cases: Cases, folder: Path, *, cpu_s: float) -> list[Row]
                 "case": case.name,
                 "plan without trunks": before["plan"],
                 "its seconds with trunks": float(before["ours, a trunk of one pair"]),
-                "plan searched with trunks": _words(plan),
+                "plan searched with trunks": f"{shape_of(plan)}, {plan.all_reduce.value}",
                 "seconds": seconds,
                 **{f"{name} / that": their_s / seconds for name, their_s in theirs_s.items()},
             }
@@ -51,14 +50,6 @@ def search_with_trunks(cases: Cases, folder: Path, *, cpu_s: float) -> list[Row]
         (folder / f"{TABLE}.md").write_text(markdown(rows, number=".2f") + "\n")
     print(markdown(rows, number=".2f"))
     return rows
-
-
-def _words(plan: Plan) -> str:
-    """Return the stages and replicas of a plan, of unlike replicas the stages of each."""
-    stages = [pipeline.num_stages for pipeline in plan.pipelines]
-    unlike = len(set(stages)) > 1
-    shape = " + ".join(map(str, stages)) if unlike else f"{stages[0]} x {len(stages)}"
-    return f"{shape}, {plan.all_reduce.value}"
 
 
 _THEIRS = ("dtfm", "megatron")

@@ -74,7 +74,7 @@ def _row(each: Planned) -> Row:
         "by_rule_simulated_s": each.by_rule_s,
         "planned_simulated_s": split.step_s,
         "speedup": each.dtfm_s / split.step_s,
-        "stages x replicas": f"{plan.num_stages} x {plan.num_replicas}",
+        "ranks x replicas": shape_of(plan),
         "schedule": plan.schedule_name,
         "all-reduce": plan.all_reduce.value,
         "warmup": "" if plan.warmup is None else " ".join(map(str, plan.warmup)),
@@ -83,6 +83,14 @@ def _row(each: Planned) -> Row:
         "activations_s": split.activations_s,
         "gradients_s": split.gradients_s,
     }
+
+
+def shape_of(plan: Plan) -> str:
+    """Return the ranks of a pipeline and the replicas; of unlike replicas the ranks of each."""
+    num_ranks = [pipeline.num_ranks for pipeline in plan.pipelines]
+    unlike = len(set(num_ranks)) > 1
+    shape = " + ".join(map(str, num_ranks)) if unlike else f"{num_ranks[0]} x {len(num_ranks)}"
+    return shape if plan.num_chunks == 1 else f"{shape} in {plan.num_chunks} chunks"
 
 
 def _search(name: str, *, constants: Constants) -> Planned:

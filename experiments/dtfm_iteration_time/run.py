@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.dtfm_iteration_time.by_rule import write_ours
 from experiments.dtfm_iteration_time.layouts import layout_rows, layout_summary
-from experiments.dtfm_iteration_time.ours import Comparison, compare
-from experiments.dtfm_iteration_time.picture import draw_ours, draw_theirs
+from experiments.dtfm_iteration_time.picture import draw_theirs
 from experiments.dtfm_iteration_time.planned import NUMBER, write_planned
 from experiments.dtfm_iteration_time.prediction import (
     Prediction,
@@ -43,7 +43,7 @@ def main() -> None:
     measured = cells()
     with ProcessPoolExecutor() as executor:
         predictions = predict_all(constants, executor)
-        comparisons = compare(constants, executor)
+        write_ours(constants, executor)
         write_planned(constants, executor)
     simulated = seconds_of(measured, predictions)
     errors = simulated / np.array([cell.seconds for cell in measured]) - 1
@@ -51,7 +51,6 @@ def main() -> None:
         "iteration": _iteration_rows(measured, predictions),
         "summary": _summary_rows(measured, errors),
         "pipeline": _pipeline_rows(constants),
-        "ours": [_ours_row(each) for each in comparisons],
         "layouts": layout_rows(constants),
     }
     for name, rows in tables.items():
@@ -59,7 +58,6 @@ def main() -> None:
     (_RESULTS / "tables.md").write_text(_document(tables, measured, simulated))
     (_RESULTS / "constants.json").write_text(json.dumps(asdict(constants), indent=2) + "\n")
     draw_theirs(measured, simulated, _RESULTS / "theirs.png")
-    draw_ours(comparisons, _RESULTS / "ours.png")
     print(markdown(tables["summary"], number=NUMBER))
 
 
@@ -145,22 +143,6 @@ def _pipeline_rows(constants: Constants) -> list[Row]:
     return rows
 
 
-def _ours_row(each: Comparison) -> Row:
-    return {
-        "cluster": each.cluster,
-        "layers": each.layers,
-        "batch": each.batch,
-        "dtfm_simulated_s": each.dtfm_s,
-        "jaxpipe_simulated_s": each.ours_s,
-        "speedup": each.dtfm_s / each.ours_s,
-        "stages": each.num_stages,
-        **{
-            f"without_{name}": percent(seconds / each.ours_s - 1)
-            for name, seconds in each.without.items()
-        },
-    }
-
-
 def _winner_rows(measured: Sequence[Cell], simulated: np.ndarray) -> list[Row]:
     """Count the sizes in which the simulation predicts which of two systems is faster."""
     times: dict[tuple[int, int, int], dict[str, list[tuple[float, float]]]] = defaultdict(
@@ -196,7 +178,6 @@ def _document(tables: dict[str, list[Row]], measured: Sequence[Cell], simulated:
         "The fp32 pipeline of 12 stages": tables["pipeline"],
         "The study of layouts, summary without doubtful runs": layout_summary(tables["layouts"]),
         "The study of layouts: Megatron and PyTorch Pipe on p3.16xlarge": tables["layouts"],
-        "jaxpipe's own plan and DT-FM with its scheduler (both simulated)": tables["ours"],
         "Every cluster, system and size, published or not": tables["iteration"],
     }
     return "".join(

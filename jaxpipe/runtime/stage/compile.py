@@ -22,7 +22,7 @@ from jaxpipe.runtime.blas.product_lowering import use_products
 from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.run_config import MatmulPrecision
 from jaxpipe.runtime.stage.calls import OutputArrays, Scalar, StageSpec, TargetArrays
-from jaxpipe.runtime.stage.compiler import Compiler, Once, compile_threads
+from jaxpipe.runtime.stage.compiler import Compiler, Once, compile_threads, compiler_options
 from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.mesh import StageLayout
@@ -201,7 +201,8 @@ def compile_stage(
         jax.default_matmul_precision(precision.jax_name),
         compile_threads(os.environ) as threads,
     ):
-        compiler = Compiler(functions.stage.layout, threads, once, products)
+        options = compiler_options(functions.activation().dtype)
+        compiler = Compiler(functions.stage.layout, threads, once, products, options)
         return _compile_stage(functions, ops=ops, compiler=compiler, before_each=before_each)
 
 

@@ -7,9 +7,11 @@ other on two cores, and 4.6 s side by side; on one core 8.2 and 8.3 s (measured)
 import os
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import jax
+import numpy as np
 from jax.stages import Compiled
 
 from jaxpipe.runtime.blas.chosen_products import Products
@@ -29,6 +31,29 @@ def compile_threads(environment: Mapping[str, str]) -> Executor:
     return ThreadPoolExecutor(num_threads, "compile")
 
 
+def compiler_options(dtype: np.dtype) -> dict[str, str | bool]:
+    """Return the options of XLA for a stage that computes in a format, on the default backend.
+
+    On CPUs XLA multiplies matrices of 16 bits as float32. Its default order of instructions, which
+    lets several cores compute at once, begins with all conversions, so that all weights are there
+    in float32 as well; the other order converts each before its product. Temporaries of the forward
+    of 13 layers of GPT-3 XL in bfloat16: 0.07 in place of 2.62 GB; of the backward 0.42 in place of
+    3.05 GB (XLA's analysis).
+    """
+    if jax.default_backend() != "cpu" or dtype.itemsize >= np.dtype(np.float32).itemsize:
+        return {}
+    return _known({"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"})
+
+
+def _known(options: dict[str, str | bool]) -> dict[str, str | bool]:
+    """Return the options, or none where this version of XLA refuses one."""
+    try:
+        jax.jit(lambda x: x).lower(np.float32(0)).compile(options)
+    except jax.errors.JaxRuntimeError:
+        return {}
+    return options
+
+
 class Once(Protocol):
     """Makes what belongs to a key, or takes what was made for an equal one."""
 
@@ -44,9 +69,14 @@ class Compiler:
     """
 
     def __init__(
-        self, layout: StageLayout, threads: Executor, once: Once, products: Products
+        self,
+        layout: StageLayout,
+        threads: Executor,
+        once: Once,
+        products: Products,
+        options: dict[str, str | bool],
     ) -> None:
-        self._layout, self._threads = layout, threads
+        self._layout, self._threads, self._options = layout, threads, options
         self.once, self.products = once, products
         self.under_way: dict[str, Future[Compiled]] = {}
         self.unneeded: set[str] = set()
@@ -70,7 +100,7 @@ class Compiler:
             # Donation is decided at compilation: XLA writes results over the donated arguments.
             jitted = jax.jit(function, donate_argnums=donate, out_shardings=out)
             lowered = jitted.lower(*arguments)
-            compilation = self._threads.submit(lowered.compile)
+            compilation = self._threads.submit(partial(lowered.compile, self._options))
             shardings = None
             if self._layout.mesh is not None:
                 shardings = compilation.result().output_shardings

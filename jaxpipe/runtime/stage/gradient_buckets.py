@@ -17,11 +17,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.schedule import Bucket
+
+_SHORT_BYTES = 2
 
 Buckets = dict[Bucket, tuple[Float[Array | np.ndarray, " _"], ...]]
 """The vectors of each bucket: of `Bucket.STAGE` one for each segment, of others one."""
@@ -33,9 +34,7 @@ def pack(gradients: Parameters, *, tied: bool, segments: Sequence[int] = ()) -> 
     `segments` are the layers of each segment of the stage, by default one segment.
     """
     parts = _parts(gradients, tied=tied, segments=segments)
-    return {
-        bucket: tuple(ravel_pytree(tree)[0] for tree in trees) for bucket, trees in parts.items()
-    }
+    return {bucket: tuple(_raveled(tree) for tree in trees) for bucket, trees in parts.items()}
 
 
 def unpack(
@@ -55,6 +54,26 @@ def unpack(
         for bucket in parts
     }
     return merge_buckets({bucket: joined(trees[bucket]) for bucket in trees})
+
+
+def _raveled(tree: Parameters) -> Float[Array, " _"]:
+    """Return the leaves of a tree one behind the other; of none, an empty vector."""
+    leaves = [leaf.reshape(-1) for leaf in jax.tree.leaves(tree)]
+    return concatenated(leaves) if leaves else jnp.zeros(0)
+
+
+def concatenated(leaves: Sequence[Array]) -> Array:
+    """Return arrays joined along their first dim, bit for bit, in the widest of their formats.
+
+    On CPUs XLA computes in float32 what it is given in 16 bits, joins included, and keeps all of it
+    in float32 while it does: as integers they are joined as they are.
+    """
+    dtype = jnp.result_type(*leaves)
+    leaves = [leaf.astype(dtype) for leaf in leaves]
+    if dtype.itemsize != _SHORT_BYTES:
+        return jnp.concatenate(leaves)
+    bits = [jax.lax.bitcast_convert_type(leaf, jnp.uint16) for leaf in leaves]
+    return jax.lax.bitcast_convert_type(jnp.concatenate(bits), dtype)
 
 
 def _unraveled(vector: Any, like: Parameters) -> Parameters:
@@ -116,7 +135,7 @@ def joined(segments: Sequence[Parameters]) -> Parameters:
 
 def _concatenated(leaves: Sequence[Any]) -> Any:
     on_host = all(isinstance(leaf, np.ndarray) for leaf in leaves)
-    return np.concatenate(leaves) if on_host else jnp.concatenate(leaves)
+    return np.concatenate(leaves) if on_host else concatenated(leaves)
 
 
 def merge_buckets(parts: dict[Bucket, Parameters]) -> Parameters:

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int, Integer
 
 from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.stage.context import Tokens, in_parts
+from jaxpipe.runtime.stage.gradient_buckets import concatenated
 from jaxpipe.runtime.stage.mesh import ONE_DEVICE, StageLayout
 from jaxpipe.runtime.stage.model import (
     Bottlenecked,
@@ -137,7 +138,10 @@ class Stage:
         """Return the inverse of `spread`, for parameters or gradients."""
         if self.loop is Loop.SCAN:
             return params
-        return {**params, "blocks": jax.tree.map(lambda *leaf: jnp.stack(leaf), *params["blocks"])}
+        stacked = jax.tree.map(
+            lambda *leaf: concatenated([layer[None] for layer in leaf]), *params["blocks"]
+        )
+        return {**params, "blocks": stacked}
 
     def apply(
         self,
