@@ -10,16 +10,31 @@ from statistics import median
 import numpy as np
 
 from jaxpipe.collective import NO_CODECS, CodecLimit
+from jaxpipe.collective.codec.codecs import bytes_per_value
 from jaxpipe.config import Config, cluster_from
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import LowerBound
-from jaxpipe.propose.codec_choice import CodecChoice, strongest, suited_to_codecs, with_codecs
+from jaxpipe.propose.codec_choice import (
+    CodecChoice,
+    Price,
+    no_price,
+    strongest,
+    suited_to_codecs,
+    with_codecs,
+)
 from jaxpipe.propose.conditions import trained_model
 from jaxpipe.propose.machine_costs import machine_costs
 from jaxpipe.propose.options import Goal, OuterQuestion, SearchOptions
 from jaxpipe.propose.outer_advice import OuterAdvice, outer_advice
-from jaxpipe.propose.query import Query, bound_of, executable, generators_of, reasons_of
+from jaxpipe.propose.query import (
+    Query,
+    bound_of,
+    executable,
+    generators_of,
+    reasons_of,
+    with_boundaries,
+)
 from jaxpipe.propose.reasons import Reason
 from jaxpipe.propose.side_by_side import SideBySide, side_by_side
 from jaxpipe.propose.unshared_links import UnsharedLinks, suited_to_sharing, unshared_links
@@ -106,8 +121,11 @@ def propose(
     *,
     observe: Callable[[int], None] = lambda _: None,
     measuring: Callable[[str], None] | None = None,
+    price: Price = no_price,
 ) -> Proposal:
     """Return the best plan found; `observe` is called with the number of plans simulated so far.
+
+    `price` is a factor on the seconds of a step for the codecs that are chosen.
 
     With `measuring`, which is called with what is measured next, the model is measured on this
     machine where that was not done before.
@@ -126,18 +144,20 @@ def propose(
     for costed, notices in machine_costs(config, cluster, observe=measuring):
         query = Query(config=costed, cluster=cluster)
         try:
-            return replace(_proposed(query, options, observe), notices=notices)
+            return replace(_proposed(query, options, observe, price), notices=notices)
         except PlanError as error:
             refusal = error
     assert refusal is not None, config
     raise refusal
 
 
-def _proposed(query: Query, options: SearchOptions, observe: Callable[[int], None]) -> Proposal:
+def _proposed(
+    query: Query, options: SearchOptions, observe: Callable[[int], None], price: Price
+) -> Proposal:
     """Return the best plan found with the costs of a query, of all rematerialisations."""
 
     def study(remat: Remat) -> Proposal:
-        return _Study(query=query, options=options, remat=remat).proposal(observe)
+        return _Study(query=query, options=options, remat=remat, price=price).proposal(observe)
 
     proposals = query.of_remats(study)
     # Of equal costs the one that computes least again: element-wise work is not counted.
@@ -183,6 +203,7 @@ class _Study:
     query: Query
     options: SearchOptions
     remat: Remat
+    price: Price
     num_valued: int = 0
     appraisal: Appraisal | None = None
 
@@ -206,10 +227,12 @@ class _Study:
         choice: CodecChoice | None = None
         if limit is CodecLimit.NONE:
             result = self._suited(find(conditions, budget), conditions)
-            plan = suited_to_codecs(result.plan, conditions)
+            plan = with_boundaries(config, suited_to_codecs(result.plan, conditions))
+            kinds = config.plan.boundaries or (fewest.boundary,)
+            fewest = replace(fewest, boundary=min(kinds, key=bytes_per_value))
         else:
             fewest, conditions = strongest(limit), replace(conditions, codecs=NO_CODECS)
-            result, choice = with_codecs(limit, conditions, find, seconds=budget)
+            result, choice = with_codecs(limit, conditions, find, seconds=budget, price=self.price)
             conditions, plan = replace(conditions, codecs=choice.codecs), choice.plan
         plan = replace(plan, remat=self.remat)
         split = step_breakdown(plan, conditions)
