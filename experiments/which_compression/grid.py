@@ -26,11 +26,12 @@ from jaxpipe.outer.loss_law import compute_factor
 from jaxpipe.plan import Plan
 from jaxpipe.propose.codec_choice import suited_to_codecs
 from jaxpipe.propose.loss_prices import RANK_GAPS, codec_gap, rank_gap
+from jaxpipe.propose.loss_proposal import Method
 from jaxpipe.propose.options import Goal, SearchOptions
 from jaxpipe.propose.outer_advice import num_parameters
 from jaxpipe.propose.query import Query
 from jaxpipe.propose.resolve import plan_from
-from jaxpipe.propose.time_to_loss import Method, propose_to_loss
+from jaxpipe.propose.time_to_loss import propose_to_loss
 from jaxpipe.schedule import Remat
 from jaxpipe.simulate import plan_step_s
 from jaxpipe.topo import load

@@ -26,6 +26,7 @@ from jaxpipe.propose.codec_choice import (
 from jaxpipe.propose.conditions import trained_model
 from jaxpipe.propose.machine_costs import machine_costs
 from jaxpipe.propose.options import Goal, OuterQuestion, SearchOptions
+from jaxpipe.propose.other_placements import NUM_RANDOM, elsewhere_s
 from jaxpipe.propose.outer_advice import OuterAdvice, outer_advice
 from jaxpipe.propose.query import (
     Query,
@@ -40,7 +41,7 @@ from jaxpipe.propose.side_by_side import SideBySide, side_by_side
 from jaxpipe.propose.unshared_links import UnsharedLinks, suited_to_sharing, unshared_links
 from jaxpipe.propose.worth import Appraisal, Worth, worth_of
 from jaxpipe.schedule import Remat
-from jaxpipe.search import Effort, Found, Task, dtfm_plans, search, with_suited_trees
+from jaxpipe.search import Effort, Found, Task, dtfm_plans, search
 from jaxpipe.search.dtfm import dtfm_cost
 from jaxpipe.search.shapes import has_one_order
 from jaxpipe.simulate import (
@@ -110,7 +111,6 @@ class Proposal:
         return tuple(device for device in used if devices[device].memory_bytes is None)
 
 
-NUM_RANDOM = 5
 _NUM_AFTERWARDS = NUM_RANDOM + 8
 """Simulations after a search: at random, in order, with trunks, and for the breakdown."""
 
@@ -237,7 +237,7 @@ class _Study:
         plan = replace(plan, remat=self.remat)
         split = step_breakdown(plan, conditions)
         worth = worth_of(plan, conditions, step_s=split.step_s)
-        identity_s, random_s = _elsewhere_s(task, plan, conditions, seed=options.seed)
+        identity_s, random_s = elsewhere_s(task, plan, conditions, seed=options.seed)
         is_asked = options.outer is not OuterQuestion.NONE
         return Proposal(
             plan=plan,
@@ -331,34 +331,6 @@ def _larger(found: Found, plan: Plan) -> tuple[str, float] | None:
         if trial.value < inf and trial.plan.num_ranks > plan.num_ranks:
             return candidate.name, trial.value
     return None
-
-
-def _elsewhere_s(
-    task: Task, plan: Plan, conditions: Conditions, *, seed: int
-) -> tuple[float, tuple[float, ...]]:
-    """Return the seconds of the plan on devices in their order, and at random.
-
-    These placements share plan, schedule and partition: they differ in devices alone.
-    """
-    random = np.random.default_rng(seed)
-
-    def seconds(devices: np.ndarray) -> float:
-        return plan_step_s(_placed(task, plan, devices), conditions)
-
-    identity_s = seconds(np.arange(len(task.cluster)))
-    return identity_s, tuple(
-        seconds(random.permutation(len(task.cluster))) for _ in range(NUM_RANDOM)
-    )
-
-
-def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:
-    """Return the plan on other devices, with sync trees for them; of groups, in another order."""
-    order = [int(device) for device in devices]
-    # A group stays together: it is on one host.
-    groups = [plan.group(rank) for rank in order if rank < plan.num_ranks]
-    left = iter(groups if plan.has_groups else [(device,) for device in order])
-    rows = [[next(left) for _ in row] for row in plan.placement]
-    return with_suited_trees(task, plan.on_groups(rows))
 
 
 def _dtfm_cost_s(plan: Plan, cluster: Cluster) -> float | None:

@@ -12,6 +12,7 @@ beside it would gain nothing. Codecs are chosen for each trial, by the same time
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from jaxpipe.collective import CodecLimit, Codecs
 from jaxpipe.errors import UserError
@@ -28,6 +29,9 @@ from jaxpipe.topo import Cluster
 
 Bottlenecks = tuple[tuple[int, int], ...]
 
+NARROWER = 32
+"""The numbers of a token over those that a boundary between regions keeps in a first search."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankChoice:
@@ -39,6 +43,15 @@ class RankChoice:
     bottlenecks: Bottlenecks
     step_s: float
     equal_loss_s: float
+
+
+def between_regions(query: Query) -> Bottlenecks:
+    """Return where a model is narrow: where it is cut into as many parts as there are regions."""
+    task, _ = query.task(query.config.train.remat or Remat.NONE)
+    parts = min(max(2, len(query.cluster.regions)), task.num_layers)
+    cut = task.balanced_cut((1.0,) * parts)
+    rank = max(1, query.config.model.dim // NARROWER)
+    return tuple((after, rank) for after in tuple(accumulate(cut))[:-1])
 
 
 def choose_ranks(

@@ -19,9 +19,8 @@ so there is no method with both.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate
 from math import inf
 
 from jaxpipe.collective import NO_CODECS, CodecKind, CodecLimit
@@ -32,72 +31,26 @@ from jaxpipe.models.bottleneck_costs import bottlenecks_of
 from jaxpipe.outer import OuterConfig
 from jaxpipe.outer.loss_law import PUBLISHED_EVERY, compute_factor, published_sizes
 from jaxpipe.plan import Plan
-from jaxpipe.propose.boundary_codecs import ENOUGH
-from jaxpipe.propose.loss_prices import Gap, codec_gap, outer_gap, rank_gap
+from jaxpipe.propose.loss_prices import codec_gap, outer_gap, rank_gap
+from jaxpipe.propose.loss_proposal import LossProposal, Method
 from jaxpipe.propose.machine_costs import machine_costs
 from jaxpipe.propose.options import Goal, OuterQuestion, SearchOptions
 from jaxpipe.propose.outer_advice import choice_name, num_parameters, outer_choices
-from jaxpipe.propose.proposal import Proposal, propose
+from jaxpipe.propose.proposal import propose
 from jaxpipe.propose.query import Query
-from jaxpipe.propose.rank_choice import Bottlenecks, RankChoice, as_section, choose_ranks
+from jaxpipe.propose.rank_choice import (
+    Bottlenecks,
+    RankChoice,
+    as_section,
+    between_regions,
+    choose_ranks,
+)
 from jaxpipe.propose.region_islands import IslandPlan, island_groups, island_plan
 from jaxpipe.schedule import Remat
 from jaxpipe.topo import Cluster
 
-NARROWER = 32
-"""The numbers of a token over those that a boundary between regions keeps in a first search."""
 LEAST_EVERY = 10
 """Islands that meet oftener were not published."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
-    """A way to reach the loss: its plan, what else the configuration needs, and its price.
-
-    `step_s` are the simulated seconds of a step on average, `compute_factor` the steps that it
-    needs for one of uncompressed training, by how much higher its loss is (`gap`; None without a
-    price). Without islands, it has the proposal.
-    """
-
-    name: str
-    plan: Plan
-    cluster: Cluster
-    step_s: float
-    settings: tuple[str, ...] = ()
-    compute_factor: float = 1.0
-    gap: Gap | None = None
-    proposal: Proposal | None = None
-
-    @property
-    def equal_loss_s(self) -> float:
-        """The seconds in which it advances as far as an uncompressed step does."""
-        return self.compute_factor * self.step_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossProposal:
-    """All methods that are possible, the gentlest first, and why others are not."""
-
-    methods: tuple[Method, ...]
-    refusals: tuple[tuple[str, str], ...]
-    steps: int
-    num_valued: int
-    notices: tuple[str, ...]
-
-    @property
-    def best(self) -> Method:
-        """The gentlest of the methods within 1 % of the first to the loss."""
-        first_s = min(method.equal_loss_s for method in self.methods)
-        return next(m for m in self.methods if m.equal_loss_s <= ENOUGH * first_s)
-
-    @property
-    def by_time(self) -> tuple[Method, ...]:
-        """All methods, the first to the loss first."""
-        return tuple(sorted(self.methods, key=lambda method: method.equal_loss_s))
-
-    def seconds(self, method: Method) -> float:
-        """Return the seconds from the first step to the loss."""
-        return self.steps * method.equal_loss_s
 
 
 def propose_to_loss(
@@ -162,15 +115,6 @@ def num_searches(config: Config) -> int:
     """Return how many searches there are, each of the options' seconds: without islands four."""
     cluster = cluster_from(config)
     return 4 + len(tuple(island_groups(cluster, most=_most_islands())))
-
-
-def bottlenecks(query: Query) -> Bottlenecks:
-    """Return where a model is narrow: where it is cut into as many parts as there are regions."""
-    task, _ = query.task(query.config.train.remat or Remat.NONE)
-    parts = min(max(2, len(query.cluster.regions)), task.num_layers)
-    cut = task.balanced_cut((1.0,) * parts)
-    rank = max(1, query.config.model.dim // NARROWER)
-    return tuple((after, rank) for after in tuple(accumulate(cut))[:-1])
 
 
 def _most_islands() -> int:
@@ -307,7 +251,7 @@ class _Study:
 
         The plans are those found before, and by this search, with ranks where these pay.
         """
-        config = self._narrowed(bottlenecks(self._query))
+        config = self._narrowed(between_regions(self._query))
         searched = self._of_ranks(name, self._limited(config, limit))
         trials = [
             (choice, plan)
