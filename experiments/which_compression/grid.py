@@ -4,7 +4,7 @@
 
 On ten clusters with random links, `jaxpipe plan --objective loss` chooses a codec and a rank for
 each boundary of a plan whose shape is set. The grid has every combination of codecs and ranks.
-Writes `results/grid.csv`.
+Adds rows to `results/grid.csv`; a cluster that has one is not compared again.
 """
 
 import random
@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from experiments.progress import counted
-from experiments.table import Row, write_csv
+from experiments.table import Row, append_csv, read_csv
 from jaxpipe.collective import CodecKind, CodecLimit, Codecs, codecs_within
 from jaxpipe.config import Config, config_of_settings
 from jaxpipe.models import GptConfig
@@ -37,19 +37,24 @@ from jaxpipe.simulate import plan_step_s
 from jaxpipe.topo import load
 
 _HERE = Path(__file__).parent
+_RESULTS = _HERE / "results" / "grid.csv"
 _PLAIN = "uncompressed"
 
 
 def main() -> None:
     """Compare on all clusters, and write the table."""
     cases = tomllib.loads((_HERE / "cases.toml").read_text())["grid"]
-    rows: list[Row] = []
+    known = {row["cluster"] for row in read_csv(_RESULTS)} if _RESULTS.exists() else set()
+    seeds = [seed for seed in range(cases["clusters"]) if _name_of(seed) not in known]
     with TemporaryDirectory() as name:
-        for seed in counted(range(cases["clusters"]), "clusters"):
+        for seed in counted(seeds, "clusters"):
             shape = cases["shapes"][seed % len(cases["shapes"])]
-            rows.append(compare(cluster_file(Path(name), seed, cases), cases["settings"], shape))
-            print(rows[-1], flush=True)
-    write_csv(rows, _HERE / "results" / "grid.csv")
+            file = cluster_file(Path(name), seed, cases)
+            append_csv(compare(file, cases["settings"], shape), _RESULTS)
+
+
+def _name_of(seed: int) -> str:
+    return f"drawn-{seed}"
 
 
 def cluster_file(folder: Path, seed: int, cases: Mapping[str, Any]) -> Path:
@@ -67,7 +72,7 @@ def cluster_file(folder: Path, seed: int, cases: Mapping[str, Any]) -> Path:
         for to in hosts[number + 1 :]:
             lines += ["[[links]]", f'between = ["{source}", "{to}"]']
             lines += [f"{name} = {between(name):.4g}" for name in ("latency_ms", "bandwidth_gbps")]
-    path = folder / f"drawn-{seed}.toml"
+    path = folder / f"{_name_of(seed)}.toml"
     path.write_text("\n".join(lines) + "\n")
     return path
 

@@ -1,6 +1,7 @@
 """Ranks of boundaries: chosen as a grid of all codecs and ranks says, within a limit."""
 
 import tomllib
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -13,6 +14,7 @@ from jaxpipe.collective import CodecLimit
 from jaxpipe.config import Config, cluster_from, config_of_settings
 from jaxpipe.outer.loss_law import compute_factor
 from jaxpipe.plan import Plan
+from jaxpipe.propose.loss_prices import RANK_GAPS
 from jaxpipe.propose.options import Goal, SearchOptions
 from jaxpipe.propose.query import Query
 from jaxpipe.propose.rank_choice import RankChoice, as_section, choose_ranks
@@ -21,6 +23,9 @@ from jaxpipe.propose.time_to_loss import propose_to_loss
 
 CASES = tomllib.loads(Path(grid.__file__).with_name("cases.toml").read_text())["grid"]
 FOUR, TWO = CASES["shapes"]
+LEAST = min(gap for ratio, gap in RANK_GAPS.items() if ratio > 1)
+"""The price of the widest rank."""
+FACTOR = partial(compute_factor, num_parameters=1e6)
 
 
 def config_on(folder: Path, shape: list[str], *, gbps: float) -> Config:
@@ -31,11 +36,14 @@ def config_on(folder: Path, shape: list[str], *, gbps: float) -> Config:
 
 
 def chosen(
-    config: Config, plan: Plan, limit: CodecLimit = CodecLimit.SAFE, *, most_gap: float = inf
+    config: Config,
+    plan: Plan,
+    *,
+    most_gap: float = inf,
+    factor: Callable[[float], float] = FACTOR,
 ) -> RankChoice | None:
     query = Query(config=config, cluster=cluster_from(config))
-    factor = partial(compute_factor, num_parameters=1e6)
-    return choose_ranks(query, plan, limit, factor=factor, most_gap=most_gap)
+    return choose_ranks(query, plan, CodecLimit.SAFE, factor=factor, most_gap=most_gap)
 
 
 @pytest.mark.slow
@@ -46,24 +54,28 @@ def test_the_choice_is_within_3_percent_of_the_best_of_a_grid(tmp_path: Path, se
     assert float(row["ratio"]) <= 1.03
 
 
-def test_slower_links_get_narrower_boundaries(tmp_path: Path) -> None:
-    widths = []
-    for gbps in (0.5, 0.002):
+def test_without_a_price_slow_links_get_the_narrowest_and_fast_ones_the_widest(
+    tmp_path: Path,
+) -> None:
+    ratios = sorted(ratio for ratio in RANK_GAPS if ratio > 1)
+    for gbps, ratio, num_places in ((0.0005, ratios[-1], 3), (100.0, ratios[0], 1)):
         config = config_on(tmp_path, FOUR, gbps=gbps)
-        choice = chosen(config, plan_from(config))
+        choice = chosen(config, plan_from(config), factor=lambda _: 1.0)
         assert choice is not None
-        widths.append(sum(rank for _, rank in choice.bottlenecks) / len(choice.bottlenecks))
-        assert {after for after, _ in choice.bottlenecks} <= {1, 2, 3}
-    assert widths[1] < widths[0]
+        assert {rank for _, rank in choice.bottlenecks} == {128 // ratio}
+        assert num_places <= len(choice.bottlenecks) <= 3
+        assert choice.equal_loss_s == choice.step_s
 
 
 def test_a_limit_of_the_price_leaves_out_narrow_ranks(tmp_path: Path) -> None:
     config = config_on(tmp_path, FOUR, gbps=0.002)
     plan = plan_from(config)
-    wide = chosen(config, plan, most_gap=0.01)
-    assert wide is not None
-    assert {rank for _, rank in wide.bottlenecks} == {16}
-    assert chosen(config, plan, most_gap=0.001) is None
+    assert chosen(config, plan) is not None
+    choice = chosen(config, plan, most_gap=LEAST)
+    assert choice is not None
+    allowed = {128 // ratio for ratio, gap in RANK_GAPS.items() if gap <= LEAST}
+    assert {rank for _, rank in choice.bottlenecks} <= allowed
+    assert chosen(config, plan, most_gap=LEAST / 2) is None
 
 
 def test_plans_without_narrow_boundaries_have_no_ranks(tmp_path: Path) -> None:
@@ -85,10 +97,10 @@ def test_a_section_states_the_plan_again(tmp_path: Path) -> None:
 
 def test_methods_above_the_limit_are_left_out(tmp_path: Path) -> None:
     config = config_on(tmp_path, TWO, gbps=0.01)
-    options = SearchOptions(objective=Goal.LOSS, budget=0.3, max_loss_percent=0.5)
+    options = SearchOptions(objective=Goal.LOSS, budget=0.3, max_loss_percent=50 * LEAST)
     answer = propose_to_loss(config, options)
     assert {method.name for method in answer.methods} == {"uncompressed", "codecs"}
     refusals = dict(answer.refusals)
     for name in ("rank", "rank and codecs"):
         assert "% of loss" in refusals[name]
-        assert "is above `--max-loss-percent` (0.5)" in refusals[name]
+        assert f"is above `--max-loss-percent` ({50 * LEAST:g})" in refusals[name]
