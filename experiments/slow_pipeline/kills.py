@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from jaxpipe.chaos.harness.assertions import check_losses, check_samples, train_undisturbed
-from jaxpipe.chaos.harness.emulated_hosts import hosts_run
+from jaxpipe.chaos.harness.emulated_hosts import HostsRun, hosts_run
 from jaxpipe.chaos.harness.tiny_run import changed
 from jaxpipe.chaos.host import disappear
 from jaxpipe.chaos.join import join
@@ -60,16 +60,24 @@ def train_with_kills(dataset: Path, changes: Sections, reference: Path) -> str:
             optimizer=sections["optimizer"],
         )
         with network as run:
-            run.wait_for_steps(_DIES_AFTER)
-            disappear(run, _DIES)
-            run.wait_for_step_after("attempt 2 continues")
-            run.wait_for_steps(_JOINS_AFTER)
-            join(run, _JOINS)
-            run.wait_for_step_after("attempt 3 continues")
-            run.started.expect_success(run.started.wait(timeout_s=_ENDS_WITHIN_S))
+            try:
+                _disturb(run)
+            finally:
+                print(run.started.stdout[-6000:], flush=True)
             check_samples(run.started.config, dataset)
             differs = check_losses(run.folder(), reference)
             return f"{run.started.stdout}\nlargest relative difference of a loss: {differs:.2g}\n"
+
+
+def _disturb(run: HostsRun) -> None:
+    """Lose a host, let another join, and wait for the end."""
+    run.wait_for_steps(_DIES_AFTER)
+    disappear(run, _DIES)
+    run.wait_for_step_after("attempt 2 continues")
+    run.wait_for_steps(_JOINS_AFTER)
+    join(run, _JOINS)
+    run.wait_for_step_after("attempt 3 continues")
+    run.started.expect_success(run.started.wait(timeout_s=_ENDS_WITHIN_S))
 
 
 def _sections(changes: Sections) -> dict[str, dict[str, Any]]:

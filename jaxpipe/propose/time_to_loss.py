@@ -101,7 +101,10 @@ def _within(most_gap: float, methods: Iterator[Method]) -> list[Method]:
     within = [m for m in answers if m.gap is None or m.gap.fraction <= most_gap]
     if answers and not within:
         least = min((m.gap for m in answers if m.gap), key=lambda gap: gap.fraction)
-        raise ConfigError(f"{least} is above `--max-loss-percent` ({100 * most_gap:g})")
+        raise ConfigError(
+            f"`--max-loss-percent` ({100 * most_gap:g}) is below its price, {least}; raise it, or "
+            "leave it out"
+        )
     return within
 
 
@@ -169,7 +172,7 @@ class _Study:
         yield self._remembered(self._proposed("uncompressed", self._config))
 
     def codecs(self) -> Iterator[Method]:
-        yield self._remembered(self._proposed("codecs", self._with_codecs(self._config)))
+        yield self._remembered(self._proposed("codecs", self._limited(self._config, self._limit)))
 
     def _remembered(self, method: Method) -> Method:
         """Note the plan of a method, at whose boundaries ranks are tried as well."""
@@ -204,9 +207,6 @@ class _Study:
                 refusal = refusal or error
         if refusal is not None and not num_found:
             raise refusal
-
-    def _with_codecs(self, config: Config) -> Config:
-        return self._limited(config, self._limit)
 
     def _narrowed(self, narrow: Bottlenecks) -> Config:
         """Return the configuration with bottlenecks."""

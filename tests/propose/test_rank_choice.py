@@ -103,4 +103,4 @@ def test_methods_above_the_limit_are_left_out(tmp_path: Path) -> None:
     refusals = dict(answer.refusals)
     for name in ("rank", "rank and codecs"):
         assert "% of loss" in refusals[name]
-        assert f"is above `--max-loss-percent` ({50 * LEAST:g})" in refusals[name]
+        assert f"`--max-loss-percent` ({50 * LEAST:g}) is below its price, +" in refusals[name]
