@@ -4,16 +4,18 @@ Steps are shorter than those of the other runs, and there are fewer of them.
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from experiments.table import Row, write_csv
 from jaxpipe.chaos.harness.assertions import check_losses, check_samples, train_undisturbed
 from jaxpipe.chaos.harness.emulated_hosts import HostsRun, hosts_run
 from jaxpipe.chaos.harness.tiny_run import changed
 from jaxpipe.chaos.host import disappear
 from jaxpipe.chaos.join import join
+from jaxpipe.runtime.metrics.records import METRICS_FILE, read_metrics
 from jaxpipe.topo.emulate import EngineKind
 
 _HERE = Path(__file__).parent
@@ -65,8 +67,16 @@ def train_with_kills(dataset: Path, changes: Sections, reference: Path) -> str:
             finally:
                 print(run.started.stdout[-6000:], flush=True)
             check_samples(run.started.config, dataset)
+            write_csv(list(_beside(run.folder(), reference)), _HERE / "results" / "kills.csv")
             differs = check_losses(run.folder(), reference)
             return f"{run.started.stdout}\nlargest relative difference of a loss: {differs:.2g}\n"
+
+
+def _beside(run: Path, reference: Path) -> Iterator[Row]:
+    """Yield the loss of each step of both runs."""
+    ours, theirs = (read_metrics(folder / METRICS_FILE) for folder in (run, reference))
+    for mine, other in zip(ours, theirs, strict=True):
+        yield {"step": mine.step, "loss": f"{mine.loss:.7f}", "undisturbed": f"{other.loss:.7f}"}
 
 
 def _disturb(run: HostsRun) -> None:
