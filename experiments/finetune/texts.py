@@ -29,14 +29,14 @@ def write_texts(cases: Mapping[str, Any], folder: Path) -> Mapping[str, Path]:
             continue
         texts = list(_debian(**cases[language]))
         if language == "english":
-            texts += _library()
+            texts += library()
         partial = file.with_suffix(".partial")
         partial.write_text("\n".join(texts), encoding="utf-8")
         partial.rename(file)  # whole, or not there
     return files
 
 
-def _library() -> Iterator[str]:
+def library() -> Iterator[str]:
     """Yield the sources of the standard library, without its tests."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):

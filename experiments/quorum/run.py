@@ -4,7 +4,8 @@ Eight islands of one rank each; the last one is three times as slow, and every m
 another one is killed, in an order that the seed decides. With `quorum` islands are runs of their
 own, merged by a server; with `barrier` they are those of an outer loop in one run, as supervised.
 `synchronous` is one run with the batch of all islands and no outer loop, without kills and pace,
-for as many tokens as the quorum had. Rows are appended to `results/runs.csv`.
+for as many tokens as the quorum had. Rows are appended to `results/runs.csv`; a run that has one
+is not made again.
 """
 
 import os
@@ -43,8 +44,11 @@ def main(systems: Sequence[str]) -> None:
     case = tomllib.loads((_HERE / "cases.toml").read_text())
     for folder in (_PLACE, _RUNS.parent):
         folder.mkdir(parents=True, exist_ok=True)
+    known = {(row["system"], row["seed"]) for row in read_csv(_RUNS)} if _RUNS.exists() else set()
     for seed in case["seeds"]:
         for system in systems or ("quorum", "barrier", "synchronous"):
+            if (system, str(seed)) in known:
+                continue
             row = {"system": system, "seed": seed, **_SYSTEMS[system](case, seed)}
             append_csv(row, _RUNS)
             print(row, flush=True)

@@ -14,7 +14,7 @@ from jaxpipe.propose.options import SearchOptions
 
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from jaxpipe.config import Config
-    from jaxpipe.propose.time_to_loss import LossProposal, Method
+    from jaxpipe.propose.loss_proposal import LossProposal, Method
 
 
 def loss_settings(method: "Method") -> tuple[str, ...]:

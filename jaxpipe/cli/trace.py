@@ -31,7 +31,8 @@ def trace(  # noqa: PLR0913  each is an option of the command line
 ) -> int:
     """Print the bubble of a run, where its time went, who waited for whom, and the simulated plan.
 
-    Below are the links between regions: what all steps have sent over them, and how fast.
+    Below are the links between regions: what all steps have sent over them, and how fast; and what
+    was compressed: bytes, seconds and price in loss of each boundary and of the outer loop.
 
     Args:
         run: the folder of a run, or a trace file alone.
@@ -52,6 +53,7 @@ def trace(  # noqa: PLR0913  each is an option of the command line
         reports_of,
     )
     from jaxpipe.run.folder.output_files import check_output, check_picture
+    from jaxpipe.run.forecast.compressed_messages import compression_lines
     from jaxpipe.run.terminal.console import console
     from jaxpipe.trace import (
         account,
@@ -67,10 +69,11 @@ def trace(  # noqa: PLR0913  each is an option of the command line
     path = run / "trace.json" if run.is_dir() else run
     measured = chosen_trace(path, step)
     last = max(span.step for span in measured.spans)
-    traces, assumed = [one_step(measured, step=last)], ""
+    traces, assumed, compressed = [one_step(measured, step=last)], "", ()
     if run.is_dir():
-        from jaxpipe.cli.simulated_run import simulated_run
+        from jaxpipe.cli.simulated_run import compressed_in, simulated_run
 
+        compressed = compressed_in(run, measured, step=step)
         simulated, assumed = simulated_run(run, measured, free_links=links is SimulatedLinks.FREE)
         traces.append(one_step(simulated, step=1, called=last))  # the same number, to lie over it
     shown_ranks = chosen_ranks(measured, ranks=ranks, stages=stages)
@@ -80,11 +83,16 @@ def trace(  # noqa: PLR0913  each is an option of the command line
     reports = reports_of(run, step)
     if json_:
         result = json_of_trace(every_step, steps, foreseen, shown_ranks)
-        print(json.dumps(result | {"links": [asdict(report) for report in reports]}))
+        tables = {"links": reports, "compressed": compressed}
+        result |= {name: [asdict(row) for row in rows] for name, rows in tables.items()}
+        print(json.dumps(result))
     else:
         count = len({span.step for span in measured.spans})
-        lines = lines_of_trace(every_step, steps, count, foreseen, assumed, shown_ranks)
-        lines += lines_of_links(reports, measured, by_ranks=ranks is not None)
+        lines = [
+            *lines_of_trace(every_step, steps, count, foreseen, assumed, shown_ranks),
+            *lines_of_links(reports, measured, by_ranks=ranks is not None),
+            *compression_lines(compressed, truth=measured.label),
+        ]
         console.print("\n".join(lines), markup=False)
     if png is not None:
         plot_beside(traces, png, step=last, ranks=shown_ranks)

@@ -61,7 +61,7 @@ FREE = "free"
 FREE_FIELDS = {
     "plan": (
         *("devices", "stages", "replicas", "microbatch", "schedule", "chunks", "all_reduce"),
-        *("cut", "cuts", "shares", "warmup"),
+        *("cut", "cuts", "shares", "warmup", "boundaries"),
     ),
     "train": ("remat",),
 }

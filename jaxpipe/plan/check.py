@@ -54,7 +54,7 @@ def _check_pipelines(plan: Plan) -> None:
                 "for each, or none at all"
             )
         _check_data_parts(pipeline, plan.sharing)
-        _check_codecs(pipeline, num_chunks=plan.num_chunks)
+        check_codecs(pipeline, num_chunks=plan.num_chunks)
     layers = [sum(pipeline.cut) for pipeline in plan.pipelines]
     if len(set(layers)) > 1 or min(min(one.cut, default=0) for one in plan.pipelines) < 1:
         raise PlanError(
@@ -82,8 +82,12 @@ def _check_data_parts(pipeline: Pipeline, sharing: Sharing) -> None:
         )
 
 
-def _check_codecs(pipeline: Pipeline, *, num_chunks: int) -> None:
-    """Check that each boundary between stages has a codec, if any has."""
+def check_codecs(pipeline: Pipeline, *, num_chunks: int) -> None:
+    """Check that each boundary between stages has a codec, if any has.
+
+    Raises:
+        PlanError: some have none, or one that is not for activations.
+    """
     codecs = pipeline.codecs
     if codecs and num_chunks > 1:
         raise PlanError(

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.errors import PlanError
-from jaxpipe.plan.check import MAX_MICROBATCHES, check_programs
+from jaxpipe.plan.check import MAX_MICROBATCHES, check_codecs, check_programs
 from jaxpipe.plan.partition import Cut, check_partition, even_partition
 from jaxpipe.plan.pipeline import Pipeline
 from jaxpipe.plan.plan import Plan
@@ -58,6 +58,7 @@ def default_plan(
                 num_microbatches=count,
                 microbatch=config.microbatch,
                 warmup=config.warmup,
+                codecs=config.boundaries or (),
             )
             for row, cut, count in zip(rows, cuts, counts, strict=True)
         ),
@@ -74,6 +75,8 @@ def default_plan(
 def _check_programs(plan: Plan, *, has_shares: bool) -> None:
     _check_groups(plan, has_shares=has_shares)
     try:
+        for pipeline in plan.pipelines:
+            check_codecs(pipeline, num_chunks=plan.num_chunks)
         check_programs(plan)
     except PlanError as error:
         raise PlanError(_in_fields(str(error))) from error
@@ -83,6 +86,7 @@ _FIELDS = {
     "num_chunks": "plan.chunks",
     "num_stages": "plan.stages",
     "warmup": "plan.warmup",
+    "codecs": "plan.boundaries",
     "schedule": "plan.schedule_file",
 }
 

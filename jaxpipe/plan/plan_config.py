@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
-from jaxpipe.collective import AllReduceKind, CodecLimit
+from jaxpipe.collective import AllReduceKind, CodecKind, CodecLimit
 from jaxpipe.ranges import Range, check_ranges
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.topo.this_machine import THIS_MACHINE
@@ -72,6 +72,9 @@ class PlanConfig:
     search_s: Annotated[float, Range(above=0, most=1e9)] = 2.0
     """Seconds of the search for the fields that are not set, which `jaxpipe train` makes before it
     starts [s]. `jaxpipe plan` searches longer."""
+    boundaries: tuple[CodecKind, ...] | None = None
+    """Codec of each boundary between stages, in their order, in place of `comm.boundary`; numbers
+    that a boundary keeps are in `model.bottlenecks`. Default: `comm.boundary` at all."""
     codecs: CodecLimit = CodecLimit.NONE
     """Codecs among which planning chooses: `jaxpipe plan`, and a new plan for links that are slow
     (`replan`), for its boundaries between stages."""
@@ -86,9 +89,14 @@ class PlanConfig:
         if self.file == "":
             object.__setattr__(self, "file", None)
         check_ranges(self)
-        for field in ("cut", "cuts", "shares", "warmup"):
+        for field in ("cut", "cuts", "shares", "warmup", "boundaries"):
             if getattr(self, field) == ():
                 raise ValueError(f"`{field}` must not be empty; leave it out to have it searched")
+        if self.boundaries is not None and self.codecs is not CodecLimit.NONE:
+            raise ValueError(
+                f"`boundaries` ({', '.join(self.boundaries)}) must be left out with `codecs` "
+                f"({self.codecs}), within which planning chooses them; remove one of the two"
+            )
 
     @property
     def has_unlike_replicas(self) -> bool:
@@ -105,6 +113,13 @@ class PlanConfig:
     def has_shape(self) -> bool:
         """Whether the stages of all replicas are set."""
         return self.cuts is not None or (self.stages is not None and self.replicas is not None)
+
+    @property
+    def num_stages(self) -> int | None:
+        """The stages of a pipeline, if they, or the codecs between them, are set."""
+        if self.stages is None and self.boundaries is not None:
+            return len(self.boundaries) + 1
+        return self.stages
 
     @property
     def num_ranks(self) -> int | None:

@@ -42,7 +42,7 @@ def with_boundary_codecs(plan: Plan, conditions: Conditions, limit: CodecLimit) 
     relaxed = with_gentler_boundaries(bare, settings[kind], enough_s=enough_s)
     if relaxed.has_codecs:
         return relaxed
-    order = list(_boundaries(plan, conditions))
+    order = list(boundary_messages(plan, conditions))
     return _with_kinds(plan, order, [kind] * len(order))
 
 
@@ -60,7 +60,7 @@ def with_gentler_boundaries(plan: Plan, conditions: Conditions, *, enough_s: flo
     hardest = conditions.codecs.boundary
     if hardest is CodecKind.NONE or plan.num_chunks > 1:
         return plan
-    order = sorted(_boundaries(plan, conditions))
+    order = sorted(boundary_messages(plan, conditions))
     kinds, num_eased, best = [hardest] * len(order), 0, plan
     for gentler in codecs_within(CodecLimit.ANY, for_gradients=False):
         if bytes_per_value(gentler) <= bytes_per_value(hardest):
@@ -80,7 +80,7 @@ def with_gentler_boundaries(plan: Plan, conditions: Conditions, *, enough_s: flo
     return best
 
 
-def _boundaries(plan: Plan, conditions: Conditions) -> Iterator[tuple[float, int, int]]:
+def boundary_messages(plan: Plan, conditions: Conditions) -> Iterator[tuple[float, int, int]]:
     """Yield the seconds of a message over each boundary, its replica and the stage before it."""
     for replica, pipeline in enumerate(plan.pipelines):
         profile = conditions.profile.scaled(microbatch=pipeline.microbatch)

@@ -16,12 +16,16 @@ fp8 was measured as safe too, but has the bytes of int8, and a choice by time wo
 Encoding and decoding take the seconds of one core of a host. Seconds of long steps are extrapolated
 from their first microbatches: they are compared with each other alone.
 
+By default seconds of a step decide. A `price` of codecs is a factor on them: of steps that make up
+for a loss, for example.
+
 Source of the limits: `experiments/codecs`, a small model over 120 steps.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import TypeAlias
 
 from jaxpipe.collective import AllReduceKind, CodecKind, CodecLimit, Codecs, codecs_within, ranks
 from jaxpipe.collective.sync_tree import flat
@@ -32,6 +36,13 @@ from jaxpipe.propose.boundary_codecs import (
 )
 from jaxpipe.search import Found
 from jaxpipe.simulate import Conditions, extrapolated_step_s
+
+Price: TypeAlias = Callable[[Codecs], float]
+
+
+def no_price(_: Codecs) -> float:
+    """Return the factor of codecs that cost nothing but their seconds."""
+    return 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +83,10 @@ def strongest(limit: CodecLimit) -> Codecs:
     )
 
 
-def choose_codecs(plan: Plan, conditions: Conditions, limit: CodecLimit) -> CodecChoice:
-    """Return the gentlest codecs within the limit that are within 1 % of the fastest.
+def choose_codecs(
+    plan: Plan, conditions: Conditions, limit: CodecLimit, *, price: Price = no_price
+) -> CodecChoice:
+    """Return the gentlest codecs within the limit that are within 1 % of the best.
 
     Cost: some short simulations for each pair, of which there are up to 30.
     """
@@ -85,10 +98,12 @@ def choose_codecs(plan: Plan, conditions: Conditions, limit: CodecLimit) -> Code
         _trial((plan,) if codecs.gradients is CodecKind.NONE else compressible, codecs, conditions)
         for codecs in _pairs(plan, conditions, limit)
     )
-    best = gentlest(trials)
+    best = gentlest(trials, price)
     plain_s = trials[0].step_s
     compressed = replace(conditions, codecs=best.codecs)
-    plan = with_gentler_boundaries(best.plan, compressed, enough_s=_enough_s(trials))
+    plan = with_gentler_boundaries(
+        best.plan, compressed, enough_s=_enough(trials, price) / price(best.codecs)
+    )
     return CodecChoice(
         plan=plan,
         codecs=best.codecs,
@@ -106,14 +121,15 @@ def suited_to_codecs(plan: Plan, conditions: Conditions) -> Plan:
     return _trial(_compressible(plan), conditions.codecs, conditions).plan
 
 
-def gentlest(trials: Sequence[CodecTrial]) -> CodecTrial:
-    """Return the first trial within 1 % of the fastest; the gentlest come first."""
-    enough_s = _enough_s(trials)
-    return next(each for each in trials if each.step_s <= enough_s)
+def gentlest(trials: Sequence[CodecTrial], price: Price = no_price) -> CodecTrial:
+    """Return the first trial within 1 % of the best; the gentlest come first."""
+    enough = _enough(trials, price)
+    return next(trial for trial in trials if price(trial.codecs) * trial.step_s <= enough)
 
 
-def _enough_s(trials: Sequence[CodecTrial]) -> float:
-    return ENOUGH * min(each.step_s for each in trials)
+def _enough(trials: Sequence[CodecTrial], price: Price) -> float:
+    """Return the seconds of a step, times its price, that are as good as the least."""
+    return ENOUGH * min(price(trial.codecs) * trial.step_s for trial in trials)
 
 
 def with_codecs(
@@ -122,6 +138,7 @@ def with_codecs(
     find: Callable[[Conditions, float], Found],
     *,
     seconds: float,
+    price: Price = no_price,
 ) -> tuple[Found, CodecChoice]:
     """Return what a search finds, and the codecs of its plan within the limit.
 
@@ -133,9 +150,12 @@ def with_codecs(
     """
     settings = (conditions, replace(conditions, codecs=strongest(limit)))
     results = [find(setting, seconds / len(settings)) for setting in settings]
-    choices = [choose_codecs(result.plan, conditions, limit) for result in results]
+    choices = [choose_codecs(result.plan, conditions, limit, price=price) for result in results]
     # Of equal steps the plan that was found without codecs.
-    best = min(range(len(results)), key=lambda index: choices[index].step_s)
+    best = min(
+        range(len(results)),
+        key=lambda index: price(choices[index].codecs) * choices[index].step_s,
+    )
     return results[best], replace(choices[best], other_plain_s=choices[0].plain_s)
 
 

@@ -95,6 +95,7 @@ def _check(config: Config, options: SearchOptions, task: Task) -> None:
         ("plan.microbatch", plan.microbatch, None),
         ("plan.schedule", plan.schedule, None),
         ("plan.all_reduce", plan.all_reduce, None),
+        ("plan.boundaries", plan.boundaries, None),
         ("plan.codecs", plan.codecs, CodecLimit.NONE),
         ("comm.boundary", comm.boundary, CodecKind.NONE),
         ("comm.gradients", comm.gradients, CodecKind.NONE),

@@ -65,6 +65,9 @@ class SearchOptions:
     """The same for a million tokens."""
     max_step_watt_hours: float | None = None
     """Watt-hours that a step may take, for the objectives `time` and `dollars`."""
+    max_loss_percent: float | None = None
+    """Price in loss that a method may have, for the objective `loss`: how much higher the loss is
+    after as many steps [%]."""
     max_tensor: int = 1
     """The most devices of a host that a rank may have, with tensor parallelism: 1, 2, 4 and so on
     are tried."""
@@ -121,5 +124,6 @@ _LIMITS = {
     "max_step_dollars": (Goal.TIME, Goal.ENERGY),
     "max_dollars_per_million_tokens": (Goal.TIME, Goal.ENERGY),
     "max_step_watt_hours": (Goal.TIME, Goal.DOLLARS),
+    "max_loss_percent": (Goal.LOSS,),
 }
 """The objectives that each limit goes with."""

@@ -10,22 +10,38 @@ from statistics import median
 import numpy as np
 
 from jaxpipe.collective import NO_CODECS, CodecLimit
+from jaxpipe.collective.codec.codecs import bytes_per_value
 from jaxpipe.config import Config, cluster_from
 from jaxpipe.errors import ConfigError, PlanError
 from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import LowerBound
-from jaxpipe.propose.codec_choice import CodecChoice, strongest, suited_to_codecs, with_codecs
+from jaxpipe.propose.codec_choice import (
+    CodecChoice,
+    Price,
+    no_price,
+    strongest,
+    suited_to_codecs,
+    with_codecs,
+)
 from jaxpipe.propose.conditions import trained_model
 from jaxpipe.propose.machine_costs import machine_costs
 from jaxpipe.propose.options import Goal, OuterQuestion, SearchOptions
+from jaxpipe.propose.other_placements import NUM_RANDOM, elsewhere_s
 from jaxpipe.propose.outer_advice import OuterAdvice, outer_advice
-from jaxpipe.propose.query import Query, bound_of, executable, generators_of, reasons_of
+from jaxpipe.propose.query import (
+    Query,
+    bound_of,
+    executable,
+    generators_of,
+    reasons_of,
+    with_boundaries,
+)
 from jaxpipe.propose.reasons import Reason
 from jaxpipe.propose.side_by_side import SideBySide, side_by_side
 from jaxpipe.propose.unshared_links import UnsharedLinks, suited_to_sharing, unshared_links
 from jaxpipe.propose.worth import Appraisal, Worth, worth_of
 from jaxpipe.schedule import Remat
-from jaxpipe.search import Effort, Found, Task, dtfm_plans, search, with_suited_trees
+from jaxpipe.search import Effort, Found, Task, dtfm_plans, search
 from jaxpipe.search.dtfm import dtfm_cost
 from jaxpipe.search.shapes import has_one_order
 from jaxpipe.simulate import (
@@ -95,7 +111,6 @@ class Proposal:
         return tuple(device for device in used if devices[device].memory_bytes is None)
 
 
-NUM_RANDOM = 5
 _NUM_AFTERWARDS = NUM_RANDOM + 8
 """Simulations after a search: at random, in order, with trunks, and for the breakdown."""
 
@@ -106,8 +121,11 @@ def propose(
     *,
     observe: Callable[[int], None] = lambda _: None,
     measuring: Callable[[str], None] | None = None,
+    price: Price = no_price,
 ) -> Proposal:
     """Return the best plan found; `observe` is called with the number of plans simulated so far.
+
+    `price` is a factor on the seconds of a step for the codecs that are chosen.
 
     With `measuring`, which is called with what is measured next, the model is measured on this
     machine where that was not done before.
@@ -126,18 +144,20 @@ def propose(
     for costed, notices in machine_costs(config, cluster, observe=measuring):
         query = Query(config=costed, cluster=cluster)
         try:
-            return replace(_proposed(query, options, observe), notices=notices)
+            return replace(_proposed(query, options, observe, price), notices=notices)
         except PlanError as error:
             refusal = error
     assert refusal is not None, config
     raise refusal
 
 
-def _proposed(query: Query, options: SearchOptions, observe: Callable[[int], None]) -> Proposal:
+def _proposed(
+    query: Query, options: SearchOptions, observe: Callable[[int], None], price: Price
+) -> Proposal:
     """Return the best plan found with the costs of a query, of all rematerialisations."""
 
     def study(remat: Remat) -> Proposal:
-        return _Study(query=query, options=options, remat=remat).proposal(observe)
+        return _Study(query=query, options=options, remat=remat, price=price).proposal(observe)
 
     proposals = query.of_remats(study)
     # Of equal costs the one that computes least again: element-wise work is not counted.
@@ -183,6 +203,7 @@ class _Study:
     query: Query
     options: SearchOptions
     remat: Remat
+    price: Price
     num_valued: int = 0
     appraisal: Appraisal | None = None
 
@@ -206,15 +227,17 @@ class _Study:
         choice: CodecChoice | None = None
         if limit is CodecLimit.NONE:
             result = self._suited(find(conditions, budget), conditions)
-            plan = suited_to_codecs(result.plan, conditions)
+            plan = with_boundaries(config, suited_to_codecs(result.plan, conditions))
+            kinds = config.plan.boundaries or (fewest.boundary,)
+            fewest = replace(fewest, boundary=min(kinds, key=bytes_per_value))
         else:
             fewest, conditions = strongest(limit), replace(conditions, codecs=NO_CODECS)
-            result, choice = with_codecs(limit, conditions, find, seconds=budget)
+            result, choice = with_codecs(limit, conditions, find, seconds=budget, price=self.price)
             conditions, plan = replace(conditions, codecs=choice.codecs), choice.plan
         plan = replace(plan, remat=self.remat)
         split = step_breakdown(plan, conditions)
         worth = worth_of(plan, conditions, step_s=split.step_s)
-        identity_s, random_s = _elsewhere_s(task, plan, conditions, seed=options.seed)
+        identity_s, random_s = elsewhere_s(task, plan, conditions, seed=options.seed)
         is_asked = options.outer is not OuterQuestion.NONE
         return Proposal(
             plan=plan,
@@ -308,34 +331,6 @@ def _larger(found: Found, plan: Plan) -> tuple[str, float] | None:
         if trial.value < inf and trial.plan.num_ranks > plan.num_ranks:
             return candidate.name, trial.value
     return None
-
-
-def _elsewhere_s(
-    task: Task, plan: Plan, conditions: Conditions, *, seed: int
-) -> tuple[float, tuple[float, ...]]:
-    """Return the seconds of the plan on devices in their order, and at random.
-
-    These placements share plan, schedule and partition: they differ in devices alone.
-    """
-    random = np.random.default_rng(seed)
-
-    def seconds(devices: np.ndarray) -> float:
-        return plan_step_s(_placed(task, plan, devices), conditions)
-
-    identity_s = seconds(np.arange(len(task.cluster)))
-    return identity_s, tuple(
-        seconds(random.permutation(len(task.cluster))) for _ in range(NUM_RANDOM)
-    )
-
-
-def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:
-    """Return the plan on other devices, with sync trees for them; of groups, in another order."""
-    order = [int(device) for device in devices]
-    # A group stays together: it is on one host.
-    groups = [plan.group(rank) for rank in order if rank < plan.num_ranks]
-    left = iter(groups if plan.has_groups else [(device,) for device in order])
-    rows = [[next(left) for _ in row] for row in plan.placement]
-    return with_suited_trees(task, plan.on_groups(rows))
 
 
 def _dtfm_cost_s(plan: Plan, cluster: Cluster) -> float | None:

@@ -69,10 +69,11 @@ class Query:
             return Fixed(num_ranks=self.num_ranks)
         return Fixed(
             num_ranks=self.num_ranks,
-            stages=plan.stages,
+            stages=plan.num_stages,
             replicas=plan.replicas,
             microbatch=plan.microbatch,
-            chunks=plan.chunks,
+            # Stages of one rank exchange nothing: their boundaries have no codecs of their own.
+            chunks=plan.chunks if plan.boundaries is None else 1,
             cut=plan.cut,
             schedule=plan.schedule,
             warmup=plan.warmup,
@@ -121,7 +122,7 @@ class Query:
             PlanError: it does not.
         """
         given = self.config.plan
-        stages = given.stages or (1 if given.cut is None else len(given.cut))
+        stages = given.num_stages or (1 if given.cut is None else len(given.cut))
         shape = {} if given.has_shape else {"stages": stages, "replicas": given.replicas or 1}
         # The most microbatches that a step may have, or all samples as one.
         batch = self.config.train.batch
@@ -161,8 +162,17 @@ class Query:
         return task, conditions
 
 
+def with_boundaries(config: Config, plan: Plan) -> Plan:
+    """Return a plan with the codecs that the section states for its boundaries, if it does."""
+    codecs = config.plan.boundaries
+    return plan if codecs is None else plan.of_each(codecs=codecs)
+
+
 def executable(config: Config, objective: Objective) -> Objective:
-    """Return the objective that is infinite for plans which the configuration cannot execute."""
+    """Return the objective that is infinite for plans which the configuration cannot execute.
+
+    Plans are valued with the codecs that the section states for their boundaries.
+    """
     verdicts: dict[tuple[object, ...], bool] = {}
 
     def value(plan: Plan) -> float:
@@ -174,7 +184,7 @@ def executable(config: Config, objective: Objective) -> Objective:
                 verdicts[kind] = True
             except UserError:
                 verdicts[kind] = False
-        return objective(plan) if verdicts[kind] else inf
+        return objective(with_boundaries(config, plan)) if verdicts[kind] else inf
 
     return value
 

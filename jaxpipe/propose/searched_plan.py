@@ -27,7 +27,7 @@ from jaxpipe.plan import (
 from jaxpipe.plan.cost import overfull
 from jaxpipe.profile.kept_file import KeptFile
 from jaxpipe.propose.decided_plan import decided_plan
-from jaxpipe.propose.query import Query, executable, generators_of, reasons_of
+from jaxpipe.propose.query import Query, executable, generators_of, reasons_of, with_boundaries
 from jaxpipe.propose.reasons import Reason
 from jaxpipe.propose.unshared_links import UnsharedLinks, suited_to_sharing, unshared_links
 from jaxpipe.runtime.storage.checksum import checksum_file
@@ -137,9 +137,9 @@ def _search_with(
     name, default_s = _default(query, task, conditions)
     suited = suited_to_sharing(found, conditions)
     # A searched plan is never slower than the one without a search.
-    is_slower = default_s is not None and plan_step_s(suited.plan, conditions) > default_s
-    result = found if is_slower else suited
-    plan = replace(result.plan, remat=remat)
+    suited_s = plan_step_s(with_boundaries(query.config, suited.plan), conditions)
+    result = found if default_s is not None and suited_s > default_s else suited
+    plan = replace(with_boundaries(query.config, result.plan), remat=remat)
     return SearchedPlan(
         plan=plan,
         step_s=plan_step_s(plan, conditions),
@@ -157,7 +157,7 @@ def _default(query: Query, task: Task, conditions: Conditions) -> tuple[str, flo
     It has the stages and replicas that are set.
     """
     num_devices, batch, given = len(query.cluster), task.batch, query.config.plan
-    stages = given.stages or min(2, num_devices // (given.replicas or 1), task.num_layers)
+    stages = given.num_stages or min(2, num_devices // (given.replicas or 1), task.num_layers)
     fitting = (n for n in range(1, num_devices // stages + 1) if batch % n == 0)
     replicas = given.replicas or max(fitting)
     section = replace(

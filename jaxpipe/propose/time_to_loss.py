@@ -6,21 +6,22 @@ needs more of them, by the factor of its price in loss (`jaxpipe.outer.loss_law`
     method              what crosses                           price in loss
     uncompressed        everything                             none
     codecs              bf16 or int8, with `any` less          of a small model (`loss_prices`)
-    rank                1/32 of a token's numbers, at each     the same
-                        of a few boundaries
-    rank and codecs     both                                   the sum of both
+    rank                few of a token's numbers, at those     the same
+                        boundaries where it pays (`rank_choice`)
+    rank and codecs     both, each where it pays               the sum of both
     islands             an outer step every 30 steps           by published scaling laws
 
     seconds to the loss = `train.steps` * factor * seconds of a step
 
-The loss is the one that uncompressed training has after `train.steps`. Islands and bottlenecks
-exclude each other in a run, so there is no method with both.
+Methods with a higher price than `--max-loss-percent` are left out. The loss is the one that
+uncompressed training has after `train.steps`. Islands and bottlenecks exclude each other in a run,
+so there is no method with both.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate
+from math import inf
 
 from jaxpipe.collective import NO_CODECS, CodecKind, CodecLimit
 from jaxpipe.config import Config, check_plan_fits, check_settings, cluster_from
@@ -30,71 +31,26 @@ from jaxpipe.models.bottleneck_costs import bottlenecks_of
 from jaxpipe.outer import OuterConfig
 from jaxpipe.outer.loss_law import PUBLISHED_EVERY, compute_factor, published_sizes
 from jaxpipe.plan import Plan
-from jaxpipe.propose.boundary_codecs import ENOUGH
-from jaxpipe.propose.loss_prices import Gap, codec_gap, outer_gap, rank_gap
+from jaxpipe.propose.loss_prices import codec_gap, outer_gap, rank_gap
+from jaxpipe.propose.loss_proposal import LossProposal, Method
 from jaxpipe.propose.machine_costs import machine_costs
 from jaxpipe.propose.options import Goal, OuterQuestion, SearchOptions
 from jaxpipe.propose.outer_advice import choice_name, num_parameters, outer_choices
-from jaxpipe.propose.proposal import Proposal, propose
+from jaxpipe.propose.proposal import propose
 from jaxpipe.propose.query import Query
+from jaxpipe.propose.rank_choice import (
+    Bottlenecks,
+    RankChoice,
+    as_section,
+    between_regions,
+    choose_ranks,
+)
 from jaxpipe.propose.region_islands import IslandPlan, island_groups, island_plan
 from jaxpipe.schedule import Remat
 from jaxpipe.topo import Cluster
 
-NARROWER = 32
-"""The numbers of a token over those that a boundary keeps."""
 LEAST_EVERY = 10
 """Islands that meet oftener were not published."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
-    """A way to reach the loss: its plan, what else the configuration needs, and its price.
-
-    `step_s` are the simulated seconds of a step on average, `compute_factor` the steps that it
-    needs for one of uncompressed training, by how much higher its loss is (`gap`; None without a
-    price). Without islands, it has the proposal.
-    """
-
-    name: str
-    plan: Plan
-    cluster: Cluster
-    step_s: float
-    settings: tuple[str, ...] = ()
-    compute_factor: float = 1.0
-    gap: Gap | None = None
-    proposal: Proposal | None = None
-
-    @property
-    def equal_loss_s(self) -> float:
-        """The seconds in which it advances as far as an uncompressed step does."""
-        return self.compute_factor * self.step_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossProposal:
-    """All methods that are possible, the gentlest first, and why others are not."""
-
-    methods: tuple[Method, ...]
-    refusals: tuple[tuple[str, str], ...]
-    steps: int
-    num_valued: int
-    notices: tuple[str, ...]
-
-    @property
-    def best(self) -> Method:
-        """The gentlest of the methods within 1 % of the first to the loss."""
-        first_s = min(method.equal_loss_s for method in self.methods)
-        return next(m for m in self.methods if m.equal_loss_s <= ENOUGH * first_s)
-
-    @property
-    def by_time(self) -> tuple[Method, ...]:
-        """All methods, the first to the loss first."""
-        return tuple(sorted(self.methods, key=lambda method: method.equal_loss_s))
-
-    def seconds(self, method: Method) -> float:
-        """Return the seconds from the first step to the loss."""
-        return self.steps * method.equal_loss_s
 
 
 def propose_to_loss(
@@ -111,9 +67,10 @@ def propose_to_loss(
         PlanError: no plan fits.
     """
     _check(config, options)
-    options = replace(options, objective=Goal.TIME)
+    most_gap = inf if options.max_loss_percent is None else options.max_loss_percent / 100
+    options = replace(options, objective=Goal.TIME, max_loss_percent=None)
     cluster = cluster_from(config)
-    study = _Study(config, cluster, options, observe, measuring)
+    study = _Study(config, cluster, options, most_gap, observe, measuring)
     methods, refusals = list(study.uncompressed()), []
     for name, find in (
         ("codecs", study.codecs),
@@ -122,7 +79,7 @@ def propose_to_loss(
         ("islands", study.islands),
     ):
         try:
-            methods += find()
+            methods += _within(most_gap, find())
         except UserError as error:
             refusals.append((name, str(error)))
     return LossProposal(
@@ -132,6 +89,23 @@ def propose_to_loss(
         num_valued=study.num_valued,
         notices=next(p.notices for m in methods if (p := m.proposal) is not None),
     )
+
+
+def _within(most_gap: float, methods: Iterator[Method]) -> list[Method]:
+    """Return the methods whose price is within the limit.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    answers = list(methods)
+    within = [m for m in answers if m.gap is None or m.gap.fraction <= most_gap]
+    if answers and not within:
+        least = min((m.gap for m in answers if m.gap), key=lambda gap: gap.fraction)
+        raise ConfigError(
+            f"`--max-loss-percent` ({100 * most_gap:g}) is below its price, {least}; raise it, or "
+            "leave it out"
+        )
+    return within
 
 
 def codec_limit(config: Config) -> CodecLimit:
@@ -146,15 +120,6 @@ def num_searches(config: Config) -> int:
     return 4 + len(tuple(island_groups(cluster, most=_most_islands())))
 
 
-def bottlenecks(query: Query) -> tuple[tuple[int, int], ...]:
-    """Return where a model is narrow: where it is cut into as many parts as there are regions."""
-    task, _ = query.task(query.config.train.remat or Remat.NONE)
-    parts = min(max(2, len(query.cluster.regions)), task.num_layers)
-    cut = task.balanced_cut((1.0,) * parts)
-    rank = max(1, query.config.model.dim // NARROWER)
-    return tuple((after, rank) for after in tuple(accumulate(cut))[:-1])
-
-
 def _most_islands() -> int:
     return max(max(size.by_islands) for size in published_sizes())
 
@@ -164,6 +129,7 @@ def _check(config: Config, options: SearchOptions) -> None:
     given = (
         ("outer.islands", config.outer.islands, 0),
         ("quorum.server", config.quorum.server, ""),
+        ("plan.boundaries", config.plan.boundaries, None),
         ("comm.boundary", comm.boundary, CodecKind.NONE),
         ("comm.gradients", comm.gradients, CodecKind.NONE),
         ("model.bottlenecks", bottlenecks_of(config.model), ()),
@@ -185,13 +151,15 @@ class _Study:
         config: Config,
         cluster: Cluster,
         options: SearchOptions,
+        most_gap: float,
         observe: Callable[[int], None],
         measuring: Callable[[str], None] | None,
     ) -> None:
         self._limit = codec_limit(config)
         self._config = replace(config, plan=replace(config.plan, codecs=CodecLimit.NONE))
-        self._cluster, self._options = cluster, options
+        self._cluster, self._options, self._most_gap = cluster, options, most_gap
         self._observe, self._measuring = observe, measuring
+        self._plans: list[Plan] = []
         self.num_valued = 0
 
     @cached_property
@@ -201,16 +169,21 @@ class _Study:
         return Query(config=costed, cluster=self._cluster)
 
     def uncompressed(self) -> Iterator[Method]:
-        yield self._proposed("uncompressed", self._config)
+        yield self._remembered(self._proposed("uncompressed", self._config))
 
     def codecs(self) -> Iterator[Method]:
-        yield self._proposed("codecs", self._with_codecs(self._config))
+        yield self._remembered(self._proposed("codecs", self._limited(self._config, self._limit)))
+
+    def _remembered(self, method: Method) -> Method:
+        """Note the plan of a method, at whose boundaries ranks are tried as well."""
+        self._plans.append(method.plan)
+        return method
 
     def rank(self) -> Iterator[Method]:
-        yield self._narrow("rank", self._narrowed())
+        yield self._narrow("rank", CodecLimit.NONE)
 
     def rank_and_codecs(self) -> Iterator[Method]:
-        yield self._narrow("rank and codecs", self._with_codecs(self._narrowed()))
+        yield self._narrow("rank and codecs", self._limit)
 
     def islands(self) -> Iterator[Method]:
         """Yield the outer loop that reaches the loss first, for each number of islands."""
@@ -235,13 +208,10 @@ class _Study:
         if refusal is not None and not num_found:
             raise refusal
 
-    def _with_codecs(self, config: Config) -> Config:
-        return replace(config, plan=replace(config.plan, codecs=self._limit))
-
-    def _narrowed(self) -> Config:
+    def _narrowed(self, narrow: Bottlenecks) -> Config:
+        """Return the configuration with bottlenecks."""
         if not isinstance(self._config.model, GptConfig):
             raise ConfigError("`model.bottlenecks` is a field of GPTs alone")
-        narrow = bottlenecks(self._query)
         if not narrow:
             raise ConfigError("`model.num_layers` (1) must be at least 2 to have a boundary")
         config = replace(self._config, model=replace(self._config.model, bottlenecks=narrow))
@@ -249,40 +219,72 @@ class _Study:
         return config
 
     def _proposed(self, name: str, config: Config) -> Method:
-        before = self.num_valued
+        before, of_rank = self.num_valued, rank_gap(config.model)
+        fraction = 0.0 if of_rank is None else of_rank.fraction
         proposal = propose(
             config,
             self._options,
             observe=lambda number: self._observe(before + number),
             measuring=self._measuring,
+            price=lambda codecs: self._factor(fraction + codec_gap(codecs).fraction),
         )
         self.num_valued += proposal.num_valued
         codecs = None if proposal.codecs is None else proposal.codecs.codecs
         gaps = [
-            *filter(None, [rank_gap(config.model)]),
+            *([] if of_rank is None else [of_rank]),
             *([codec_gap(codecs)] if codecs is not None and codecs != NO_CODECS else []),
         ]
         gap = max(gaps, key=lambda gap: gap.fraction, default=None)
+        total = sum(gap.fraction for gap in gaps)
         return Method(
             name=name,
             plan=proposal.plan,
             cluster=proposal.cluster,
             step_s=proposal.split.step_s,
-            compute_factor=self._factor(sum(gap.fraction for gap in gaps)),
-            gap=gap and replace(gap, fraction=sum(gap.fraction for gap in gaps)),
+            compute_factor=self._factor(total),
+            gap=gap and replace(gap, fraction=total),
             proposal=proposal,
         )
 
-    def _narrow(self, name: str, config: Config) -> Method:
+    def _narrow(self, name: str, limit: CodecLimit) -> Method:
+        """Return the best of a search for narrow places between regions, and of narrow plans.
+
+        The plans are those found before, and by this search, with ranks where these pay.
+        """
+        config = self._narrowed(between_regions(self._query))
+        searched = self._of_ranks(name, self._limited(config, limit))
+        trials = [
+            (choice, plan)
+            for plan in (*self._plans, searched.plan)
+            if (choice := self._ranks(plan, limit)) is not None
+        ]
+        methods = [searched]
+        if trials:
+            choice, plan = min(trials, key=lambda trial: trial[0].equal_loss_s)
+            config = self._limited(self._narrowed(choice.bottlenecks), limit)
+            section = as_section(config.plan, plan, self._cluster)
+            config = config if section is None else replace(config, plan=section)
+            methods.append(self._of_ranks(name, config))
+        return min(methods, key=lambda method: method.equal_loss_s)
+
+    def _limited(self, config: Config, limit: CodecLimit) -> Config:
+        return replace(config, plan=replace(config.plan, codecs=limit))
+
+    def _ranks(self, plan: Plan, limit: CodecLimit) -> RankChoice | None:
+        return choose_ranks(self._query, plan, limit, factor=self._factor, most_gap=self._most_gap)
+
+    def _of_ranks(self, name: str, config: Config) -> Method:
         places = list(map(list, bottlenecks_of(config.model)))
         return replace(self._proposed(name, config), settings=(f"model.bottlenecks={places}",))
 
     def _factor(self, gap: float) -> float:
         """Return the factor on compute that makes up for a gap; of none the speed is not needed."""
-        if not gap:
-            return 1.0
+        return compute_factor(gap, num_parameters=self._num_parameters) if gap else 1.0
+
+    @cached_property
+    def _num_parameters(self) -> float:
         _, conditions = self._query.task(Remat.NONE)
-        return compute_factor(gap, num_parameters=num_parameters(conditions))
+        return num_parameters(conditions)
 
     def _of_islands(self, devices: tuple[tuple[int, ...], ...], *, every: int) -> Method:
         before = self.num_valued

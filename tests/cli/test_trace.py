@@ -83,3 +83,31 @@ def test_a_step_that_the_trace_lacks_is_refused(
 ):
     assert main(["trace", str(run_folder), "--step", "99"]) == 2
     assert "choose from [2, 3, 4]" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_what_was_compressed_has_bytes_seconds_and_a_price(
+    tmp_path: Path, dataset: Path, capsys: pytest.CaptureFixture[str]
+):
+    sections = {
+        "model": {"num_layers": 3},
+        "plan": {"stages": 3, "replicas": 2, "boundaries": ["int8", "none"]},
+        "outer": {"islands": 2, "every": 2},
+    }
+    tree = tiny_tree(tmp_path / "run", dataset)
+    run_tree({**tree, **{name: tree.get(name, {}) | sections[name] for name in sections}})
+    assert main(["trace", str(tmp_path / "run"), "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["compressed"]}
+    assert set(rows) == {"stage 0 to 1", "stage 1 to 2", "outer loop"}
+    coded, plain, loop = rows["stage 0 to 1"], rows["stage 1 to 2"], rows["outer loop"]
+    assert coded["plain_bytes"] == plain["plain_bytes"] == plain["num_bytes"]
+    assert coded["num_bytes"] == pytest.approx(coded["plain_bytes"] * 65 / 256)
+    assert (coded["sent"], plain["sent"]) == ("int8", "all numbers")
+    assert coded["seconds"] > 0
+    assert plain["seconds"] > 0
+    assert "2 islands, every 2 steps" in loop["sent"]
+    assert loop["seconds"] >= 0
+    assert main(["trace", str(tmp_path / "run"), "--step", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "compressed (bytes of a step each way, seconds measured)" in said
+    assert "+0 % of loss (none was seen for 0.84 M parameters)" in said

@@ -11,13 +11,10 @@ from jaxpipe.cli.plan_loss import loss_settings
 from jaxpipe.config import check_plan_fits, config_of_settings
 from jaxpipe.errors import ConfigError, PlanError, UserError
 from jaxpipe.plan import islands_of
+from jaxpipe.propose.loss_proposal import LossProposal
 from jaxpipe.propose.options import Goal, OuterQuestion, SearchOptions
 from jaxpipe.propose.region_islands import island_groups, island_plan
-from jaxpipe.propose.time_to_loss import (
-    LossProposal,
-    num_searches,
-    propose_to_loss,
-)
+from jaxpipe.propose.time_to_loss import num_searches, propose_to_loss
 from jaxpipe.topo import Cluster, load
 
 OPTIONS = SearchOptions(objective=Goal.LOSS, budget=0.5)

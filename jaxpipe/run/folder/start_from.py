@@ -8,6 +8,7 @@ Adapters stay if the section `lora` is that of the other run, and are merged oth
 resumes from step 0, with fresh moments, and reads its data from the first sample.
 """
 
+import dataclasses
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from jaxpipe.config import (
 )
 from jaxpipe.errors import CheckpointError, ConfigError
 from jaxpipe.interchange import begin_run, keep_beside, keep_record, read_record
+from jaxpipe.outer import OuterConfig
 from jaxpipe.run.folder.folder_lock import locked
 from jaxpipe.runtime.checkpoint import Checkpoint, Read, StreamedTensor
 from jaxpipe.runtime.checkpoint.newest_valid import newest_valid
@@ -88,7 +90,8 @@ def start_from(config: Config, source: Path, checkpoint: Checkpoint) -> None:
             StreamedTensor(name, checkpoint.tensors[name].shape, partial(_pieces, read, name))
             for name in names
         )
-        begin_run(folder, tensors, describe(config))
+        # The parameters of one model: islands begin with them, and have nothing of their own yet.
+        begin_run(folder, tensors, describe(dataclasses.replace(config, outer=OuterConfig())))
         keep_beside(source, folder)
         if (source / TOKENIZER).is_file():  # with which datasets in object storage are compared
             write_tokenizer_files(read_tokenizer_files(source), folder)

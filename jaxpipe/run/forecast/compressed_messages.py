@@ -1,20 +1,36 @@
 """What a configuration compresses: bytes and seconds of each boundary, the outer loop, and prices.
 
-A boundary between two stages counts where its messages have a codec, or keep few numbers of a
-token. Bytes are those of a step, each way, of all replicas; seconds those of the slowest link.
+Boundaries between stages are listed where messages of one of them have a codec, or keep few numbers
+of a token. Bytes are those of a step, each way, of all replicas. Seconds are those of the slowest
+link: of its bandwidth before a run (`jaxpipe simulate`), measured after it (`jaxpipe trace`).
 """
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
+from typing import TypeAlias
+
+import numpy as np
 
 from jaxpipe.collective import CodecKind, Codecs
 from jaxpipe.config import Config
 from jaxpipe.models.bottleneck_costs import bottlenecks_of
-from jaxpipe.plan import Plan
+from jaxpipe.plan import Pipeline, Plan
 from jaxpipe.propose.loss_prices import Gap, codec_gap, outer_gap, rank_gap
 from jaxpipe.propose.outer_advice import num_parameters
+from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.simulate import Conditions
 from jaxpipe.simulate.outer_step import OuterTimes
+from jaxpipe.trace import Trace
+from jaxpipe.trace.link_use import busy
+from jaxpipe.trace.span import messages
+
+_NOT_COMPRESSED = Gap(fraction=0.0, basis="not compressed")
+
+Seconds: TypeAlias = Callable[[int, int, float], float]
+"""Seconds in which a replica's messages of a boundary cross it in a step, each way, from the number
+of the replica, that of the boundary and the bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,19 +52,57 @@ def compressions(
     config: Config, plan: Plan, conditions: Conditions, times: OuterTimes | None
 ) -> tuple[Compressed, ...]:
     """Return all that is compressed; `times` are those of an outer loop, if there is one."""
+    bandwidth = conditions.cluster.bandwidth_bytes_per_s
+
+    def seconds(replica: int, boundary: int, num_bytes: float) -> float:
+        one, other = _ends(plan.pipelines[replica], boundary)
+        return (
+            0.0 if one == other else num_bytes / min(bandwidth[one, other], bandwidth[other, one])
+        )
+
     return (
-        *_boundaries(config, plan, conditions),
+        *_boundaries(config, plan, conditions, seconds),
         *_gradients(conditions.codecs),
         *(() if times is None else (_outer(config, conditions, times),)),
     )
 
 
-def compression_lines(rows: tuple[Compressed, ...]) -> list[str]:
-    """Return a table, nothing without compression."""
+def measured_compressions(
+    config: Config,
+    plan: Plan,
+    conditions: Conditions,
+    trace: Trace,
+    metrics: Sequence[StepMetrics],
+) -> tuple[Compressed, ...]:
+    """Return all that a run has compressed, with the seconds that its trace and metrics show.
+
+    Those of a boundary are the mean over steps of the time in which at least one of its messages
+    was on its way. Those of the outer loop are how much longer a step took after which an outer
+    step ended, at the median. `conditions` give the sizes alone.
+    """
+    measured = _measured_s(plan, trace)
+
+    def seconds(replica: int, boundary: int, num_bytes: float) -> float:
+        del num_bytes  # they follow from the plan
+        return measured.get((replica, boundary), 0.0)
+
+    return (
+        *_boundaries(config, plan, conditions, seconds),
+        *_gradients(conditions.codecs),
+        *_measured_outer(config, conditions, metrics),
+    )
+
+
+def compression_lines(rows: tuple[Compressed, ...], *, truth: str = "simulated") -> list[str]:
+    """Return a table, nothing without compression; `truth` is that of its seconds."""
     if not rows:
         return []
     width = max(len(row.name) for row in rows)
-    return ["", "compressed (bytes and seconds each way)", *(_line(row, width) for row in rows)]
+    return [
+        "",
+        f"compressed (bytes of a step each way, seconds {truth})",
+        *(_line(row, width) for row in rows),
+    ]
 
 
 def _line(row: Compressed, width: int) -> str:
@@ -61,49 +115,96 @@ def _line(row: Compressed, width: int) -> str:
     return f"  {row.name:<{width}}  {'; '.join(parts)}"
 
 
-def _boundaries(config: Config, plan: Plan, conditions: Conditions) -> Iterator[Compressed]:
+def _boundaries(
+    config: Config, plan: Plan, conditions: Conditions, seconds: Seconds
+) -> Iterator[Compressed]:
     """Yield the boundaries of a pipeline; those of replicas that are cut alike together."""
     ranks = dict(bottlenecks_of(config.model))
-    cuts = {pipeline.cut: pipeline for pipeline in plan.pipelines}
-    for cut, first in cuts.items():
-        kinds = first.codecs or (conditions.codecs.boundary,) * (len(cut) - 1)
-        for number, kind in enumerate(kinds):
-            rank = ranks.get(sum(cut[: number + 1]))
-            if rank is None and kind is CodecKind.NONE:
-                continue
-            numbers = None if rank is None else f"{rank} of {config.model.dim} numbers"
-            codec = None if kind is CodecKind.NONE else kind.value
-            num_bytes, plain_bytes, seconds = _crossing(plan, conditions, cut, number, kind)
-            gap = codec_gap(Codecs(boundary=kind)) if rank is None else rank_gap(config.model)
+    for cut in dict.fromkeys(pipeline.cut for pipeline in plan.pipelines):
+        replicas = [n for n, pipeline in enumerate(plan.pipelines) if pipeline.cut == cut]
+        kinds = plan.pipelines[replicas[0]].codecs
+        kinds = kinds or (conditions.codecs.boundary,) * (len(cut) - 1)
+        narrow = [ranks.get(sum(cut[: number + 1])) for number in range(len(kinds))]
+        if set(kinds) <= {CodecKind.NONE} and set(narrow) <= {None}:
+            continue
+        for number, (kind, rank) in enumerate(zip(kinds, narrow, strict=True)):
+            crossing = [_crossing(plan, conditions, n, number, kind) for n in replicas]
             yield Compressed(
                 name=f"stage {number} to {number + 1}",
-                sent=", ".join(filter(None, (numbers, codec))),
-                num_bytes=num_bytes,
-                plain_bytes=plain_bytes,
-                seconds=seconds,
-                gap=gap,
+                sent=_sent(kind, rank, dim=config.model.dim),
+                num_bytes=sum(sent for sent, _ in crossing),
+                plain_bytes=sum(plain for _, plain in crossing),
+                seconds=max(
+                    seconds(n, number, sent)
+                    for n, (sent, _) in zip(replicas, crossing, strict=True)
+                ),
+                gap=_boundary_gap(config, kind, rank),
             )
 
 
+def _sent(kind: CodecKind, rank: int | None, *, dim: int) -> str:
+    numbers = None if rank is None else f"{rank} of {dim} numbers"
+    codec = None if kind is CodecKind.NONE else kind.value
+    return ", ".join(filter(None, (numbers, codec))) or "all numbers"
+
+
+def _boundary_gap(config: Config, kind: CodecKind, rank: int | None) -> Gap | None:
+    if rank is None:
+        return _NOT_COMPRESSED if kind is CodecKind.NONE else codec_gap(Codecs(boundary=kind))
+    return rank_gap(config.model)
+
+
 def _crossing(
-    plan: Plan, conditions: Conditions, cut: tuple[int, ...], number: int, kind: CodecKind
-) -> tuple[float, float, float]:
-    """Return the bytes that cross a boundary of all replicas of a cut, without codec too."""
-    codecs = replace(conditions.codecs, boundary=kind)
+    plan: Plan, conditions: Conditions, replica: int, number: int, kind: CodecKind
+) -> tuple[float, float]:
+    """Return the bytes that cross a boundary of a replica in a step, and those uncompressed."""
+    codecs, pipeline = replace(conditions.codecs, boundary=kind), plan.pipelines[replica]
     ratio = codecs.boundary_ratio(conditions.activation_value_bytes)
-    bandwidth = conditions.cluster.bandwidth_bytes_per_s
-    sent, plain, seconds = 0.0, 0.0, 0.0
-    for pipeline in plan.pipelines:
-        if pipeline.cut != cut:
-            continue
-        profile = conditions.profile.scaled(microbatch=pipeline.microbatch)
-        one = profile.message_bytes(cut)[number] * ratio * pipeline.num_microbatches
-        sent += one
-        plain += profile.activation_bytes * pipeline.num_microbatches
-        ends = [pipeline.devices[stage % pipeline.num_ranks] for stage in (number, number + 1)]
-        if ends[0] != ends[1]:
-            seconds = max(seconds, one / min(bandwidth[*ends], bandwidth[*ends[::-1]]))
-    return sent, plain, seconds
+    profile = conditions.profile.scaled(microbatch=pipeline.microbatch)
+    sent = profile.message_bytes(pipeline.cut)[number] * ratio
+    return sent * pipeline.num_microbatches, profile.activation_bytes * pipeline.num_microbatches
+
+
+def _ends(pipeline: Pipeline, boundary: int) -> tuple[int, int]:
+    """Return the devices on both sides of a boundary."""
+    before, after = (pipeline.devices[n % pipeline.num_ranks] for n in (boundary, boundary + 1))
+    return before, after
+
+
+def _measured_s(plan: Plan, trace: Trace) -> dict[tuple[int, int], float]:
+    """Return the seconds of each replica and boundary in a step of a trace, the slower way."""
+    periods: defaultdict[tuple[int, int, int, int], list[tuple[float, float]]] = defaultdict(list)
+    for sent, received in messages(trace):
+        key = (sent.rank, min(sent.stage, received.stage), received.rank, sent.step)
+        periods[key].append((max(sent.start_s, received.start_s), received.end_s))
+    num_steps = max(1, len({span.step for span in trace.spans}))
+    totals: defaultdict[tuple[int, int, int], float] = defaultdict(float)
+    for (source, boundary, to, _), spans in periods.items():
+        begins, ends = np.array(spans).T
+        totals[source, boundary, to] += busy(np.minimum(begins, ends), ends)[0] / num_steps
+    slower: defaultdict[tuple[int, int], float] = defaultdict(float)
+    for (source, boundary, _), seconds in totals.items():
+        key = (plan.replica(source), boundary)
+        slower[key] = max(slower[key], seconds)
+    return dict(slower)
+
+
+def _measured_outer(
+    config: Config, conditions: Conditions, metrics: Sequence[StepMetrics]
+) -> Iterator[Compressed]:
+    """Yield the outer loop, if there is one and an outer step has ended."""
+    meetings = [step for step in metrics if step.outer_bytes is not None]
+    others = [step.step_s for step in metrics if step.outer_bytes is None]
+    if not config.outer.is_on or not meetings or not others:
+        return
+    longer_s = median(step.step_s for step in meetings) - median(others)
+    sent = [float(step.outer_bytes or 0) for step in meetings]
+    yield Compressed(
+        name="outer loop",
+        sent=f"{_outer_name(config)}, {sum(sent) / len(sent) / 1e6:,.4g} MB each time",
+        seconds=max(0.0, longer_s),
+        gap=_outer_gap(config, conditions),
+    )
 
 
 def _gradients(codecs: Codecs) -> Iterator[Compressed]:
@@ -116,12 +217,20 @@ def _gradients(codecs: Codecs) -> Iterator[Compressed]:
 
 
 def _outer(config: Config, conditions: Conditions, times: OuterTimes) -> Compressed:
-    outer = config.outer
-    codec = "" if outer.codec is CodecKind.NONE else f", {outer.codec}"
     return Compressed(
         name="outer loop",
-        sent=f"{outer.islands} islands, every {outer.every} steps{codec}, of which "
-        f"{times.exposed_s(outer):.3g} s are not hidden",
+        sent=f"{_outer_name(config)}, of which {times.exposed_s(config.outer):.3g} s are not "
+        "hidden",
         seconds=times.outer_s,
-        gap=outer_gap(outer, num_parameters=num_parameters(conditions)),
+        gap=_outer_gap(config, conditions),
     )
+
+
+def _outer_name(config: Config) -> str:
+    outer = config.outer
+    codec = "" if outer.codec is CodecKind.NONE else f", {outer.codec}"
+    return f"{outer.islands} islands, every {outer.every} steps{codec}"
+
+
+def _outer_gap(config: Config, conditions: Conditions) -> Gap | None:
+    return outer_gap(config.outer, num_parameters=num_parameters(conditions))

@@ -56,7 +56,7 @@ def simulate_step(
     if measured is None:
         conditions = conditions_of(config, cluster, remat=plan.remat)
     else:
-        conditions = _sizes(config, plan, cluster or cluster_from(config))
+        conditions = sizes_of(config, plan, cluster or cluster_from(config))
     if config.outer.islands <= 1:
         return _simulated(plan, conditions, measured)
     check_islands(plan, num_islands=config.outer.islands)
@@ -73,7 +73,7 @@ def _simulated(plan: Plan, conditions: Conditions, measured: Trace | None) -> Tr
     return simulate(replay_step(plan, conditions, measured))
 
 
-def _sizes(config: Config, plan: Plan, cluster: Cluster) -> Conditions:
+def sizes_of(config: Config, plan: Plan, cluster: Cluster) -> Conditions:
     """Return the conditions of a replay, in which only the bytes of the profile count."""
     model = config.model
     restart_bytes = None if config.run.keep_warm else cluster.restart_bytes

@@ -23,6 +23,7 @@ from jaxpipe.interchange import (
     shape_of,
 )
 from jaxpipe.models import GptConfig
+from jaxpipe.outer import saved_outer
 from jaxpipe.run.folder.start_from import check_start_from, start_from
 from jaxpipe.runtime.checkpoint import (
     Checkpoint,
@@ -184,3 +185,12 @@ def test_the_data_of_a_run_that_begins_have_the_tokenizer_of_the_import(tmp_path
     config = config_of(tmp_path / "run", model=model, data={"folder": str(tmp_path / "same")})
     begin(config, tmp_path / "imported")
     assert (tmp_path / "run" / "tokenizer.json").is_file()
+
+
+def test_islands_begin_with_the_parameters_of_one_model(imported: Path, tmp_path: Path):
+    """What is written has nothing of islands, and says so, whatever the run will have."""
+    config = config_of(
+        tmp_path / "run", outer={"islands": 2, "every": 2}, train={"steps": 2, "batch": 2}
+    )
+    begin(config, imported)
+    assert saved_outer(newest(tmp_path / "run").metadata).islands == 0

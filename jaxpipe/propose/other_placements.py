@@ -1,0 +1,38 @@
+"""A plan on other devices: what the placement that was found is compared with."""
+
+import numpy as np
+
+from jaxpipe.plan import Plan
+from jaxpipe.search import Task, with_suited_trees
+from jaxpipe.simulate import Conditions, plan_step_s
+
+NUM_RANDOM = 5
+"""Random placements."""
+
+
+def elsewhere_s(
+    task: Task, plan: Plan, conditions: Conditions, *, seed: int
+) -> tuple[float, tuple[float, ...]]:
+    """Return the seconds of the plan on devices in their order, and at random.
+
+    These placements share plan, schedule and partition: they differ in devices alone.
+    """
+    random = np.random.default_rng(seed)
+
+    def seconds(devices: np.ndarray) -> float:
+        return plan_step_s(_placed(task, plan, devices), conditions)
+
+    identity_s = seconds(np.arange(len(task.cluster)))
+    return identity_s, tuple(
+        seconds(random.permutation(len(task.cluster))) for _ in range(NUM_RANDOM)
+    )
+
+
+def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:
+    """Return the plan on other devices, with sync trees for them; of groups, in another order."""
+    order = [int(device) for device in devices]
+    # A group stays together: it is on one host.
+    groups = [plan.group(rank) for rank in order if rank < plan.num_ranks]
+    left = iter(groups if plan.has_groups else [(device,) for device in order])
+    rows = [[next(left) for _ in row] for row in plan.placement]
+    return with_suited_trees(task, plan.on_groups(rows))
