@@ -25,7 +25,7 @@ from jaxpipe.models.bottleneck_costs import bottlenecks_of
 from jaxpipe.outer.loss_law import compute_factor
 from jaxpipe.plan import Plan
 from jaxpipe.propose.codec_choice import suited_to_codecs
-from jaxpipe.propose.loss_prices import RANK_GAPS, codec_gap, rank_gap
+from jaxpipe.propose.loss_prices import codec_gap, rank_gap, rank_ratios
 from jaxpipe.propose.loss_proposal import Method
 from jaxpipe.propose.options import Goal, SearchOptions
 from jaxpipe.propose.outer_advice import num_parameters
@@ -110,7 +110,7 @@ def _grid(config: Config) -> Iterator[tuple[str, float]]:
     )
     kinds = codecs_within(CodecLimit.SAFE, for_gradients=False)
     of_gradients = codecs_within(CodecLimit.SAFE, for_gradients=True)
-    for ratios in product(sorted(RANK_GAPS), repeat=len(after)):
+    for ratios in product(rank_ratios(model), repeat=len(after)):
         narrow = tuple(
             (place, model.dim // ratio)
             for place, ratio in zip(after, ratios, strict=True)

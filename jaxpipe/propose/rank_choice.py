@@ -20,7 +20,7 @@ from jaxpipe.models import GptConfig
 from jaxpipe.plan import Plan, PlanConfig
 from jaxpipe.propose.boundary_codecs import ENOUGH, boundary_messages
 from jaxpipe.propose.codec_choice import choose_codecs
-from jaxpipe.propose.loss_prices import RANK_GAPS, codec_gap, rank_gap
+from jaxpipe.propose.loss_prices import codec_gap, rank_gap, rank_ratios
 from jaxpipe.propose.query import Query
 from jaxpipe.schedule import Remat, ScheduleKind
 from jaxpipe.search.build_plan import lacking_bytes
@@ -90,7 +90,7 @@ def _choices(
         return
     remat = plan.remat or Remat.NONE
     _, plain = query.task(remat)
-    for bottlenecks in _bottlenecks(plan, plain, dim=model.dim):
+    for bottlenecks in _bottlenecks(plan, plain, model):
         narrow = replace(model, bottlenecks=bottlenecks)
         gap = rank_gap(narrow)
         assert gap is not None, bottlenecks
@@ -115,16 +115,17 @@ def _choices(
         )
 
 
-def _bottlenecks(plan: Plan, conditions: Conditions, *, dim: int) -> Iterator[Bottlenecks]:
+def _bottlenecks(plan: Plan, conditions: Conditions, model: GptConfig) -> Iterator[Bottlenecks]:
     """Yield the places of each rank, at the slowest boundaries: at few of them first."""
     slowest: dict[int, float] = {}
     for message_s, _, stage in boundary_messages(plan, conditions):
         slowest[stage] = max(message_s, slowest.get(stage, 0.0))
     order = sorted(slowest, key=lambda stage: -slowest[stage])
     starts = [sum(plan.cut[: stage + 1]) for stage in order]
-    for ratio in sorted(ratio for ratio in RANK_GAPS if 1 < ratio <= dim):
+    ranks = [model.dim // ratio for ratio in rank_ratios(model) if 1 < ratio <= model.dim]
+    for rank in ranks:
         for count in _counts(len(starts)):
-            yield tuple((after, dim // ratio) for after in sorted(starts[:count]))
+            yield tuple((after, rank) for after in sorted(starts[:count]))
 
 
 def _counts(num_boundaries: int) -> tuple[int, ...]:
