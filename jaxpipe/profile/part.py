@@ -254,13 +254,8 @@ def _update(compiled: CompiledStage, state: _Held) -> Callable[[], Any]:
 
 
 def _compiled_bytes(compiled: CompiledStage) -> int:
-    names = {"forward", "backward", "backward_input", "backward_weight", "update"}
-    # Executables of substages have their number behind the name.
-    return max(
-        _needed_bytes(executable)
-        for name, executable in compiled.executables.items()
-        if name.split()[0] in names
-    )
+    names = ("forward", "backward", "backward_input", "backward_weight", "update")
+    return max(_needed_bytes(compiled.executables[name]) for name in names)
 
 
 def _needed_bytes(function: Any) -> int:

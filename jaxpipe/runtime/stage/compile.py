@@ -5,7 +5,7 @@ again: an executable refuses arguments that it was not compiled for.
 """
 
 import os
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -30,8 +30,6 @@ from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.placed import SampleParts
 from jaxpipe.runtime.stage.row_products import fast_row_products
 from jaxpipe.runtime.stage.split_backward import Carried, SplitBackward
-from jaxpipe.runtime.stage.substages import Chain, Link, substages
-from jaxpipe.runtime.stage.trained import restrict
 from jaxpipe.runtime.stage.vjp import Residuals
 from jaxpipe.schedule import Op
 
@@ -41,8 +39,6 @@ _Result = TypeVar("_Result")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledStage:
     """`StageCalls` of one rank; `executables` has one per method, but only those that it needs.
-
-    With a `chain`, forwards and backwards are those of substages, one after the other.
 
     A schedule needs whole backwards, split ones, or both; `split` is None where it splits none.
     Without "cast", parameters already have the compute dtype. Layers that are not scanned,
@@ -57,7 +53,6 @@ class CompiledStage:
     executables: Mapping[str, Compiled]
     split: SplitBackward | None = None
     num_cast_layers: int = 0
-    chain: Chain | None = None
 
     def init(self) -> tuple[Parameters, optax.OptState]:
         """Return fresh parameters and moments."""
@@ -85,16 +80,12 @@ class CompiledStage:
         position: HostOrDeviceArray,
     ) -> tuple[OutputArrays, Residuals]:
         """Return the output for one microbatch, and the residuals."""
-        if self.chain is not None:
-            return self.chain.forward(compute, x, targets, position)
         return self._call("forward", compute, x, targets, position)
 
     def evaluate(
         self, compute: Parameters, x: HostOrDeviceArray, targets: TargetArrays
     ) -> HostOrDeviceArray:
         """Return the output without dropout, and no residuals."""
-        if self.chain is not None:
-            return self.chain.evaluate(compute, x, targets)
         return self._call("evaluate", compute, x, targets)
 
     def backward(
@@ -105,16 +96,12 @@ class CompiledStage:
         gradients: Parameters,
     ) -> tuple[HostOrDeviceArray | None, Parameters]:
         """Return the gradient of the input and the accumulated `gradients`, which are donated."""
-        if self.chain is not None:
-            return self.chain.backward(compute, residuals, cotangent, gradients)
         return self._call("backward", compute, residuals, cotangent, gradients)
 
     def backward_input(
         self, compute: Parameters, residuals: Residuals, cotangent: OutputArrays
     ) -> tuple[HostOrDeviceArray | None, Carried]:
         """Return the gradient of the input, and what `backward_weight` reads."""
-        if self.chain is not None:
-            return self.chain.backward_input(compute, residuals, cotangent)
         assert self.split is not None, "compiled for a schedule that splits no backward"
         of_input, crossing = self._call("backward_input", compute, residuals, cotangent)
         # Carried outside of the executable, which would copy the residuals that pass through it.
@@ -124,8 +111,6 @@ class CompiledStage:
         self, compute: Parameters, carried: Carried, gradients: Parameters
     ) -> Parameters:
         """Return the accumulated `gradients` of the weights, which are donated."""
-        if self.chain is not None:
-            return self.chain.backward_weight(compute, carried, gradients)
         return self._call("backward_weight", compute, carried, gradients)
 
     def pack(self, gradients: Parameters) -> Buckets:
@@ -174,11 +159,10 @@ def _each_time(key: Hashable, make: Callable[[], _Result]) -> _Result:  # noqa: 
 
 def num_executables(functions: StageFunctions, *, ops: Collection[Op]) -> int:
     """Return the number of compilations of `compile_stage`."""
-    # init, cast, zeros, pack, square_norm and update; cast_layer if unrolled.
-    always = 6 + (functions.stage.loop is Loop.UNROLLED) + (functions.sharded is not None)
-    # forward, evaluate, and backwards.
-    of_each = 2 + (Op.BACKWARD in ops) + 2 * (Op.BACKWARD_INPUT in ops)
-    return always + of_each * max(1, len({*substages(functions.computes)}))
+    # init, cast, zeros, forward, evaluate, pack, square_norm and update; cast_layer if unrolled.
+    always = 8 + (functions.stage.loop is Loop.UNROLLED)
+    split = 2 * (Op.BACKWARD_INPUT in ops)
+    return always + (Op.BACKWARD in ops) + split + (functions.sharded is not None)
 
 
 def compile_stage(
@@ -220,119 +204,31 @@ def _compile_stage(
     # Each with what it reads alone: alike for whatever optimizer, batch, or other replicas.
     computes, reduces, starts = functions.computes, functions.reduces, functions.starts
     of_result, add = layout.of_result, partial(compiler.add, reads=computes)
-    scalar = layout.shape((), spec.loss_cotangent.dtype)
+    data, position, scalar = _inputs(functions, spec)
 
     out = of_result(starts.init)
     params, moments = compiler.add("init", starts.init, reads=starts, out=out)
     compute = _compile_cast(compiler, computes, params)
     gradients = add("zeros", computes.zeros, out=of_result(computes.zeros))
-    parts = substages(computes)
-    split, links = None, ()
-    if parts:
-        links = _compile_links(compiler, parts, compute, gradients, ops=ops)
-    else:
-        split = _compile_computes(compiler, computes, compute, gradients, ops=ops)
+    forward = layout.entering(computes.forward, 1, 2)
+    output, residuals = add("forward", forward, compute, *data, position, out=(sharding, None))
+    evaluate = layout.entering(computes.evaluate, 1, 2)
+    add("evaluate", evaluate, compute, *data, out=sharding)
+    split = _compile_backwards(
+        compiler, computes, (compute, residuals, output), gradients, ops=ops, layout=layout
+    )
     add = partial(compiler.add, reads=reduces)
     buckets = add("pack", reduces.pack, gradients, out=sharding)
     add("square_norm", reduces.square_norm, buckets, out=sharding)
     scalars = (scalar, scalar) if functions.scales_loss or functions.masked else (scalar,)
     _compile_update(compiler, functions, (params, moments, buckets, *scalars), layout=layout)
     is_scanned = functions.stage.loop is Loop.SCAN
-    executables = compiler.executables(before_each)
     return CompiledStage(
         spec=spec,
-        executables=executables,
+        executables=compiler.executables(before_each),
         split=split,
         num_cast_layers=0 if is_scanned else len(functions.stage.layers),
-        chain=_chain(links, executables) if links else None,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """A substage whose functions are being compiled, by names that end in `suffix`."""
-
-    functions: StageFunctions
-    suffix: str
-    split: SplitBackward | None
-    compute: Any
-    gradients: Any
-
-
-def _compile_links(
-    compiler: Compiler,
-    parts: Sequence[StageFunctions],
-    compute: Any,
-    gradients: Any,
-    *,
-    ops: Collection[Op],
-) -> tuple[_Part, ...]:
-    """Compile the computes of substages, of equal ones once; return the part of each."""
-    compiled: dict[StageFunctions, _Part] = {}
-    for part in parts:
-        if part in compiled:
-            continue
-        params, _ = jax.eval_shape(part.init)
-        trees = [
-            {**restrict(whole, _without_layers(shapes)), "blocks": whole["blocks"][: len(layers)]}
-            for whole, shapes, layers in (
-                (compute, params, part.stage.layers),
-                (gradients, jax.eval_shape(part.zeros), part.stage.layers),
-            )
-        ]
-        suffix = f" {len(compiled)}"
-        split = _compile_computes(compiler, part, *trees, ops=ops, suffix=suffix)
-        compiled[part] = _Part(
-            functions=part, suffix=suffix, split=split, compute=trees[0], gradients=trees[1]
-        )
-    return tuple(compiled[part] for part in parts)
-
-
-def _chain(parts: Sequence[_Part], executables: Mapping[str, Compiled]) -> Chain:
-    """Return the chain of compiled substages."""
-    links, row = [], 0
-    first_layer = parts[0].functions.stage.layers.start
-    for part in parts:
-        own = {
-            name.removesuffix(part.suffix): executable
-            for name, executable in executables.items()
-            if name.endswith(part.suffix)
-        }
-        size = len(part.functions.stage.layers)
-        links.append(
-            Link(
-                calls=CompiledStage(spec=part.functions.spec, executables=own, split=part.split),
-                rows=slice(row, row + size),
-                first_layer=first_layer + row,
-                compute_ends=_without_layers(part.compute),
-                gradient_ends=_without_layers(part.gradients),
-            )
-        )
-        row += size
-    return Chain(tuple(links))
-
-
-def _compile_computes(
-    compiler: Compiler,
-    functions: StageFunctions,
-    compute: Any,
-    gradients: Any,
-    *,
-    ops: Collection[Op],
-    suffix: str = "",
-) -> SplitBackward | None:
-    """Compile forward, evaluation and backwards; names end in the suffix of a substage."""
-    spec, layout = functions.spec, functions.stage.layout
-    sharding, add = layout.whole, partial(compiler.add, reads=functions)
-    data, position = _inputs(functions, spec, numbers=3 if suffix else 2)
-    forward = layout.entering(functions.forward, 1, 2)
-    output, residuals = add(
-        f"forward{suffix}", forward, compute, *data, position, out=(sharding, None)
-    )
-    evaluate = layout.entering(functions.evaluate, 1, 2)
-    add(f"evaluate{suffix}", evaluate, compute, *data, out=sharding)
-    given = compute, residuals, output
-    return _compile_backwards(compiler, functions, given, gradients, ops=ops, suffix=suffix)
 
 
 def _compile_cast(compiler: Compiler, functions: StageFunctions, params: Any) -> Any:
@@ -357,9 +253,9 @@ def _compile_cast(compiler: Compiler, functions: StageFunctions, params: Any) ->
 
 
 def _inputs(
-    functions: StageFunctions, spec: StageSpec, *, numbers: int
-) -> tuple[tuple[Any, Any], jax.ShapeDtypeStruct]:
-    """Return the shapes of the arguments from outside: input and targets, and the position."""
+    functions: StageFunctions, spec: StageSpec
+) -> tuple[tuple[Any, Any], jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+    """Return the shapes of the arguments from outside: input and targets, position, a scalar."""
     work, shape = functions.work, spec.layout.shape
     x = work.inputs if spec.is_first else spec.received
     targets: Any = shape(work.targets.shape, work.targets.dtype) if spec.is_last else None
@@ -371,7 +267,7 @@ def _inputs(
             targets=targets,
         )
     data = (shape(x.shape, x.dtype), targets)
-    return data, shape((numbers,), jnp.int32)
+    return data, shape((2,), jnp.int32), shape((), spec.loss_cotangent.dtype)
 
 
 def _compile_backwards(
@@ -381,30 +277,29 @@ def _compile_backwards(
     gradients: Any,
     *,
     ops: Collection[Op],
-    suffix: str,
+    layout: StageLayout,
 ) -> SplitBackward | None:
     """Compile the backwards among `ops`, `given` the shapes of compute, residuals, cotangent.
 
     Gradients are donated: a step accumulates all its microbatches in one set of arrays. Residuals
     are not, since no output has their shapes.
     """
-    layout = functions.stage.layout
     sharding, of_gradients = layout.whole, layout.of(gradients)
     add = partial(compiler.add, reads=functions)
     fast = fast_backwards(functions, compiler.products)
     if Op.BACKWARD in ops:
         backward, out = layout.entering(functions.backward, 2), (sharding, of_gradients)
-        add(f"backward{suffix}", fast(backward), *given, gradients, donate=(3,), out=out)
+        add("backward", fast(backward), *given, gradients, donate=(3,), out=out)
     if Op.BACKWARD_INPUT not in ops:
         return None
     compute, residuals, cotangent = given
     # Its halves carry it: they are those of one split.
     split = compiler.once(("split", functions), lambda: functions.split_backward(*given))
     input_half = layout.entering(partial(functions.input_half, split), 2)
-    _, crossing = add(f"backward_input{suffix}", input_half, *given, out=(sharding, None))
+    _, crossing = add("backward_input", input_half, *given, out=(sharding, None))
     carried = split.carry(residuals, cotangent, crossing)
     weight_half = (fast(functions.backward_weight), compute, carried, gradients)
-    add(f"backward_weight{suffix}", *weight_half, donate=(2,), out=of_gradients)
+    add("backward_weight", *weight_half, donate=(2,), out=of_gradients)
     return split
 
 

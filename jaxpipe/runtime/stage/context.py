@@ -35,8 +35,7 @@ class Tokens:
     """What a stage reads of a microbatch, (microbatch, seq, ...) each; None for what it does not.
 
     `x` are samples or activations; see `jaxpipe.runtime.stage.stage.Stage.apply`. `known` are the
-    tokens that a bottleneck reads, `first_layer` the number of the first layer in the model, where
-    it is not that of the stage.
+    tokens that a bottleneck reads.
     """
 
     x: Any
@@ -44,7 +43,6 @@ class Tokens:
     offset: Any = None
     segments: Any = None
     known: Any = None
-    first_layer: Any = None
 
 
 def in_parts(

@@ -34,11 +34,8 @@ Cotangent = (
     | tuple[Float[Array | np.ndarray, "..."], Float[Array | np.ndarray, ""]]
 )
 """Of the output: a pair where the output is one, the second that of the loss."""
-Position = Int[Array | np.ndarray, "numbers"]
-"""The step, and the microbatch counted over all replicas: the dropout key depends on both.
-
-A third number is that of the first layer (`jaxpipe.runtime.stage.substages`).
-"""
+Position = Int[Array | np.ndarray, "2"]
+"""The step, and the microbatch counted over all replicas: the dropout key depends on both."""
 
 
 _ANY_OPTIMIZER = OptimizerConfig()
@@ -197,13 +194,12 @@ class StageFunctions:
         """
         key = microbatch_key(seed=self.work.seed, step=position[0], microbatch=position[1])
         weights = self._trained(compute)
-        apply = partial(self.stage.apply, first_layer=position[2] if len(position) > 2 else None)
         if self.stage.is_first:
             # Samples have no gradient. That of the input of the first layer is computed instead, so
             # that the input half of a split backward reaches through all layers on this stage too.
             offset = jnp.zeros_like(self.hidden())
             return forward_with_residuals(
-                lambda weights, offset: apply(
+                lambda weights, offset: self.stage.apply(
                     overlay(compute, weights), x, targets, key, offset=offset
                 ),
                 weights,
@@ -211,7 +207,7 @@ class StageFunctions:
                 beside=compute,
             )
         return forward_with_residuals(
-            lambda weights, x: apply(overlay(compute, weights), x, targets, key),
+            lambda weights, x: self.stage.apply(overlay(compute, weights), x, targets, key),
             weights,
             x,
             beside=compute,

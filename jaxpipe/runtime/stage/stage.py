@@ -1,6 +1,6 @@
 """The layers of one stage as a pure function, and the rematerialisation of their activations."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -151,20 +151,18 @@ class Stage:
         key: Array | None,
         *,
         offset: Array | None = None,
-        first_layer: Array | None = None,
     ) -> Output:
         """Return the output activation of the stage; of the last stage, the summed loss.
 
         `x` are samples at the first stage and activations elsewhere; only the last stage reads
         `targets`, but all read the segments of packed samples. `key` is that of the step and
         microbatch; None turns dropout off. The `offset` is added to the input of the first layer:
-        zeros, whose gradient is that of this input where `x` are samples, which have none. Where
-        `first_layer` is given, layers have the numbers from it on, in place of those of the stage.
+        zeros, whose gradient is that of this input where `x` are samples, which have none.
 
         What layers add to the loss belongs to the loss of their own stage: the last one adds it,
         others return it next to the activation.
         """
-        tokens = replace(_tokens(x, targets, offset), first_layer=first_layer)
+        tokens = _tokens(x, targets, offset)
         if self.layout.num_parts > 1:
             return in_parts(self.layout, self._of_part, params, tokens)
         return self._whole(tokens)._output(params, tokens, key)
@@ -225,10 +223,7 @@ class Stage:
         for layers in self._parts():
             hidden = self._widened(params, hidden, known, after=layers.start)
             blocks = self._blocks_of(params["blocks"], layers)
-            numbers: Any = layers
-            if tokens.first_layer is not None:
-                numbers = [tokens.first_layer + row for row in range(len(layers))]
-            hidden, added = self._blocks(blocks, layers, numbers, hidden, key)
+            hidden, added = self._blocks(blocks, layers, hidden, key)
             total = added if total is None or added is None else total + added
             hidden = self._narrowed(params, hidden, after=layers.stop)
         return hidden, total
@@ -269,12 +264,7 @@ class Stage:
         return traced_once(model, self.remat)
 
     def _blocks(
-        self,
-        blocks: Parameters | tuple,
-        layers: range,
-        numbers: Sequence[int | Array],
-        x: Array,
-        key: Array | None,
+        self, blocks: Parameters | tuple, layers: range, x: Array, key: Array | None
     ) -> tuple[Array, Array | None]:
         scanned = isinstance(blocks, dict)
         block = self._block(layers.start, scanned=scanned)
@@ -292,7 +282,7 @@ class Stage:
             x, added = jax.lax.scan(step, x, (blocks, jnp.asarray(layers)))
             return self.layout.between_layers(x), None if added is None else added.sum()
         total = None
-        for layer in zip(blocks, numbers, strict=True):
+        for layer in zip(blocks, layers, strict=True):
             x, added = step(x, layer)
             total = added if total is None or added is None else total + added
         return self.layout.between_layers(x), total
