@@ -62,7 +62,7 @@ def _raveled(tree: Parameters) -> Float[Array, " _"]:
     return concatenated(leaves) if leaves else jnp.zeros(0)
 
 
-def concatenated(leaves: Sequence[Array]) -> Array:
+def concatenated(leaves: Sequence[Array | np.ndarray]) -> Array:
     """Return arrays joined along their first dim, bit for bit, in the widest of their formats.
 
     On CPUs XLA computes in float32 what it is given in 16 bits, joins included, and keeps all of it
