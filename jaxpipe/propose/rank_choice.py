@@ -68,7 +68,7 @@ def choose_ranks(
     `most_gap`, as a fraction of the loss. None where no boundary can be narrow: of a model that has
     no bottlenecks, of replicas with unlike cuts, of a pipeline in chunks.
 
-    Cost: for each of four ranks and each number of boundaries, a choice of codecs.
+    Cost: for each measured rank and number of boundaries, a choice of codecs.
     """
     choices = tuple(_choices(query, plan, limit, factor, most_gap))
     if not choices:
