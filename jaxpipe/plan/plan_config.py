@@ -92,11 +92,22 @@ class PlanConfig:
         for field in ("cut", "cuts", "shares", "warmup", "boundaries"):
             if getattr(self, field) == ():
                 raise ValueError(f"`{field}` must not be empty; leave it out to have it searched")
+        self._check_number_of_boundaries()
         if self.boundaries is not None and self.codecs is not CodecLimit.NONE:
             raise ValueError(
                 f"`boundaries` ({', '.join(self.boundaries)}) must be left out with `codecs` "
                 f"({self.codecs}), within which planning chooses them; remove one of the two"
             )
+
+    def _check_number_of_boundaries(self) -> None:
+        stages = self.stages if self.cut is None else len(self.cut)
+        if self.boundaries is None or stages is None or len(self.boundaries) == stages - 1:
+            return
+        raise ValueError(
+            f"`boundaries` ({', '.join(self.boundaries)}) must have a codec for each of the "
+            f"{stages - 1} boundaries of {stages} stages, not {len(self.boundaries)}; add or "
+            "remove some, or leave it out"
+        )
 
     @property
     def has_unlike_replicas(self) -> bool:

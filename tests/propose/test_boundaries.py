@@ -55,7 +55,7 @@ def test_a_search_keeps_them_and_values_plans_with_them(stages: dict[str, int]) 
     [
         (
             {"stages": 2, "replicas": 1, "microbatch": 2, "schedule": "1f1b"},
-            "`plan.boundaries` has one for each boundary between stages, .* has 2 for 2 stages",
+            r"`plan.boundaries` \(int8, none\) must have a codec for each of the 1 boundaries",
         ),
         (
             {"stages": 4, "chunks": 2, "replicas": 1, "microbatch": 1}
@@ -74,3 +74,9 @@ def test_a_search_keeps_them_and_values_plans_with_them(stages: dict[str, int]) 
 def test_what_does_not_fit_the_stages_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         plan_from(config_of(**fields))
+
+
+@pytest.mark.parametrize("fields", [{"stages": 2}, {"cut": "[1, 3]"}, {"stages": 4}])
+def test_another_number_than_that_of_the_stages_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"`plan.boundaries` \(int8, none\) must have a codec for"):
+        config_of(**fields)
