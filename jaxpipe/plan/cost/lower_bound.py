@@ -16,18 +16,18 @@ g(w) are the least gradients of layers with work w in all, the lightest first, l
 plan on one side alone is the case w = 0. The least T of the three is a bound, and the bounds of all
 cuts tried hold together: a region or several against the others, and a host against the others.
 
-Messages inside groups, latencies, bubbles and the optimizer only add to it. Work has to scale
-linearly with samples, as it does in `Profile.scaled`.
+Messages inside groups, latencies, bubbles and the optimizer only add to it. Where layers were
+measured with microbatches of several sizes, each counts with its fewest seconds per sample.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf
 
 import numpy as np
 
-from jaxpipe.plan.cost.layer_profile import Profile
+from jaxpipe.plan.cost.layer_profile import Part, Profile
 from jaxpipe.topo import Cluster
 
 _MOST_REGIONS = 8
@@ -63,13 +63,14 @@ def lower_bound(
 
     `local_factor` is by how much the computes of a stage may be shorter than profiled.
     """
-    one = profile.scaled(microbatch=1)
-    parts = [part for part in (one.embed, *one.layers, one.head) if part.forward_s > 0]
-    scale = batch * min(1.0, local_factor)
-    work_s = scale * np.array([part.forward_s + part.backward_s for part in parts])
-    if not len(work_s):
+    sample_s = _sample_seconds(profile)
+    computes = sample_s > 0
+    if not computes.any():
         return LowerBound(compute_s=0.0, cut_s=0.0)
-    gradients = _Gradients.of(work_s, [part.num_gradients * gradient_bytes for part in parts])
+    work_s = batch * min(1.0, local_factor) * sample_s[computes]
+    num_gradients = np.array([part.num_gradients for part in _parts(profile)])[computes]
+    gradients = _Gradients.of(work_s, num_gradients * gradient_bytes)
+    one = profile.scaled(microbatch=1)
     speeds = 1 / slow
     # A plan may cut where the fewest bytes cross.
     activations = float(batch * min((one.activation_bytes, *one.narrow_bytes.values())))
@@ -82,6 +83,19 @@ def lower_bound(
     )
 
 
+def _parts(profile: Profile) -> tuple[Part, ...]:
+    return (profile.embed, *profile.layers, profile.head)
+
+
+def _sample_seconds(profile: Profile) -> np.ndarray:
+    """Return the fewest seconds of each part for a sample, over all measured microbatch sizes."""
+    seconds = [
+        [(part.forward_s + part.backward_s) / size.microbatch for part in _parts(size)]
+        for size in (profile, *profile.sizes)
+    ]
+    return np.min(seconds, axis=0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gradients:
     """The least bytes of gradients of layers by their work: a convex curve through points."""
@@ -90,11 +104,10 @@ class _Gradients:
     num_bytes: np.ndarray
 
     @classmethod
-    def of(cls, work_s: np.ndarray, num_bytes: Sequence[float]) -> "_Gradients":
+    def of(cls, work_s: np.ndarray, num_bytes: np.ndarray) -> "_Gradients":
         """Return the curve: layers with the fewest bytes for their work come first."""
-        sizes = np.array(num_bytes, float)
-        order = np.argsort(sizes / work_s, kind="stable")
-        points = [np.concatenate(([0.0], np.cumsum(row[order]))) for row in (work_s, sizes)]
+        order = np.argsort(num_bytes / work_s, kind="stable")
+        points = [np.concatenate(([0.0], np.cumsum(row[order]))) for row in (work_s, num_bytes)]
         return cls(work_s=points[0], num_bytes=points[1])
 
     def least(self, work_s: float) -> float:

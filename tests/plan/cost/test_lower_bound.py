@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpipe.plan.cost import flop_profile, lower_bound, slowness
+from jaxpipe.plan.cost import Profile, flop_profile, lower_bound, slowness
 from jaxpipe.schedule import ScheduleKind
 from jaxpipe.search import Task, build
 from jaxpipe.search.generators.changes import neighbour
@@ -21,6 +21,21 @@ def bound_of(where: Cluster, profile_layers: int, batch: int, **sizes: int):
     profile = profile_of(profile_layers, **sizes)
     slow = slowness(where, profile, Precision.FP32)
     return lower_bound(where, profile, slow=slow, batch=batch)
+
+
+def measured_at(profile: Profile, paces: dict[int, float]) -> Profile:
+    """Return the profile with layers measured at other sizes, by their seconds per sample."""
+    sizes = [
+        replace(
+            larger,
+            embed=larger.embed.scaled(pace),
+            layers=tuple(layer.scaled(pace) for layer in larger.layers),
+            head=larger.head.scaled(pace),
+        )
+        for size, pace in paces.items()
+        for larger in [profile.scaled(microbatch=size)]
+    ]
+    return replace(profile, sizes=tuple(sizes))
 
 
 def in_two_regions(where: Cluster, trunk: float | None) -> Cluster:
@@ -45,6 +60,7 @@ def in_two_regions(where: Cluster, trunk: float | None) -> Cluster:
     st.sampled_from([10, 10_000, 10_000_000]),
     st.sampled_from([10, 100_000]),
     st.none() | st.floats(1e3, 1e6),
+    st.dictionaries(st.sampled_from([2, 4]), st.floats(0.3, 2.0)),
     st.integers(0, 999),
 )
 def test_no_plan_is_faster(
@@ -53,10 +69,12 @@ def test_no_plan_is_faster(
     layer_parameters: int,
     activation_bytes: int,
     trunk: float | None,
+    paces: dict[int, float],
     seed: int,
 ):
     where = in_two_regions(cluster_of(*tflops, seed=seed), trunk)
     profile = profile_of(4, layer_parameters=layer_parameters, activation_bytes=activation_bytes)
+    profile = measured_at(profile, paces)
     replicas = min(replicas, len(where))
     stages = min(4, len(where) // replicas)
     task = Task(cluster=where, profile=profile, batch=4 * replicas, precision=Precision.FP32)
