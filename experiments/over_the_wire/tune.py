@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--environments", type=Path, default=Path("build/over_the_wire"))
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
+    given.results.mkdir(parents=True, exist_ok=True)
     path = given.results / "tuned.csv"
     done = {_key(row) for row in read_csv(path)} if path.exists() else set()
     for system in read_systems():

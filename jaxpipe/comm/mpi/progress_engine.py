@@ -18,8 +18,10 @@ has let one of them compute. For a second after it, this rank sleeps at once, ha
 waited and for up to four milliseconds: polls would take the time of the others, and runs side by
 side on the same cores get about their shares that way (`experiments/shared_cores`).
 
-Polling once per millisecond takes 3 % of a core. Many ranks on one core would take all of it, so
-they sleep longer, up to a tenth of a second: see `longest_pause_s`.
+Polling once per millisecond takes 3 % of a core. So the background thread sleeps for up to 32
+milliseconds while nothing is pending, as in the computes of data parallelism; a new operation wakes
+it. Many ranks on one core would take all of it, so they sleep longer, up to a tenth of a second:
+see `longest_pause_s`.
 """
 
 import os
@@ -43,6 +45,7 @@ _SHORTEST_SLEEP_S = 2.5e-4
 _PAUSE_OF_WAITED = 1 / 32
 _SHARED_PAUSE_OF_WAITED, _LONGEST_SHARED_PAUSE_S = 1 / 2, 4e-3
 _SLEEP_OF_IDLE = 1 / 8
+_LONGEST_IDLE_PAUSE_S = 3.2e-2
 
 
 @runtime_checkable
@@ -85,8 +88,8 @@ class ProgressEngine(Generic[OperationT]):
 
     `nudge` is called instead of `test` when nothing is pending: a send that is complete here may
     still have to leave the host. `tend` is called with the time whenever operations are driven, by
-    one thread at a time. Polls are at most `longest_pause_s` apart; a wait has no pauses in its
-    first `yielding_s`, unless other processes compute on this core.
+    one thread at a time. Polls are at most `longest_pause_s` apart while an operation is pending; a
+    wait has no pauses in its first `yielding_s`, unless other processes compute on this core.
     """
 
     def __init__(
@@ -110,6 +113,7 @@ class ProgressEngine(Generic[OperationT]):
         self._waiting: set[int] = set()
         self._shared_until_s = -inf
         self._stopped = Event()
+        self._woken = Event()
         self._thread = Thread(target=self._run, name="progress", daemon=True)
         self._thread.start()
 
@@ -118,15 +122,16 @@ class ProgressEngine(Generic[OperationT]):
         # Never wait for the lock: the thread that holds it starts this one on its next turn.
         if not self._lock.acquire(blocking=False):
             self._added.append(operation)
-            return
-        try:
-            # Not past operations that wait: messages of a channel must start in order.
-            if not (self._unstarted or self._added) and operation.start():
-                self._started.append(operation)
-            else:
-                self._added.append(operation)
-        finally:
-            self._lock.release()
+        else:
+            try:
+                # Not past operations that wait: messages of a channel must start in order.
+                if not (self._unstarted or self._added) and operation.start():
+                    self._started.append(operation)
+                else:
+                    self._added.append(operation)
+            finally:
+                self._lock.release()
+        self._woken.set()
 
     def wait(self, operation: OperationT, *, timeout_s: float) -> None:
         """Drive all operations until this one is over.
@@ -163,6 +168,7 @@ class ProgressEngine(Generic[OperationT]):
     def stop(self, *, timeout_s: float) -> None:
         """End the thread, or return after `timeout_s`."""
         self._stopped.set()
+        self._woken.set()
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
@@ -175,7 +181,16 @@ class ProgressEngine(Generic[OperationT]):
             if self._drive():
                 last_s = self._clock()
             pause_s = (self._clock() - last_s) * _SLEEP_OF_IDLE
-            time.sleep(min(max(pause_s, _SHORTEST_SLEEP_S), longest_s))
+            self._sleep(max(pause_s, _SHORTEST_SLEEP_S), longest_s=longest_s)
+
+    def _sleep(self, pause_s: float, *, longest_s: float) -> None:
+        """Sleep; while nothing is pending for longer, until an operation is added."""
+        # Before the look at what is pending: one that is added after it ends the sleep.
+        self._woken.clear()
+        if self._started or self._unstarted or self._added:
+            time.sleep(min(pause_s, longest_s))
+        else:
+            self._woken.wait(min(pause_s, max(longest_s, _LONGEST_IDLE_PAUSE_S)))
 
     def _longest_s(self, *, is_shared: bool) -> float:
         return max(self._longest_pause_s, _LONGEST_SHARED_PAUSE_S if is_shared else 0.0)

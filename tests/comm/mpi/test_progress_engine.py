@@ -123,6 +123,37 @@ def test_nudges_when_nothing_is_under_way(progress: ProgressEngine[Fake], nudges
     assert len(nudges) == num_nudges
 
 
+def test_polls_are_rare_while_nothing_is_pending(
+    progress: ProgressEngine[Fake], nudges: list[float]
+):
+    operation = Fake("one", [])
+    progress.add(operation)
+    deadline_s = time.monotonic() + 5.0
+    while not operation.is_over and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert operation.is_over
+    time.sleep(0.5)
+    before = len(nudges)
+    time.sleep(0.4)
+    # 32 ms apart from 0.26 s of silence on; a machine that is busy has still fewer.
+    assert len(nudges) - before <= 20
+
+
+def test_an_operation_ends_the_sleep_of_an_idle_thread(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(progress_engine, "_LONGEST_IDLE_PAUSE_S", 60.0)
+    monkeypatch.setattr(progress_engine, "_SHORTEST_SLEEP_S", 60.0)
+    progress: ProgressEngine[Fake] = ProgressEngine(lambda: None, clock=time.monotonic)
+    time.sleep(0.1)
+    log: list[str] = []
+    operation = Fake("one", log)
+    progress.add(operation)
+    deadline_s = time.monotonic() + 5.0
+    while not operation.is_over and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+    progress.stop(timeout_s=5.0)
+    assert operation.is_over
+
+
 class FakeCore:
     """A core whose time passes only in yields and sleeps."""
 
