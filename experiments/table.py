@@ -15,7 +15,8 @@ NUMBER = ".4g"
 
 
 def write_csv(rows: Sequence[Row], path: Path, *, number: str = NUMBER) -> None:
-    """Write rows of equal columns; the first row names them."""
+    """Write rows of equal columns, the first of which names them; make the folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
@@ -23,7 +24,8 @@ def write_csv(rows: Sequence[Row], path: Path, *, number: str = NUMBER) -> None:
 
 
 def append_csv(row: Row, path: Path, *, number: str = NUMBER) -> None:
-    """Append a row to a table; a new file starts with the header."""
+    """Append a row to a table; a new file starts with the header, in a folder that is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     is_new = not path.exists()
     with path.open("a", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(row), lineterminator="\n")

@@ -55,19 +55,16 @@ def make_plan(cell: Cell, changes: Sequence[str], *, export: bool = False) -> Ma
 def best_islands(cell: Cell, changes: Sequence[str]) -> tuple[str, ...]:
     """Return the outer loop that `jaxpipe plan --outer auto` finds first at equal loss.
 
-    Its H is that of the cell's system: those of the table train fewer steps than a usual H.
+    Its H is that of the cell's system, whose settings come before what was found: those of the
+    table train fewer steps than a usual H.
     """
     out = str(cell.folder / "outer.toml")
     answer = json.loads(_plan(cell, changes, "--out", out, "--outer", "auto", "--json"))
     choices = [choice for choice in answer["outer"]["choices"] if choice["islands"]]
     best: dict[str, Any] = min(choices, key=lambda choice: choice["equal_loss_seconds"])
-    return (
-        f"outer.islands={best['islands']}",
-        f"outer.every={cell.system.every}",
-        f"outer.delay={best['delay']}",
-        f"outer.codec={best['codec']}",
-        *(f"outer.{name}={value}" for name, value in cell.system.settings.items()),
-    )
+    loop = {name: best[name] for name in ("islands", "delay", "codec")}
+    loop |= {"every": cell.system.every, **cell.system.settings}
+    return tuple(f"outer.{name}={value}" for name, value in loop.items())
 
 
 def set_words(changes: Sequence[str]) -> tuple[str, ...]:

@@ -52,7 +52,6 @@ def main() -> None:
         ]
     if given.kill:
         cells = [cell for cell in cells if cell[0].survives]
-    given.results.mkdir(parents=True, exist_ok=True)
     check_first_losses([system for system, _ in cells], given.environments, changes)
     for number in range(given.rounds):
         for system, network in cells:

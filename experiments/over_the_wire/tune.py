@@ -30,7 +30,6 @@ def main() -> None:
     parser.add_argument("--environments", type=Path, default=Path("build/over_the_wire"))
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
-    given.results.mkdir(parents=True, exist_ok=True)
     path = given.results / "tuned.csv"
     done = {_key(row) for row in read_csv(path)} if path.exists() else set()
     for system in read_systems():
@@ -54,7 +53,8 @@ def grid(system: System) -> Iterator[tuple[System, dict[str, str]]]:
     names = ("learning_rate", "momentum")
     if system.program != JAXPIPE:
         names = ("outer_learning_rate", "outer_momentum")
-    has_outer = names[0] in system.settings
+    # A plain mean has no momentum, and is no other system with one.
+    has_outer = system.settings.get(names[1], 0.0) > 0
     for rate in _LEARNING_RATES:
         for outer in _OUTER if has_outer else [None]:
             settings = dict(system.settings) | dict(zip(names, outer or (), strict=False))

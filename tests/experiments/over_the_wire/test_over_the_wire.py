@@ -100,6 +100,7 @@ def test_all_systems_are_tuned_on_one_grid():
     assert rates["torch ddp: ddp"] == [5e-4, 1e-3, 2e-3]
     assert rates["torchft: diloco"] == rates["jaxpipe: islands"]
     assert len(rates["torchft: diloco"]) == 9
+    assert rates["torchft: local-sgd"] == rates["jaxpipe: islands, mean"] == [5e-4, 1e-3, 2e-3]
     # They compute the updates of `torch ddp: ddp`.
     assert rates["jaxpipe: pipeline"] == rates["torch pipelining: gpipe"] == []
 

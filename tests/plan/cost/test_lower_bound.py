@@ -25,17 +25,17 @@ def bound_of(where: Cluster, profile_layers: int, batch: int, **sizes: int):
 
 def measured_at(profile: Profile, paces: dict[int, float]) -> Profile:
     """Return the profile with layers measured at other sizes, by their seconds per sample."""
-    sizes = [
-        replace(
+
+    def at(size: int, pace: float) -> Profile:
+        larger = profile.scaled(microbatch=size)
+        return replace(
             larger,
             embed=larger.embed.scaled(pace),
             layers=tuple(layer.scaled(pace) for layer in larger.layers),
             head=larger.head.scaled(pace),
         )
-        for size, pace in paces.items()
-        for larger in [profile.scaled(microbatch=size)]
-    ]
-    return replace(profile, sizes=tuple(sizes))
+
+    return replace(profile, sizes=tuple(at(size, pace) for size, pace in paces.items()))
 
 
 def in_two_regions(where: Cluster, trunk: float | None) -> Cluster:
