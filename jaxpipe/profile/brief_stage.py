@@ -14,6 +14,7 @@ import numpy as np
 from jaxpipe.profile.timing import Clock, time_calls
 from jaxpipe.runtime.blas.product_lowering import use_products
 from jaxpipe.runtime.stage.compile import fast_backwards
+from jaxpipe.runtime.stage.compiler import compiler_options
 from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.schedule import Op
 
@@ -26,25 +27,32 @@ the caches when its backward reads it. There are as many as exceed the caches wi
 
 
 class Program:
-    """A function of a stage, lowered; `compile` makes it callable."""
+    """A function of a stage, lowered; `compile` makes it callable.
+
+    `options` are those of XLA with which a rank compiles it.
+    """
 
     def __init__(
-        self, function: Callable[..., Any], *shapes: Any, donate: tuple[int, ...] = ()
+        self,
+        function: Callable[..., Any],
+        *shapes: Any,
+        options: Mapping[str, str | bool],
+        donate: tuple[int, ...] = (),
     ) -> None:
         traced = jax.jit(function, donate_argnums=donate).trace(*shapes)
         self.results = traced.out_info
         """The shapes of what it returns."""
-        self._lowered = traced.lower()
-        self._compiled: jax.stages.Compiled | None = None
+        self._lowered, self._options = traced.lower(), dict(options)
+        self.compiled: jax.stages.Compiled | None = None
 
     def compile(self) -> None:
         """Compile it, unless it is compiled."""
-        self._compiled = self._compiled or self._lowered.compile()
+        self.compiled = self.compiled or self._lowered.compile(self._options)
 
     def __call__(self, *arguments: Any) -> Any:
         """Return the results for arrays of the shapes."""
-        assert self._compiled is not None
-        return self._compiled(*arguments)
+        assert self.compiled is not None
+        return self.compiled(*arguments)
 
 
 class BriefStage:
@@ -53,23 +61,25 @@ class BriefStage:
     def __init__(self, functions: StageFunctions) -> None:
         self.functions = functions
         work, spec = functions.work, functions.spec
+        self.options = compiler_options(functions.activation().dtype)
+        program = partial(Program, options=self.options)
         params, _ = jax.eval_shape(functions.init)
         self.compute = jax.eval_shape(functions.cast, params)
         self.gradients = jax.eval_shape(functions.zeros)
         self.inputs = work.inputs if spec.is_first else spec.received
         self.targets = work.targets if spec.is_last else None
         position = jax.ShapeDtypeStruct((2,), np.int32)
-        self.forward = Program(functions.forward, self.compute, self.inputs, self.targets, position)
+        self.forward = program(functions.forward, self.compute, self.inputs, self.targets, position)
         self.output, self.residuals = self.forward.results
         self.cotangent = spec.loss_cotangent if spec.is_last else _cotangent(self.output, spec)
         backward = (self.compute, self.residuals, self.cotangent)
         fast = fast_backwards(functions, use_products(os.environ))
-        self.backward = Program(fast(functions.backward), *backward, self.gradients, donate=(3,))
+        self.backward = program(fast(functions.backward), *backward, self.gradients, donate=(3,))
         self.split = functions.split_backward(*backward)
-        self.input_half = Program(partial(functions.input_half, self.split), *backward)
+        self.input_half = program(partial(functions.input_half, self.split), *backward)
         _, crossing = self.input_half.results
         carried = self.split.carry(self.residuals, self.cotangent, crossing)
-        self.weight_half = Program(
+        self.weight_half = program(
             fast(functions.backward_weight), self.compute, carried, self.gradients, donate=(2,)
         )
 
@@ -126,7 +136,7 @@ class BusyStage:
     def call_seconds(self, clock: Clock) -> float:
         """Return the seconds of a call that computes nothing with the arrays of the stage."""
         given = (self._compute, self._gradients)
-        program = Program(lambda *_: jnp.zeros(()), *given)
+        program = Program(lambda *_: jnp.zeros(()), *given, options=self._stage.options)
         program.compile()
         call = partial(program, *given)
         return time_calls(call, warmup=2, repeats=50, budget_s=0.2, clock=clock).median_s
@@ -137,15 +147,16 @@ class BriefUpdate:
 
     def __init__(self, stage: BriefStage) -> None:
         functions = stage.functions
+        program = partial(Program, options=stage.options)
         self._params, self._moments = jax.eval_shape(functions.init)
         self._gradients = stage.gradients
-        self._pack = Program(functions.pack, self._gradients)
+        self._pack = program(functions.pack, self._gradients)
         buckets = self._pack.results
-        self._norm = Program(functions.square_norm, buckets)
+        self._norm = program(functions.square_norm, buckets)
         one = jax.ShapeDtypeStruct((), np.float32)
         state = (self._params, self._moments)
-        self._update = Program(functions.update, *state, buckets, one, donate=(0, 1))
-        self._cast, self._zeros = Program(functions.cast, self._params), Program(functions.zeros)
+        self._update = program(functions.update, *state, buckets, one, donate=(0, 1))
+        self._cast, self._zeros = program(functions.cast, self._params), program(functions.zeros)
 
     @property
     def programs(self) -> tuple[Program, ...]:
