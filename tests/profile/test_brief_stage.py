@@ -1,5 +1,7 @@
 """What a brief profile times is what a rank runs."""
 
+from typing import Any
+
 import pytest
 
 from jaxpipe.models import GptConfig, build_model
@@ -31,9 +33,10 @@ def test_programs_are_compiled_as_those_of_a_rank(dtype: str):
     }
     for name, program in programs.items():
         program.compile()
-        # XLA's order of instructions decides how much temporary memory there is.
-        assert program.compiled is not None
-        analysis = program.compiled.memory_analysis()
-        assert analysis is not None
-        rank_bytes = rank[name].memory_analysis().temp_size_in_bytes
-        assert analysis.temp_size_in_bytes == rank_bytes, name
+        brief_bytes, rank_bytes = map(_temporary_bytes, (program.compiled, rank[name]))
+        assert brief_bytes == rank_bytes, name
+
+
+def _temporary_bytes(executable: Any) -> int:
+    """Return the temporary memory of an executable, which the order of its instructions decides."""
+    return executable.memory_analysis().temp_size_in_bytes
