@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import nan
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +21,7 @@ from jaxpipe.runtime.metrics.records import read_metrics
 
 def peer_points(task: Path) -> tuple[Point, ...]:
     """Return the steps of a run of peers, by the clock of rank 0; losses are means over ranks."""
-    ranks = [
-        [json.loads(line) for line in path.read_text().splitlines()[1:]]
-        for path in sorted(task.glob("steps-*.jsonl"))
-    ]
+    ranks = _lines_of_ranks(task)
     points, seconds = [], 0.0
     # A rank that was killed has fewer lines.
     for number, line in enumerate(ranks[0]):
@@ -39,6 +38,20 @@ def peer_points(task: Path) -> tuple[Point, ...]:
             )
         )
     return tuple(points)
+
+
+def peer_clocks(task: Path) -> tuple[tuple[float, ...], ...]:
+    """Return the seconds at the end of each step of each rank: some peers wait for nobody."""
+    return tuple(
+        tuple(accumulate(line["step_s"] for line in lines)) for lines in _lines_of_ranks(task)
+    )
+
+
+def _lines_of_ranks(task: Path) -> list[list[dict[str, Any]]]:
+    return [
+        [json.loads(line) for line in path.read_text().splitlines()[1:]]
+        for path in sorted(task.glob("steps-*.jsonl"))
+    ]
 
 
 def jaxpipe_points(metrics: Path) -> tuple[Point, ...]:

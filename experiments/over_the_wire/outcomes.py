@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import isnan, nan
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from experiments.over_the_wire.systems import Cell, Outcome
 from experiments.runtime_benchmark.picture import lines
@@ -28,14 +28,16 @@ Curve = Sequence[tuple[float, float]]
 
 def run_row(cell: Cell, outcome: Outcome, *, number: int) -> Row:
     """Return what was metered of a run."""
-    config, points = cell.config, outcome.points
+    config, clock = cell.config, [point.seconds for point in outcome.points]
     cpu_s, sent_bytes = outcome.meters.of_training()
-    step_s = seconds_per_step([point.seconds for point in points])
+    clocks = outcome.clocks or (clock,)
+    steps_per_second = fmean(1 / seconds_per_step(of_rank) for of_rank in clocks)
     return {
         **_key(cell, number),
         "plan": outcome.schedule,
-        "step_seconds": step_s,
-        "tokens_per_second": config.train.batch * config.model.sequence / step_s,
+        "step_seconds": seconds_per_step(clock),
+        # Each rank has an equal share of a batch.
+        "tokens_per_second": config.train.batch * config.model.sequence * steps_per_second,
         "gigabytes": sent_bytes / 1e9,
         "cpu_seconds": cpu_s,
         "peak_memory_mb": outcome.meters.peak_bytes / 1e6,

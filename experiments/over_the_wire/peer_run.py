@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.over_the_wire.curves import Kill, kill_processes, peer_points
+from experiments.over_the_wire.curves import Kill, kill_processes, peer_clocks, peer_points
 from experiments.over_the_wire.curves import last_step as step_of
 from experiments.over_the_wire.meters import metered, processes_of
 from experiments.over_the_wire.plans import MadePlan, make_plan
@@ -56,7 +56,11 @@ class PeerRunner:
                 )
         schedule = plan.schedule_name if plan and cell.system.takes_plan else ""
         return Outcome(
-            points=peer_points(task), meters=meters, schedule=schedule, recovery_s=kill.recovery_s
+            points=peer_points(task),
+            clocks=peer_clocks(task),
+            meters=meters,
+            schedule=schedule,
+            recovery_s=kill.recovery_s,
         )
 
     def _write(self, cell: Cell, task: Path) -> tuple[list[str], MadePlan | None]:

@@ -87,6 +87,8 @@ class Outcome:
 
     points: tuple[Point, ...]
     meters: Meters
+    clocks: tuple[tuple[float, ...], ...] = ()
+    """The seconds at the end of each step, of each rank: some wait for no other."""
     schedule: str = ""
     """That of the plan, in place of the system's."""
     recovery_s: float = nan

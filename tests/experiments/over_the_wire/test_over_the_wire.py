@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.over_the_wire.curves import Kill, last_step, peer_points
+from experiments.over_the_wire.curves import Kill, last_step, peer_clocks, peer_points
+from experiments.over_the_wire.meters import Meters, Sample
 from experiments.over_the_wire.outcomes import (
     CURVES,
     NETWORKS,
@@ -15,12 +16,13 @@ from experiments.over_the_wire.outcomes import (
     STATED_LOSS,
     TABLE,
     medians,
+    run_row,
     table_row,
     write_table,
 )
 from experiments.over_the_wire.processes import run_together
 from experiments.over_the_wire.run import cell_of, measure, wanted
-from experiments.over_the_wire.systems import JAXPIPE, System, read_systems
+from experiments.over_the_wire.systems import JAXPIPE, Outcome, System, read_systems
 from experiments.over_the_wire.task_files import first_losses, samples, write_task
 from experiments.over_the_wire.tune import grid
 from experiments.table import read_csv, write_csv
@@ -113,6 +115,22 @@ def test_losses_of_ranks_become_one_curve(tmp_path: Path):
         (tmp_path / f"steps-{rank}.jsonl").write_text(text)
     (point,) = peer_points(tmp_path)
     assert (point.step, point.seconds, point.loss, point.held_out) == (1, 2.0, 4.5, 3.5)
+
+
+def test_tokens_of_ranks_that_wait_for_nobody_are_counted_by_the_clock_of_each(tmp_path: Path):
+    for rank, step_s in enumerate((1.0, 4.0)):
+        lines = [{"step": n, "step_s": step_s, "loss": 3.0, "eval_loss": None} for n in (1, 2, 3)]
+        text = "".join(json.dumps(line) + "\n" for line in ({}, *lines))
+        (tmp_path / f"steps-{rank}.jsonl").write_text(text)
+    clocks = peer_clocks(tmp_path)
+    assert clocks == ((1.0, 2.0, 3.0), (4.0, 8.0, 12.0))
+    samples = [Sample(steps=n, cpu_s=0.0, sent_bytes=0, resident_bytes=0) for n in (0, 1, 3)]
+    outcome = Outcome(points=peer_points(tmp_path), clocks=clocks, meters=Meters(samples=samples))
+    cell = cell_of(_system("hivemind: gradients"), "campus", tmp_path, ())
+    row = run_row(cell, outcome, number=0)
+    tokens = cell.config.train.batch * cell.config.model.sequence
+    assert row["step_seconds"] == 1.0
+    assert row["tokens_per_second"] == tokens / 2 * (1 + 1 / 4)
 
 
 def test_the_last_step_is_that_of_whole_lines(tmp_path: Path):
