@@ -17,12 +17,19 @@ from pathlib import Path
 
 from experiments.over_the_wire.environments import python_of
 from experiments.over_the_wire.jaxpipe_run import run_jaxpipe
-from experiments.over_the_wire.outcomes import NETWORKS, RESULTS, keep, run_row, write_table
+from experiments.over_the_wire.outcomes import (
+    NETWORKS,
+    RECOVERY,
+    RESULTS,
+    keep,
+    run_row,
+    write_table,
+)
 from experiments.over_the_wire.peer_run import PeerRunner, peer_first_loss
 from experiments.over_the_wire.plans import MODEL
 from experiments.over_the_wire.systems import JAXPIPE, Cell, Outcome, Runner, System, read_systems
 from experiments.over_the_wire.task_files import first_losses, write_task
-from experiments.table import markdown
+from experiments.table import markdown, read_csv
 from jaxpipe import topo
 from jaxpipe.config import load_config
 from jaxpipe.runtime.data import Source, prepare
@@ -62,7 +69,8 @@ def main() -> None:
             if not given.tiny:
                 keep(cell, outcome, given.results, number=number)
     if not given.tiny:
-        print(markdown(write_table(given.results)))
+        folder = given.results
+        print(markdown(read_csv(folder / RECOVERY) if given.kill else write_table(folder)))
 
 
 def wanted(only: Sequence[str], networks: Sequence[str]) -> list[tuple[System, str]]:
