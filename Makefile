@@ -20,7 +20,8 @@ REAL5 ?= build/transformers-5
 # Four steps of one round are fewer than those in `results`, which stay as they are.
 REAL_OUT ?= build/real-results
 
-.PHONY: train quick fast test all-tests deep versions other real docs venv lint style types format clean
+.PHONY: train quick fast test types-and-notebooks all-tests deep versions other other-packages real \
+	docs venv lint style types format clean
 
 train: venv
 	$(BIN)/jaxpipe data prepare --out data/topics --if-missing
@@ -34,8 +35,12 @@ fast: venv
 	$(BIN)/pytest $(TWO) -m 'not slow and not mpi and not root and not deep'
 
 test: venv style
-	@$(MAKE) --no-print-directory --jobs 2 types all-tests
-	$(BIN)/pytest -o addopts= -q --nbmake --nbmake-timeout=280 --numprocesses 2 experiments/notebooks
+	@$(MAKE) --no-print-directory --jobs 2 types-and-notebooks all-tests
+
+# One process for a third of the time of the tests. After them, notebooks used 1.2 cores of two. The
+# names of failed tests are those of `all-tests`.
+types-and-notebooks: types
+	$(BIN)/pytest -o addopts= -q --nbmake --nbmake-timeout=280 -p no:cacheprovider experiments/notebooks
 
 # What fails runs once more, one test after the other: on a machine that others share, tests of
 # deadlines may starve. The first that fails again ends it, and so does a run without a failed test.
@@ -54,6 +59,10 @@ versions: venv
 other: venv
 	$(BIN)/python -m experiments.versions.oldest_imports
 	$(BIN)/python -m experiments.versions.run --other --subset
+
+# pip has one thread: beside that of `make venv`, this one takes no time.
+other-packages:
+	$(PYTHON) -m experiments.versions.run --other --subset --only-packages
 
 real: venv $(REAL) $(REAL5)
 	$(BIN)/python -m experiments.real_tokenizers.run --python $(REAL) --out $(REAL_OUT)

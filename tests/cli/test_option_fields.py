@@ -11,9 +11,10 @@ from jaxpipe.cli.option_fields import Fills, named_by_option
 from jaxpipe.errors import ConfigError
 from tests.run.test_verdict import field_names
 
+# A cluster that states its speeds: on others, `plan` measures this machine's before it refuses.
 CONFIG = (
     '[run]\nfolder = "run"\n[data]\nfolder = "data"\n[model]\npreset = "tiny"\n'
-    '[plan]\ncluster = "laptop"\nstages = 1\nreplicas = 2\n[train]\nbatch = 8\n'
+    '[plan]\ncluster = "homogeneous:hosts=2"\nstages = 1\nreplicas = 2\n[train]\nbatch = 8\n'
 )
 OTHERS = {"model.preset", "preset"}
 """Names of presets, which are no field: other fields come from them."""
