@@ -295,6 +295,17 @@ def test_messages_may_be_smaller_and_time_slower():
     assert scaled.real_s >= scaled.step_s - 1e-3
 
 
+def test_scalars_are_as_many_bytes_in_a_smaller_emulation():
+    job, all_reduces, _ = planned_job(
+        schedule=ScheduleKind.ONE_F_ONE_B, all_reduce=AllReduceKind.HIERARCHICAL, tied=False
+    )
+    trace = run(job, scale=Scale(message=1e-6), all_reduces=all_reduces).trace
+    seconds = [span.end_s - span.start_s for span in trace.spans if span.name == "reduce scalars"]
+    assert len(seconds) == job.num_ranks
+    # Whoever comes last waits for little but latencies; a million times the bytes take 0.6 s.
+    assert min(seconds) < 0.3
+
+
 def test_a_message_that_never_comes_is_missed_in_time():
     job = published_job(batch=2)
     receiving, sending = job.phases[1].schedule  # after the empty phase and its barrier
