@@ -20,13 +20,16 @@ from jaxpipe.paced.virtual_clock import VirtualClock
 
 
 class RuntimeAllReduces:
-    """The runtime's own all-reduces, in a thread with a virtual time of its own."""
+    """The runtime's own all-reduces: those of a tag in a thread with a virtual time of its own.
+
+    As `AsyncAllReduce` begins them: different tags run concurrently.
+    """
 
     def __init__(self, transport: Transport, paced: PacedTransport, pace: VirtualClock) -> None:
         """`transport` is `paced`, or one around it."""
         self.errors: dict[int, np.ndarray] = {}
         self._transport, self._paced, self._pace = transport, paced, pace
-        self._thread = SerialExecutor(name=f"reduce {transport.rank}")
+        self._threads: dict[int, SerialExecutor] = {}
 
     def begin(
         self,
@@ -63,12 +66,16 @@ class RuntimeAllReduces:
                 raise
             pending.end(total, self._pace.now())
 
-        self._thread.begin(work)
+        if tag not in self._threads:
+            name = f"reduce {self._transport.rank}, tag {tag}"
+            self._threads[tag] = SerialExecutor(name=name)
+        self._threads[tag].begin(work)
         return pending
 
     def close(self, *, timeout_s: float) -> None:
-        """End the thread once all of them are complete."""
-        self._thread.close(timeout_s=timeout_s)
+        """End the threads once all of them are complete."""
+        for thread in self._threads.values():
+            thread.close(timeout_s=timeout_s)
 
 
 class MessageAllReduces:
