@@ -60,7 +60,7 @@ other: venv
 	$(BIN)/python -m experiments.versions.oldest_imports
 	$(BIN)/python -m experiments.versions.run --other --subset
 
-# pip has one thread: beside that of `make venv`, this one takes no time.
+# pip has one thread: this installation runs beside that of `make venv`.
 other-packages:
 	$(PYTHON) -m experiments.versions.run --other --subset --only-packages
 

@@ -75,16 +75,6 @@ Writing was half of the time that it compiled in (measured, with functions of st
 all of theirs, since those of later tests compile the same.
 """
 
-_LESS_WORK = {
-    # Each operation of a lowered function would name the ten lines of Python that led to it: of the
-    # processor time of a file that compiles models, 7 % (measured).
-    "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",
-    # numpy's products are small here; a second thread of its BLAS would spin between them, on a
-    # core that another rank could use.
-    "OPENBLAS_NUM_THREADS": "1",
-}
-"""Variables of all processes that tests start; a value that is already set wins."""
-
 _CACHE = pytest.StashKey[TemporaryDirectory[str]]()
 _MPI = pytest.StashKey[TemporaryDirectory[str]]()
 
@@ -111,8 +101,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # would compile the sources again: 0.4 of the 1.8 s that the imports of a rank take (measured).
     for folder in _SOURCES:
         compileall.compile_dir(_PROJECT / folder, quiet=2)
-    for name, value in _LESS_WORK.items():
-        os.environ.setdefault(name, value)
+    # Each operation of a lowered function would name the ten lines of Python that led to it: of the
+    # processor time of a file that compiles models, 7 % (measured).
+    os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
     # In front: of two values of a flag, XLA takes the later one.
     os.environ["XLA_FLAGS"] = quick_flags(os.environ.get("XLA_FLAGS", ""))
     config.stash[_CACHE] = TemporaryDirectory()

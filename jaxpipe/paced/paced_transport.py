@@ -18,10 +18,12 @@ from jaxpipe.comm.tags import NUM_MESSAGE_TAGS
 from jaxpipe.paced.protocol import Packet, PacketKind, PacketReader
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.virtual_clock import VirtualClock
+from jaxpipe.runtime.outer.outer_buckets import CONTROL_TAG
 from jaxpipe.runtime.step.gradient_sync import reduction_tag
 from jaxpipe.schedule import Bucket, reduce
 
-_SCALARS_TAG = reduction_tag(reduce(0, Bucket.SCALARS))
+_TAGS_OF_SCALARS = frozenset({reduction_tag(reduce(0, Bucket.SCALARS)), CONTROL_TAG})
+"""Of a step, and of an outer step."""
 _READ_BYTES = 2**14
 
 Then: TypeAlias = Callable[[Receiving, float], None]
@@ -39,11 +41,11 @@ def connect(path: Path, *, rank: int) -> socket.socket:
 class PacedTransport:
     """Moves arrays over an inner transport; receivers wait as emulated links would let them.
 
-    A message counts as `scale.meant(num_bytes)` bytes to the links, one of scalars as it is, for a
-    paced step reduces as many of them as a real one. A thread that waits for a message is due when
-    it arrives. A rank sleeps until the switch wakes it up. Only then it posts the
-    receive of the payload, which has long arrived if it is so small that MPI sends it eagerly: a
-    receive that is posted earlier would have to be polled all the time.
+    A message counts as `scale.meant(num_bytes)` bytes to the links; one of scalars counts as it is,
+    since a paced step sums as many of them as a real one. A thread that waits for a message is due
+    when it arrives. A rank sleeps until the switch wakes it up. Only then it posts the receive of
+    the payload, which has long arrived if it is so small that MPI sends it eagerly: a receive that
+    is posted earlier would have to be polled all the time.
 
     With `blocking_s` messages between stages block: a message moves only while its sender and its
     receiver wait, as in `jaxpipe.simulate.engine.rendezvous`, and `send` returns on its arrival.
@@ -91,12 +93,11 @@ class PacedTransport:
         # The payload first: when the switch reports it, it must be on its way.
         sending = self._transport.send(array, to=to, tag=tag)
         # The sender's virtual time: Python's own delay is no part of the emulation.
-        due_s, num_bytes = self._clock.now(), float(num_bytes_of(array))
-        if tag != _SCALARS_TAG:
-            num_bytes = self._scale.meant(num_bytes_of(array))
+        due_s, size = self._clock.now(), num_bytes_of(array)
+        num_bytes = float(size) if tag in _TAGS_OF_SCALARS else self._scale.meant(size)
         self._write(Packet(PacketKind.POSTED, self.rank, to, tag, num_bytes, due_s))
         if self._blocks(tag):
-            due_s = self._arrival_of_sent(Envelope(self.rank, to, tag, num_bytes_of(array)))
+            due_s = self._arrival_of_sent(Envelope(self.rank, to, tag, size))
             self._clock.reach(due_s)
         return _PacedSending(sending, due_s)
 

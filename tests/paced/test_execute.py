@@ -302,7 +302,7 @@ def test_scalars_are_as_many_bytes_in_a_smaller_emulation():
     trace = run(job, scale=Scale(message=1e-6), all_reduces=all_reduces).trace
     seconds = [span.end_s - span.start_s for span in trace.spans if span.name == "reduce scalars"]
     assert len(seconds) == job.num_ranks
-    # Whoever comes last waits for little but latencies; a million times the bytes take 0.6 s.
+    # The last rank to join waits for latencies; with a million times the bytes for 0.6 s at least.
     assert min(seconds) < 0.3
 
 

@@ -14,7 +14,6 @@ from jaxpipe.config import Config, check_here, check_paced, check_plan_fits
 from jaxpipe.plan import ResolvedPlan, read_resolved_plan
 from jaxpipe.run.folder.prepare_run import Prepared
 from jaxpipe.run.train_request import TrainRequest, load_hooks
-from jaxpipe.runtime.process.absent_module import absent
 from jaxpipe.runtime.process.affinity import pin
 from jaxpipe.runtime.process.compile_cache import use_compile_cache
 from jaxpipe.runtime.process.gpu_assignment import number_on_host, take_devices
@@ -47,9 +46,7 @@ def start_rank(request: TrainRequest, config: Config, origin: LaunchedRank | Pre
     use_compile_cache(os.environ)
     hooks = load_hooks(request.hooks, request.config, rank=rank)
 
-    # flax would take a tenth of all imports for IPython, to draw in notebooks (measured).
-    with absent("IPython"):
-        from jaxpipe.run.rank.run_rank import Start, run_rank  # loads jax and MPI
+    from jaxpipe.run.rank.run_rank import Start, run_rank  # loads jax and MPI
 
     return run_rank(
         Start(
