@@ -26,7 +26,7 @@ from jaxpipe.collective.codec.codecs import (
     coding_of,
 )
 from jaxpipe.collective.kinds import AllReduceKind, BarrierKind, CodecKind
-from jaxpipe.collective.step import Act, Step
+from jaxpipe.collective.step import Act, Step, there_and_back
 from jaxpipe.collective.sync_tree import SyncTree, leader, ranks, to_leaders
 from jaxpipe.collective.transfers import (
     Collective,
@@ -73,6 +73,7 @@ __all__ = [
     "reduce_scatter_steps",
     "reduce_scatter_transfers",
     "reduce_transfers",
+    "there_and_back",
     "to_leaders",
     "transfers",
 ]

@@ -9,7 +9,7 @@ to the total, takes messages into it unchanged, and settles a part whose sum is 
 Steps of equal sender and receiver are in the same order on both sides.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
 from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
@@ -76,3 +76,35 @@ def weave(chunks: Sequence[Phases]) -> Iterator[Step]:
     for phases in zip_longest(*chunks, fillvalue=()):
         for phase in phases:
             yield from phase
+
+
+def there_and_back(steps: Sequence[Step]) -> tuple[Sequence[Step], Sequence[Step]]:
+    """Split the steps of an all-reduce: those before the first `TAKE` of their part, and the rest.
+
+    Both keep their order and can run side by side, so that the first chunks of a tree come down
+    while later ones go up. No step has to wait for one of the other list, since what a rank takes
+    contains what it has sent. Where one peer is sent to or received from in both lists, messages
+    would overtake each other, and where the first one receives nothing, it waits for nothing: the
+    second is empty then.
+
+    >>> chunks = ElementRange(0, 8).cut(2)
+    >>> up = [Step(*act) for chunk in chunks for act in ((Act.ADD, chunk, 2), (Act.SEND, chunk, 0))]
+    >>> down = [Step(Act.TAKE, chunk, 0) for chunk in chunks]
+    >>> there_and_back([*up, *down]) == (up, down)
+    True
+    """
+    there: list[Step] = []
+    back: list[Step] = []
+    taken: set[ElementRange] = set()
+    for step in steps:
+        if step.act is Act.TAKE:
+            taken.add(step.part)
+        (back if step.part in taken else there).append(step)
+    channels = _channels(there)
+    receives = any(is_receive for _, is_receive in channels)
+    return (there, back) if receives and not channels & _channels(back) else (steps, ())
+
+
+def _channels(steps: Iterable[Step]) -> set[tuple[int, bool]]:
+    """Return the peers of the steps, each with whether it is received from."""
+    return {(step.peer, step.act is not Act.SEND) for step in steps if step.peer != NOBODY}

@@ -17,8 +17,8 @@ machine has to keep up: the lateness of all sleeps is recorded and reported with
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from threading import local
 
 from jaxpipe.paced.timing_error import TimingError, TimingErrors
 
@@ -54,7 +54,9 @@ class VirtualClock:
 
     def __init__(self) -> None:
         self._base: TimeBase | None = None
-        self._thread = local()  # thread-local: every thread of a rank is due at a time of its own
+        # Every thread of a rank is due at a time of its own; one that runs in a copy of another's
+        # context starts at the time of that one.
+        self._due_s = ContextVar("due_s", default=0.0)
         self._late = TimingErrors()
 
     @property
@@ -74,20 +76,20 @@ class VirtualClock:
 
     def now(self) -> float:
         """Return when the calling thread is due: the end of its last sleep or wait."""
-        return getattr(self._thread, "due_s", 0.0)
+        return self._due_s.get()
 
     def reach(self, due_s: float) -> None:
         """Advance the calling thread to `due_s` if it is due earlier; it has waited already."""
-        self._thread.due_s = max(self.now(), due_s)
+        self._due_s.set(max(self.now(), due_s))
 
     @contextmanager
     def at(self, due_s: float) -> Iterator[None]:
         """Let the calling thread act at `due_s`, for an event of then, and restore its own time."""
-        before_s, self._thread.due_s = self.now(), due_s
+        before_s = self._due_s.set(due_s)
         try:
             yield
         finally:
-            self._thread.due_s = before_s
+            self._due_s.reset(before_s)
 
     def sleep(self, seconds: float) -> None:
         """Sleep for some seconds from when the calling thread is due."""
@@ -96,4 +98,4 @@ class VirtualClock:
         if early_s > 0:
             time.sleep(early_s)
         self._late.add(time.perf_counter() - self.base.real(due_s))
-        self._thread.due_s = due_s
+        self._due_s.set(due_s)

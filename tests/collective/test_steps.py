@@ -17,9 +17,10 @@ from jaxpipe.collective import (
     all_to_all_steps,
     broadcast_steps,
     reduce_scatter_steps,
+    there_and_back,
 )
 from jaxpipe.collective.shards import ElementRange, share_groups
-from jaxpipe.collective.sync_tree import SyncTree, ranks
+from jaxpipe.collective.sync_tree import SyncTree, leader, ranks
 from tests.collective.strategies import sync_trees
 
 ALGORITHMS = tuple(kind for kind in AllReduceKind if not kind.facts.is_native)
@@ -117,6 +118,35 @@ def test_every_send_meets_a_receive_of_its_size(drawn: tuple[Programs, int]):
             elif step.act in (Act.ADD, Act.TAKE):
                 expected[step.peer, rank].append(step.part.size)
     assert sent == expected
+
+
+@settings(max_examples=150, deadline=None)
+@given(PROGRAMS)
+def test_steps_that_run_side_by_side_keep_the_order_of_each_part_and_peer(
+    drawn: tuple[AllReduceKind, SyncTree, int, int],
+):
+    algorithm, tree, size, message_size = drawn
+    steps_of_rank = programs(algorithm, tree, size=size, message_size=message_size)
+    for rank, steps in steps_of_rank.items():
+        there, back = there_and_back(steps)
+        assert Counter([*there, *back]) == Counter(steps)
+        for part in {step.part for step in steps}:
+            kept = [step for step in (*there, *back) if step.part == part]
+            assert kept == [step for step in steps if step.part == part]
+        for peer in ranks(tree):
+            for is_send in (True, False):
+                assert [step for step in (*there, *back) if is_of(step, peer, is_send)] == [
+                    step for step in steps if is_of(step, peer, is_send)
+                ]
+        passes_on = any(step.act is Act.ADD for step in steps) and rank != leader(tree)
+        if algorithm.facts.sends_whole_chunks:
+            assert bool(back) == passes_on
+    # The leader of a tree sends a total down at once, others once it has come.
+    assert not there_and_back(steps_of_rank[leader(tree)])[1]
+
+
+def is_of(step: Step, peer: int, is_send: bool) -> bool:
+    return step.peer == peer and (step.act is Act.SEND) == is_send
 
 
 class Lockstep:

@@ -8,8 +8,8 @@ for large arrays stand in for it, `ring` and `halving` (recursive halving and do
 
 The bound is the time of the algorithm's own steps by latency and bandwidth alone. Ranks compute
 nothing and lose no time: a send is posted when the steps before it are done, a message arrives when
-its link says so, and the step that receives it is done at that moment. Steps, chunks and links are
-those of the emulated run, so a measurement can only be slower.
+its link says so, and the step that receives it is done at that moment. Steps, their two lists,
+chunks and links are those of the emulated run, so a measurement can only be slower.
 """
 
 from collections import Counter, deque
@@ -23,7 +23,15 @@ from experiments.runtime_benchmark.picture import bars
 from experiments.runtime_benchmark.runs import run_ranks
 from experiments.table import Row, grouped, numbers
 from jaxpipe import topo
-from jaxpipe.collective import Act, AllReduceKind, Step, SyncTree, all_reduce_steps, ranks
+from jaxpipe.collective import (
+    Act,
+    AllReduceKind,
+    Step,
+    SyncTree,
+    all_reduce_steps,
+    ranks,
+    there_and_back,
+)
 from jaxpipe.comm.shaped import links_of_rank
 from jaxpipe.network import EventQueue, Link
 from jaxpipe.topo import Cluster
@@ -115,10 +123,10 @@ def alpha_beta_s(
             links_of_rank(queue, cluster, devices, rank=rank, scale=scale),
             peers=run,
         )
-    for each in run.values():
-        queue.at(0.0, each.advance)
+    for rank in run.values():
+        queue.at(0.0, rank.advance)
     queue.run()
-    assert not any(each.steps for each in run.values()), "the ranks wait for each other"
+    assert not any(any(rank.programs) for rank in run.values()), "the ranks wait for each other"
     return queue.now_s
 
 
@@ -133,13 +141,18 @@ class _Rank:
         *,
         peers: Mapping[int, "_Rank"],
     ):
-        self.rank, self.steps, self.links, self.peers = rank, deque(steps), links, peers
+        self.rank, self.links, self.peers = rank, links, peers
+        self.programs = [deque(program) for program in there_and_back(steps)]
         self.arrived = Counter[int]()
 
     def advance(self) -> None:
-        """Do all steps up to the first whose message has not arrived."""
-        while self.steps:
-            step = self.steps[0]
+        """Do all steps up to the first of each list whose message has not arrived."""
+        for program in self.programs:
+            self._advance(program)
+
+    def _advance(self, steps: deque[Step]) -> None:
+        while steps:
+            step = steps[0]
             if step.act is Act.SEND:
                 deliver = partial(self.peers[step.peer].deliver, self.rank)
                 self.links[step.peer].send(step.part.size * _ITEM_BYTES, deliver)
@@ -147,7 +160,7 @@ class _Rank:
                 if not self.arrived[step.peer]:
                     return
                 self.arrived[step.peer] -= 1
-            self.steps.popleft()
+            steps.popleft()
 
     def deliver(self, source: int) -> None:
         """Take a message that arrives from the rank `source`."""

@@ -4,21 +4,30 @@ Receives are posted ahead of the steps that wait for them: enough bytes from eac
 busy, and few enough to reuse the memory of messages that have been added. Sends read the arrays in
 place: before a part is written, its pending sends are waited for. This cannot deadlock: the peer
 has received that part already, or it could not have sent the message that overwrites it.
+
+An inner rank of a tree passes sums up in one thread, and totals down in another. In one thread,
+which waits for messages in the order of the steps, the first total would come down only after the
+last sum had gone up: an all-reduce took 1.25 to 1.6 times as long (chains of 4 and 16 paced ranks,
+trees of 16, chunks of 32 MiB).
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Lock, Thread
 
 import numpy as np
 
 from jaxpipe.collective.codec.aligned import aligned_empty
 from jaxpipe.collective.shards import ElementRange
-from jaxpipe.collective.step import Act, Step
+from jaxpipe.collective.step import Act, Step, there_and_back
 from jaxpipe.comm.buffer import num_bytes_of
 from jaxpipe.comm.collective.wire_format import Format, sum_dtype
 from jaxpipe.comm.transport import Receiving, Sending, Transport
+from jaxpipe.errors import DeadlineError, TransportError
 
 AHEAD_BYTES = 2**24
 """Of receives posted from one rank: an eighth of a second at 1 Gbit/s."""
@@ -67,7 +76,41 @@ class Execution:
         self._settled: dict[ElementRange, np.ndarray] = {}
 
     def run(self, steps: Sequence[Step]) -> np.ndarray:
-        """Execute the steps, in order, and return the total."""
+        """Execute the steps and return the total."""
+        there, back = there_and_back(steps)
+        if back:
+            going = self._begin(there)
+            try:
+                self._execute(back)  # in the thread of the caller: they end last
+            except (DeadlineError, TransportError):
+                # Without a sum that went up, no total comes down: the cause is in the other list.
+                if going.done():
+                    going.result()
+                raise
+            going.result()
+        else:
+            self._execute(there)
+        # The caller may change its array once this returns, and some sends read it.
+        self._outgoing.finish_all(timeout_s=self._timeout_s)
+        return self._total
+
+    def _begin(self, steps: Sequence[Step]) -> Future[None]:
+        """Execute the steps in a thread of their own."""
+        future: Future[None] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(self._execute(steps))
+            except BaseException as error:  # raised by `result`
+                future.set_exception(error)
+
+        # In the context of the caller: some transports keep the time of each thread in it.
+        run = partial(copy_context().run, work)
+        Thread(target=run, name=f"steps of rank {self._transport.rank}", daemon=True).start()
+        return future
+
+    def _execute(self, steps: Sequence[Step]) -> None:
+        """Execute the steps in order."""
         incoming = _Incoming(self._transport, steps, self._formats, tag=self._tag)
         acts = {Act.ADD: self._add, Act.TAKE: self._take}
         for step in steps:
@@ -81,9 +124,6 @@ class Execution:
                 values = self._formats.of(step).decode(message, size=step.part.size)
                 self._outgoing.finish(step.part, timeout_s=self._timeout_s)
                 acts[step.act](step, values)
-        # The caller may change its array once this returns, and some sends read it.
-        self._outgoing.finish_all(timeout_s=self._timeout_s)
-        return self._total
 
     def _add(self, step: Step, values: np.ndarray) -> None:
         target = self._target(step)
@@ -98,10 +138,10 @@ class Execution:
         message = self._settled.get(step.part) if step.is_far else None
         if message is None:
             message = self._formats.of(step).encode(self._source(step), start=step.part.start)
-        sending = self._transport.send(message, to=step.peer, tag=self._tag)
+        send = partial(self._transport.send, message, to=step.peer, tag=self._tag)
         # A format without a copy sends the memory of the total itself.
         reads_total = np.may_share_memory(message, self._total)
-        self._outgoing.add(sending, reads=step.part if reads_total else None)
+        self._outgoing.begin(send, reads=step.part if reads_total else None)
 
     def _settle(self, step: Step) -> None:
         form, target, source = self._formats.of(step), self._target(step), self._source(step)
@@ -174,26 +214,32 @@ def _posted(
 
 @dataclass(slots=True)
 class _Outgoing:
-    """The pending sends: those that read the total, and the others."""
+    """The pending sends: those that read the total, and the others. Two threads may add to them."""
 
     from_total: list[tuple[ElementRange, Sending]] = field(default_factory=list)
     others: list[Sending] = field(default_factory=list)
+    lock: Lock = field(default_factory=Lock)
 
-    def add(self, sending: Sending, *, reads: ElementRange | None) -> None:
-        """Add a send that reads this part of the total, or none of it."""
-        if reads is None:
-            self.others.append(sending)
-        else:
-            self.from_total.append((reads, sending))
+    def begin(self, send: Callable[[], Sending], *, reads: ElementRange | None) -> None:
+        """Send what is this part of the total, or none of it."""
+        # Its answer may arrive before `send` returns, and would be written over this part.
+        with self.lock:
+            if reads is None:
+                self.others.append(send())
+            else:
+                self.from_total.append((reads, send()))
 
     def finish(self, part: ElementRange, *, timeout_s: float) -> None:
         """Wait for the sends that read this part of the total."""
-        if not any(_overlap(part, other) for other, _ in self.from_total):
-            return
-        for other, sending in self.from_total:
-            if _overlap(part, other):
-                sending.wait(timeout_s=timeout_s)
-        self.from_total = [waiting for waiting in self.from_total if not _overlap(part, waiting[0])]
+        with self.lock:
+            reading = [waiting for waiting in self.from_total if _overlap(part, waiting[0])]
+            if reading:
+                self.from_total = [
+                    waiting for waiting in self.from_total if not _overlap(part, waiting[0])
+                ]
+        # Not while it holds the lock: the other thread goes on sending.
+        for _, sending in reading:
+            sending.wait(timeout_s=timeout_s)
 
     def finish_all(self, *, timeout_s: float) -> None:
         """Wait for all sends."""

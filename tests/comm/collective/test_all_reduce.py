@@ -2,15 +2,19 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxpipe.collective import AllReduceKind
 from jaxpipe.collective.sync_tree import SyncTree, leader, ranks
 from jaxpipe.collective.tree import Edges
-from jaxpipe.comm import Transport, all_reduce, run_ranks
+from jaxpipe.comm import HostOrDeviceArray, Sending, Transport, WireFormat, all_reduce, run_ranks
+from jaxpipe.comm.forwarding import ForwardingTransport
+from jaxpipe.errors import TransportError
 from tests.collective.strategies import sync_trees
 
 
@@ -85,3 +89,45 @@ def test_a_rank_outside_the_tree_has_no_part():
 
     with pytest.raises(AssertionError, match="rank 0 is not in the tree"):
         run_ranks(1, work)
+
+
+def test_a_total_comes_down_a_chain_while_later_sums_go_up():
+    """The last rank sends its second chunk once it has the total of the first one."""
+    array, wire = np.arange(4, dtype=np.float32), WireFormat(chunk_bytes=8)
+    like = jax.ShapeDtypeStruct((2,), np.float32)
+
+    def work(transport: Transport) -> np.ndarray:
+        if transport.rank < 2:
+            chain = AllReduceKind.CHAIN
+            return all_reduce(
+                transport, array, (0, 1, 2), tag=0, timeout_s=10.0, algorithm=chain, wire=wire
+            )
+        totals: list[np.ndarray] = []
+        for chunk in np.split(array, 2):
+            sending = transport.send(chunk, to=1, tag=0)
+            totals.append(np.asarray(transport.receive(like, source=1, tag=0).wait(timeout_s=5.0)))
+            sending.wait(timeout_s=5.0)
+        return np.concatenate(totals)
+
+    assert [total.tolist() for total in run_ranks(3, work)] == [(3 * array).tolist()] * 3
+
+
+def test_what_ends_the_sums_of_a_chain_is_raised_rather_than_that_no_total_comes():
+    array, wire = np.ones(4, np.float32), WireFormat(chunk_bytes=8)
+
+    class Cut(ForwardingTransport):
+        def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
+            if to == 0:
+                raise TransportError("no way up")
+            return super().send(array, to=to, tag=tag)
+
+    def work(transport: Transport) -> None:
+        timeout_s = 5.0
+        if transport.rank == 1:
+            transport, timeout_s = Cut(transport), 0.2
+        chain = AllReduceKind.CHAIN
+        tree = (0, 1, 2)
+        all_reduce(transport, array, tree, tag=0, timeout_s=timeout_s, algorithm=chain, wire=wire)
+
+    with pytest.raises(TransportError, match="no way up"):
+        run_ranks(3, work)
