@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments.over_the_wire.environments import python_of
+from experiments.over_the_wire.islands_apart import run_islands_apart
 from experiments.over_the_wire.jaxpipe_run import run_jaxpipe
 from experiments.over_the_wire.outcomes import (
     NETWORKS,
@@ -27,7 +28,15 @@ from experiments.over_the_wire.outcomes import (
 )
 from experiments.over_the_wire.peer_run import PeerRunner, peer_first_loss
 from experiments.over_the_wire.plans import MODEL
-from experiments.over_the_wire.systems import JAXPIPE, Cell, Outcome, Runner, System, read_systems
+from experiments.over_the_wire.systems import (
+    ISLANDS_APART,
+    JAXPIPE,
+    Cell,
+    Outcome,
+    Runner,
+    System,
+    read_systems,
+)
 from experiments.over_the_wire.task_files import first_losses, write_task
 from experiments.table import markdown, read_csv
 from jaxpipe import topo
@@ -137,6 +146,8 @@ def runner_of(system: System, environments: Path) -> Runner:
     """Return what runs a system."""
     if system.program == JAXPIPE:
         return run_jaxpipe
+    if system.program == ISLANDS_APART:
+        return run_islands_apart
     return PeerRunner(python=python_of(system.environment, environments))
 
 

@@ -13,7 +13,8 @@ from jaxpipe.config import Config
 from jaxpipe.topo import Cluster
 
 _FILE = Path(__file__).parent / "systems.toml"
-JAXPIPE = "jaxpipe"
+JAXPIPE, ISLANDS_APART = "jaxpipe", "islands_apart"
+"""Programs of jaxpipe; the others are those of `peers/`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
