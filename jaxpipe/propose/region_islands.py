@@ -6,7 +6,8 @@
     east   4 5 6 7        four          0 1 | 2 3 | 4 5 | 6 7  between: an outer step at times
 
 An island lies inside of a region, so that its messages take the fast links. All islands have the
-same number of devices and the same stages, since they exchange what each stage has learned.
+same number of devices and the same stages, since they exchange what each stage has learned. Where
+devices differ in speed, so do the islands' shares of the batch: all end their steps together.
 """
 
 import time
@@ -25,6 +26,7 @@ from jaxpipe.propose.query import Query, executable, generators_of
 from jaxpipe.schedule import Remat
 from jaxpipe.search import Effort, Objective, Task, search, with_suited_trees
 from jaxpipe.search.generators.schedules import made_to_measure
+from jaxpipe.search.generators.unlike import shared_by_speed
 from jaxpipe.simulate import Conditions, step_bound_s, step_objective
 from jaxpipe.topo import Cluster, subcluster
 
@@ -101,9 +103,10 @@ def island_plan(
             refusal = refusal or error
             continue
         task, conditions = query.task(remat, max_tensor=options.max_tensor)
+        plan = _copied(task, result.plan, groups)
         return IslandPlan(
             islands=len(groups),
-            plan=replace(_copied(task, result.plan, groups), remat=remat),
+            plan=replace(_of_least_step(task, plan, conditions), remat=remat),
             conditions=conditions,
             num_valued=result.num_valued,
         )
@@ -137,6 +140,13 @@ def _inside(config: Config, cluster: Cluster, groups: tuple[tuple[int, ...], ...
         ),
         cluster=subcluster(cluster, slowest),
     )
+
+
+def _of_least_step(task: Task, plan: Plan, conditions: Conditions) -> Plan:
+    """Return the plan, or one with shares by speed whose step takes less time."""
+    if len(set(task.slow.tolist())) == 1:
+        return plan
+    return min((plan, *shared_by_speed(task, plan)), key=step_objective(conditions))
 
 
 def _copied(task: Task, plan: Plan, groups: tuple[tuple[int, ...], ...]) -> Plan:

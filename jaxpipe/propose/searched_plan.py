@@ -37,7 +37,7 @@ from jaxpipe.simulate import Conditions, plan_step_s, step_bound_s, step_objecti
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.write import cluster_toml
 
-_FORMAT = 3
+_FORMAT = 4
 """Of the kept file and of the search: raise it where another plan would be found."""
 _SECTIONS = ("model", "plan", "train", "comm", "mesh", "outer", "lora", "optimizer", "paced")
 """The sections on which a plan depends."""

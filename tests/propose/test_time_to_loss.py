@@ -96,6 +96,25 @@ def test_islands_lie_inside_of_regions_and_have_the_same_stages(tmp_path: Path) 
         assert used == set(devices)
 
 
+def test_islands_of_unlike_speed_have_shares_in_proportion(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, gbps=0.05, **{"plan.stages": 1})
+    path = tmp_path / "apart.toml"
+    # Hosts of the west are three times as fast.
+    east = '[[hosts]]\nregion = "east"\ncount = 1\ntflops = 0.01\n[inside_region]'
+    text = CLUSTER.format(gbps=0.05, latency_ms=20, count=1)
+    text = text.replace('["west", "east"]', '"west"').replace("0.01", "0.03")
+    path.write_text(text.replace("[inside_region]", east))
+    config, cluster = config_of_settings(settings), load(str(path))
+    (groups, *_) = island_groups(cluster, most=2)
+    plan = island_plan(config, cluster, groups, OPTIONS, seconds=0.3).plan
+    shares = {
+        cluster.devices[pipeline.devices[0]].region: pipeline.num_samples
+        for pipeline in plan.pipelines
+    }
+    assert shares == {"west": 12, "east": 4}
+    assert plan.has_equal_cuts
+
+
 @given(count=st.integers(1, 6), most=st.integers(2, 8))
 def test_groups_are_of_one_size_and_of_one_region_each(
     tmp_path_factory: pytest.TempPathFactory, count: int, most: int

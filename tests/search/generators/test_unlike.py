@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jaxpipe.plan import check_plan
 from jaxpipe.plan.cost import BytesPerParameter
 from jaxpipe.schedule import ScheduleKind
-from jaxpipe.search import Effort, Task, build, search
+from jaxpipe.search import Effort, Fixed, Task, build, search
 from jaxpipe.search.generators.unlike import (
     is_worth_trying,
     moved_microbatches,
@@ -74,6 +74,31 @@ def test_unlike_devices_are_all_used():
     # 16 seconds of work for four times the profiled device: no plan is faster.
     assert least == pytest.approx(4.0)
     assert sorted(pipeline.num_samples for pipeline in best.pipelines) == [2, 2, 4]
+
+
+@pytest.mark.parametrize(
+    "fixed",
+    [
+        Fixed(stages=1, replicas=2),
+        Fixed(stages=1, replicas=2, microbatch=2),
+        Fixed(replicas=2, cut=(6,), devices=(1, 0)),
+    ],
+)
+def test_shares_are_unequal_where_the_shape_is_set(fixed: Fixed):
+    task = replace(task_of(2.0, 1.0), fixed=fixed)
+    found = search(task, seconds(task), effort=Effort(num_valued=20, num_changes=0))
+    shares = {pipeline.devices: pipeline.num_samples for pipeline in found.plan.pipelines}
+    assert fixed.keeps(found.plan)
+    # Twice as fast, twice as many samples.
+    assert shares == {(0,): 8, (1,): 4}
+
+
+def test_a_cut_that_is_set_is_that_of_all_replicas():
+    task = task_of(2.0, 2.0, 1.0, 1.0)
+    task = replace(task, fixed=Fixed(cut=(3, 3), replicas=2))
+    found = search(task, seconds(task), effort=Effort(num_valued=20, num_changes=0))
+    assert [pipeline.cut for pipeline in found.plan.pipelines] == [(3, 3), (3, 3)]
+    assert sorted(pipeline.num_samples for pipeline in found.plan.pipelines) == [4, 8]
 
 
 def test_what_does_not_fit_is_not_proposed():
