@@ -201,7 +201,7 @@ def _answer(read: "Config", options: SearchOptions) -> _Answer:
     return _Answer(
         plan=proposal.plan,
         cluster=proposal.cluster,
-        step_s=proposal.split.step_s,
+        step_s=proposal.step_s,
         truth="simulated",
         as_json=partial(plan_json, read, options, proposal),
         lines=partial(plan_lines, read, options, proposal),

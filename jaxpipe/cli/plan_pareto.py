@@ -48,6 +48,6 @@ def draw_pareto(options: SearchOptions, proposal: "Proposal", path: Path) -> Non
         ParetoPoint(split.seconds, other(split), f"{sum(map(len, split.plan.groups))} devices")
         for split in proposal.front
     ]
-    current = ParetoPoint(proposal.split.step_s, other(proposal), "")
+    current = ParetoPoint(proposal.step_s, other(proposal), "")
     title = f"batch {proposal.plan.batch}, on {proposal.cluster.name}"
     draw_front(front, current, path, title=title, unit=unit)

@@ -32,14 +32,17 @@ def plan_lines(config: "Config", options: SearchOptions, proposal: "Proposal") -
     plan, split = proposal.plan, proposal.split
     # An update takes no time if it was not measured.
     parts = {n: s for n, s in split.seconds_by_cause.items() if s or n != "update"}
+    step_s, mean = proposal.step_s, ""
+    if config.outer.is_on:
+        parts["outer steps"], mean = proposal.outer_s, " on average"
     reasons = reason_lines(proposal.reasons)
     return [
         *proposal.notices,
         *drawn(config, plan, proposal.cluster),
         "",
-        f"a step takes {split.step_s:.4g} s (simulated)",
+        f"a step takes {step_s:.4g} s{mean} (simulated)",
         *filter(None, (epochs_line(config),)),
-        *(f"  {n:<14}{s:10.4g} s {s / split.step_s:7.1%}" for n, s in parts.items()),
+        *(f"  {n:<14}{s:10.4g} s {s / step_s:7.1%}" for n, s in parts.items()),
         *_bound(proposal),
         *_front(options, proposal),
         "",
@@ -67,7 +70,7 @@ def drawn(config: "Config", plan: "Plan", cluster: "Cluster") -> list[str]:
 
 def _elsewhere(proposal: "Proposal") -> list[str]:
     """Return what the plan takes on devices in their order and at random, and DT-FM's cost."""
-    step_s, random_s = proposal.split.step_s, proposal.random_s
+    step_s, random_s = proposal.step_s, proposal.random_s
     identity, chance = proposal.identity_s / step_s, proposal.random_median_s / step_s
     lines = [
         "the same plan with other placements (simulated)",
@@ -82,7 +85,7 @@ def _elsewhere(proposal: "Proposal") -> list[str]:
 
 def _bound(proposal: "Proposal") -> list[str]:
     """Return the line about the bound that is proved, and how far the plan is from it."""
-    bound, step_s = proposal.bound, proposal.split.step_s
+    bound, step_s = proposal.bound, proposal.step_s
     by = "compute" if bound.compute_s >= bound.cut_s else "the narrowest cut"
     line = f"no plan for these devices takes less than {bound.seconds:.4g} s, by {by}"
     return [f"{line}: at most {step_s / bound.seconds - 1:.0%} to gain"] if bound.seconds else []
@@ -233,8 +236,9 @@ def plan_json(
         "batch": config.train.batch,
         "objective": options.objective.value,
         "seed": options.seed,
-        "seconds": split.step_s,
+        "seconds": proposal.step_s,
         "breakdown": split.seconds_by_cause,
+        "outer_seconds": proposal.outer_s,
         "identity_seconds": proposal.identity_s,
         "random_seconds": proposal.random_s,
         "dtfm_cost": proposal.dtfm_s,

@@ -79,6 +79,7 @@ def costs_of(
         codecs=codecs_of(config),
         activation_value_bytes=DTYPE_BYTES[model.compute_dtype],
         gathered_bytes=DTYPE_BYTES[model.param_dtype] if config.optimizer.sharded else 0.0,
+        outer=config.outer if config.outer.is_on else None,
     )
     return conditions, known.precision
 

@@ -4,7 +4,8 @@ import numpy as np
 
 from jaxpipe.plan import Plan
 from jaxpipe.search import Task, with_suited_trees
-from jaxpipe.simulate import Conditions, plan_step_s
+from jaxpipe.simulate import Conditions
+from jaxpipe.simulate.outer_step import mean_step_s
 
 NUM_RANDOM = 5
 """Random placements."""
@@ -20,7 +21,7 @@ def elsewhere_s(
     random = np.random.default_rng(seed)
 
     def seconds(devices: np.ndarray) -> float:
-        return plan_step_s(_placed(task, plan, devices), conditions)
+        return mean_step_s(_placed(task, plan, devices), conditions)
 
     identity_s = seconds(np.arange(len(task.cluster)))
     return identity_s, tuple(

@@ -13,7 +13,7 @@ from jaxpipe.collective import NO_CODECS, CodecLimit
 from jaxpipe.collective.codec.codecs import bytes_per_value
 from jaxpipe.config import Config, cluster_from
 from jaxpipe.errors import ConfigError, PlanError
-from jaxpipe.plan import Plan
+from jaxpipe.plan import Plan, islands_of
 from jaxpipe.plan.cost import LowerBound
 from jaxpipe.propose.codec_choice import (
     CodecChoice,
@@ -52,6 +52,7 @@ from jaxpipe.simulate import (
     step_breakdown,
     step_objective,
 )
+from jaxpipe.simulate.outer_step import outer_times
 from jaxpipe.topo import Cluster, Precision
 
 
@@ -59,6 +60,8 @@ from jaxpipe.topo import Cluster, Precision
 class Proposal:
     """A plan and its evaluation; times are simulated seconds of a step.
 
+    With an outer loop, they are means over its steps: `split` is the inner step of the slowest
+    island, and `outer_s` what outer steps add.
     `identity_s` and `random_s` are the same plan with devices in their order and at random;
     `larger` is the shape of the best plan found with more devices, and its seconds, if some are
     left out. `advice` has the comparison with outer loops, if it was asked for. All times are those
@@ -75,6 +78,7 @@ class Proposal:
     cluster: Cluster
     precision: Precision
     split: StepBreakdown
+    outer_s: float
     dtfm_s: float | None
     identity_s: float
     random_s: tuple[float, ...]
@@ -94,6 +98,11 @@ class Proposal:
     notices: tuple[str, ...] = ()
 
     @property
+    def step_s(self) -> float:
+        """The seconds of a step; with an outer loop, on average."""
+        return self.split.step_s + self.outer_s
+
+    @property
     def random_median_s(self) -> float:
         """The median over the random placements."""
         return median(self.random_s)
@@ -101,7 +110,7 @@ class Proposal:
     def cost(self, objective: Goal) -> float:
         """Return what an objective counts: seconds, unless it is dollars or watt-hours."""
         value = {Goal.DOLLARS: self.dollars, Goal.ENERGY: self.watt_hours}.get(objective)
-        return self.split.step_s if value is None else value
+        return self.step_s if value is None else value
 
     @property
     def unchecked(self) -> tuple[int, ...]:
@@ -187,7 +196,7 @@ def _check_codecs(config: Config, options: SearchOptions) -> None:
 
 def _remat_reasons(query: Query, proposals: Sequence[Proposal]) -> list[Reason]:
     """Return the seconds of each rematerialisation, if more than the first was tried."""
-    seconds = {proposal.plan.remat: proposal.split.step_s for proposal in proposals}
+    seconds = {proposal.plan.remat: proposal.step_s for proposal in proposals}
     if not seconds.keys() - {query.remats[0]}:
         return []
     return [
@@ -235,15 +244,18 @@ class _Study:
             result, choice = with_codecs(limit, conditions, find, seconds=budget, price=self.price)
             conditions, plan = replace(conditions, codecs=choice.codecs), choice.plan
         plan = replace(plan, remat=self.remat)
-        split = step_breakdown(plan, conditions)
-        worth = worth_of(plan, conditions, step_s=split.step_s)
+        split = step_breakdown(_slowest_island(plan, conditions), conditions)
+        outer_s = _outer_s(plan, conditions)
+        worth = worth_of(plan, conditions, step_s=split.step_s + outer_s)
         identity_s, random_s = elsewhere_s(task, plan, conditions, seed=options.seed)
         is_asked = options.outer is not OuterQuestion.NONE
+        has_islands = conditions.outer is not None
         return Proposal(
             plan=plan,
             cluster=task.cluster,
             precision=task.precision,
             split=split,
+            outer_s=outer_s,
             bound=bound_of(task, conditions, fewest),
             dollars=worth.dollars,
             watt_hours=worth.watt_hours,
@@ -257,8 +269,8 @@ class _Study:
             num_valued=self.num_valued,
             advice=outer_advice(plan, conditions) if is_asked else None,
             codecs=choice,
-            unlimited=side_by_side(plan, conditions),
-            unshared=unshared_links(plan, result, conditions),
+            unlimited=None if has_islands else side_by_side(plan, conditions),
+            unshared=None if has_islands else unshared_links(plan, result, conditions),
             reasons=reasons_of(result),
         )
 
@@ -266,6 +278,8 @@ class _Study:
         """Return what was found, less dependent on unshared links where seconds alone count."""
         if self.options.objective is not Goal.TIME or self.options.has_front:
             return result
+        if conditions.outer is not None:
+            return result  # islands share little of the links between regions
         return suited_to_sharing(result, conditions)
 
     def _found(
@@ -321,6 +335,23 @@ class _EndingClock:
         took_s = time.process_time() - start_s
         self.ahead_s = min(self.most_s, max(self.ahead_s, _NUM_AFTERWARDS * took_s))
         return step_s
+
+
+def _slowest_island(plan: Plan, conditions: Conditions) -> Plan:
+    """Return the plan of the island whose steps take longest; without an outer loop, the plan."""
+    if conditions.outer is None:
+        return plan
+    islands = islands_of(plan, num_islands=conditions.outer.islands)
+    plans = (island.plan for island in islands)
+    return max(plans, key=partial(plan_step_s, conditions=conditions))
+
+
+def _outer_s(plan: Plan, conditions: Conditions) -> float:
+    """Return what outer steps add to a step, on average [s]."""
+    outer = conditions.outer
+    if outer is None:
+        return 0.0
+    return outer_times(plan, conditions, outer).exposed_s(outer) / outer.every
 
 
 def _larger(found: Found, plan: Plan) -> tuple[str, float] | None:

@@ -192,6 +192,8 @@ def executable(config: Config, objective: Objective) -> Objective:
 def bound_of(task: Task, conditions: Conditions, codecs: Codecs = NO_CODECS) -> LowerBound:
     """Return the bound of every plan for the devices whose messages have at least these bytes."""
     ratio = codecs.boundary_ratio(conditions.activation_value_bytes)
+    # Islands of an outer loop sum gradients seldom, and none of them between each other.
+    sums = conditions.outer is None
     gradient_bytes, profile = task.bytes_each.gradient, task.profile
     return lower_bound(
         task.cluster,
@@ -202,7 +204,7 @@ def bound_of(task: Task, conditions: Conditions, codecs: Codecs = NO_CODECS) -> 
         ),
         slow=task.slow,
         batch=task.batch,
-        gradient_bytes=gradient_bytes * codecs.far_ratio(gradient_bytes),
+        gradient_bytes=gradient_bytes * codecs.far_ratio(gradient_bytes) if sums else 0.0,
         local_factor=conditions.overheads.local_factor,
     )
 

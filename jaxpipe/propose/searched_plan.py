@@ -33,7 +33,8 @@ from jaxpipe.propose.unshared_links import UnsharedLinks, suited_to_sharing, uns
 from jaxpipe.runtime.storage.checksum import checksum_file
 from jaxpipe.schedule import Remat, ScheduleKind
 from jaxpipe.search import Effort, Task, search
-from jaxpipe.simulate import Conditions, plan_step_s, step_bound_s, step_objective
+from jaxpipe.simulate import Conditions, step_bound_s, step_objective
+from jaxpipe.simulate.outer_step import mean_step_s
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.write import cluster_toml
 
@@ -135,31 +136,33 @@ def _search_with(
         observe=observe,
     )
     name, default_s = _default(query, task, conditions)
-    suited = suited_to_sharing(found, conditions)
+    suited = found if conditions.outer is not None else suited_to_sharing(found, conditions)
     # A searched plan is never slower than the one without a search.
-    suited_s = plan_step_s(with_boundaries(query.config, suited.plan), conditions)
+    suited_s = mean_step_s(with_boundaries(query.config, suited.plan), conditions)
     result = found if default_s is not None and suited_s > default_s else suited
     plan = replace(with_boundaries(query.config, result.plan), remat=remat)
     return SearchedPlan(
         plan=plan,
-        step_s=plan_step_s(plan, conditions),
+        step_s=mean_step_s(plan, conditions),
         num_valued=result.num_valued,
         default_s=default_s,
         default_name=name,
         reasons=reasons_of(result),
-        unshared=unshared_links(plan, result, conditions),
+        unshared=None if conditions.outer is not None else unshared_links(plan, result, conditions),
     )
 
 
 def _default(query: Query, task: Task, conditions: Conditions) -> tuple[str, float | None]:
     """Return what a plan without a search is called, and its seconds if it fits.
 
-    It has the stages and replicas that are set.
+    It has the stages, the replicas and the islands that are set.
     """
     num_devices, batch, given = len(query.cluster), task.batch, query.config.plan
-    stages = given.num_stages or min(2, num_devices // (given.replicas or 1), task.num_layers)
-    fitting = (n for n in range(1, num_devices // stages + 1) if batch % n == 0)
-    replicas = given.replicas or max(fitting)
+    islands = max(1, query.config.outer.islands)
+    least = given.replicas or islands
+    stages = given.num_stages or max(1, min(2, num_devices // least, task.num_layers))
+    numbers = range(islands, num_devices // stages + 1, islands)
+    replicas = given.replicas or max((n for n in numbers if batch % n == 0), default=islands)
     section = replace(
         query.config.plan,
         stages=stages,
@@ -177,7 +180,7 @@ def _default(query: Query, task: Task, conditions: Conditions) -> tuple[str, flo
     name = f"without a search ({plan.shape}, even cut, microbatch 1, 1f1b)"
     if overfull(plan, task.profile, task.cluster, each=task.bytes_each):
         return name, None
-    return name, plan_step_s(plan, conditions)
+    return name, mean_step_s(plan, conditions)
 
 
 class _Kept(msgspec.Struct, kw_only=True):

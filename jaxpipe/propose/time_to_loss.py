@@ -240,7 +240,7 @@ class _Study:
             name=name,
             plan=proposal.plan,
             cluster=proposal.cluster,
-            step_s=proposal.split.step_s,
+            step_s=proposal.step_s,
             compute_factor=self._factor(total),
             gap=gap and replace(gap, fraction=total),
             proposal=proposal,

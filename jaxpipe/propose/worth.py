@@ -24,10 +24,10 @@ from jaxpipe.simulate import (
     check_prices,
     extrapolated_step_s,
     plan_step,
-    plan_step_s,
     step_dollars,
     step_watt_hours,
 )
+from jaxpipe.simulate.outer_step import mean_step_s
 
 _FORBIDDEN = 1e15
 """Larger than any objective; times the excess over a limit, so that less of it is better."""
@@ -75,9 +75,10 @@ class Appraisal:
 
     def __call__(self, plan: Plan) -> float:
         """Return the objective of a plan: the smaller, the better."""
-        worth = worth_of(plan, self.conditions, step_s=extrapolated_step_s(plan, self.conditions))
+        short_s = mean_step_s(plan, self.conditions, step_s=extrapolated_step_s)
+        worth = worth_of(plan, self.conditions, step_s=short_s)
         if not is_beaten(worth, self.front):
-            worth = worth_of(plan, self.conditions, step_s=plan_step_s(plan, self.conditions))
+            worth = worth_of(plan, self.conditions, step_s=mean_step_s(plan, self.conditions))
             self.front = with_worth(self.front, worth)
         return self._objective(worth)
 
@@ -87,7 +88,7 @@ class Appraisal:
         Raises:
             PlanError: it does not, so no plan that was found does.
         """
-        worth = worth_of(plan, self.conditions, step_s=plan_step_s(plan, self.conditions))
+        worth = worth_of(plan, self.conditions, step_s=mean_step_s(plan, self.conditions))
         if self._excess(worth) > 1:
             units = ((worth.dollars, "dollars"), (worth.watt_hours, "watt-hours"))
             others = [f"{value:.4g} {unit}" for value, unit in units if value is not None]

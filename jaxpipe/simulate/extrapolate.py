@@ -6,6 +6,7 @@ from math import inf
 
 from jaxpipe.plan import Plan
 from jaxpipe.schedule import ScheduleKind
+from jaxpipe.simulate.outer_step import mean_step_s
 from jaxpipe.simulate.plan_step import Conditions, plan_step_s, segment_bytes
 
 _FEW_CHUNKS = 4
@@ -69,16 +70,16 @@ def step_objective(
 
     Each plan is extrapolated first. Only if it seems faster than the best so far, its whole step is
     simulated; otherwise it has lost, and the extrapolated seconds, no less than the best, are
-    returned. `exact` simulates a whole step.
+    returned. `exact` simulates a whole step; with an outer loop, one of an island.
     """
     best_s = inf
 
     def seconds(plan: Plan) -> float:
         nonlocal best_s
-        short_s = extrapolated_step_s(plan, conditions)
+        short_s = mean_step_s(plan, conditions, step_s=extrapolated_step_s)
         if short_s >= best_s:
             return short_s
-        exact_s = exact(plan, conditions)
+        exact_s = mean_step_s(plan, conditions, step_s=exact)
         best_s = min(best_s, exact_s)
         return exact_s
 

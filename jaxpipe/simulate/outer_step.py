@@ -74,6 +74,25 @@ class OuterTimes:
         return self.inner_s + self.exposed_s(outer) / outer.every
 
 
+def mean_step_s(
+    plan: Plan,
+    conditions: Conditions,
+    *,
+    step_s: Callable[[Plan, Conditions], float] = plan_step_s,
+) -> float:
+    """Return the seconds of a step; with an outer loop, of an inner one and its part of outer ones.
+
+    `step_s` returns those of one step without an outer loop.
+
+    Raises:
+        PlanError: the plan has no such islands.
+    """
+    outer = conditions.outer
+    if outer is None:
+        return step_s(plan, conditions)
+    return outer_times(plan, conditions, outer, step_s=step_s).step_s(outer)
+
+
 def outer_times(
     plan: Plan,
     conditions: Conditions,

@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxpipe.collective import NO_CODECS, NO_CODING, Codecs, Coding, coding_of
 from jaxpipe.network import MessageCosts
+from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import Pipeline, Plan
 from jaxpipe.plan.cost import NO_SOFTWARE, Part, Profile, SharedStage, shared_part
 from jaxpipe.schedule import ScheduleKind
@@ -59,6 +60,8 @@ class Conditions:
     `codecs` compress messages, of activations with `activation_value_bytes` a value without them;
     encoding and decoding take the seconds of one core of a host. Where replicas shard the optimizer
     (ZeRO-1), they gather `gathered_bytes` of each parameter after the update; 0 where they do not.
+    With an `outer` loop, gradients are summed inside of islands, and a search minimises the seconds
+    of a step on average (`jaxpipe.simulate.outer_step.mean_step_s`).
     """
 
     cluster: Cluster
@@ -71,6 +74,7 @@ class Conditions:
     codecs: Codecs = NO_CODECS
     activation_value_bytes: float = 4.0
     gathered_bytes: float = 0.0
+    outer: OuterConfig | None = None
 
 
 def plan_step(plan: Plan, conditions: Conditions) -> StepModel:
