@@ -93,7 +93,7 @@ def trial(
     prepare(Source(), folder / "data")
     config, run = config_from(tree), Path(tree["run"]["folder"])
     task = profile_task(config, microbatches=(config.plan.microbatch or 1,))
-    profile = measured_profile(task, keep=False) if measures else None
+    profile = measured_profile(task, keep=False).value if measures else None
     _jaxpipe(_emulated(emulate), "train", str(_written(tree, folder)))
     load = os.getloadavg()[0]
     metrics, trace = read_metrics(run / "metrics.jsonl"), read_chrome(run / "trace.json")

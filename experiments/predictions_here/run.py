@@ -64,7 +64,7 @@ def _row(case: Mapping[str, Any], base: Mapping[str, Any], folder: Path, *, roun
         tree = case_tree(case, base, run=run, data=folder / "data")
         config = config_from(tree)
         task = profile_task(config, microbatches=(config.plan.microbatch or 1,))
-        profile = measured_profile(task, keep=False)
+        profile = measured_profile(task, keep=False).value
         measured_s += _measured_s(tree, folder)
         predicted_s.append(_predicted_s(tree, profile, folder))
     ordered = sorted(measured_s)

@@ -18,7 +18,7 @@ functions first, then read each other's from the compile cache.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from statistics import mean, median
@@ -84,14 +84,14 @@ def measure_briefly(task: ProfileTask, *, clock: Clock, parent: Parent) -> Profi
         parts = (*blocks.values(), *ends, update)
         programs = parent.in_turn([program for part in parts for program in part.programs])
         num_own = ceil(len(programs) / parent.num_processes)
-        steps = _Steps(parent.observe, total=num_own + len(blocks) + 2)
+        steps = _Steps(parent, total=num_own + len(blocks) + 2)
         _compile(programs, num_own=num_own, steps=steps)
         seconds: dict[int, list[Mapping[Op, float]]] = {}
         for size, block in blocks.items():
-            steps.begin(f"forward and backward, microbatch {size}")
+            steps.begin(f"forward and backward, microbatch {size}", times=True)
             stages = (block, *ends) if size == _usual_size(task) else (block,)
             seconds[size] = _seconds(stages, clock=clock)
-        steps.begin("optimizer, and the work of a rank beside its layers")
+        steps.begin("optimizer, and the work of a rank beside its layers", times=True)
         update_s = update.seconds(clock)
         call_s = BusyStage(blocks[min(blocks)]).call_seconds(clock)
         byte_s = copy_seconds(_COPIED_BYTES, clock) / _COPIED_BYTES
@@ -111,12 +111,12 @@ def measure_briefly(task: ProfileTask, *, clock: Clock, parent: Parent) -> Profi
 class _Steps:
     """The steps of the measurement, said before each."""
 
-    def __init__(self, observe: Callable[[str], None], *, total: int) -> None:
-        self._observe, self._total, self._number = observe, total, 0
+    def __init__(self, parent: Parent, *, total: int) -> None:
+        self._parent, self._total, self._number = parent, total, 0
 
-    def begin(self, detail: str) -> None:
+    def begin(self, detail: str, *, times: bool = False) -> None:
         self._number += 1
-        self._observe(f"{self._number} of {self._total}: {detail}")
+        self._parent.observe(f"{self._number} of {self._total}: {detail}", times=times)
 
 
 def _compile(programs: Sequence[Program], *, num_own: int, steps: _Steps) -> None:

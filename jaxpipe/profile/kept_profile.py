@@ -3,7 +3,7 @@
 ::
 
     kept_profile(task) ──► Profile, or None      a file of the user's cache, in milliseconds
-    measured_profile(task) ──► Profile           processes of their own: 10 s for a small model
+    measured_profile(task) ──► Measured          processes of their own: 10 s for a small model
 
 One process for each core, all busy at the same time, as ranks are: two cores share the memory.
 """
@@ -17,7 +17,7 @@ import msgspec
 from jaxpipe.plan.cost import Profile
 from jaxpipe.profile.kept_file import KeptFile
 from jaxpipe.profile.machine_speed import machine_key
-from jaxpipe.profile.measuring_process import Measurement, measure_apart
+from jaxpipe.profile.measuring_process import Measured, Measurement, measure_apart
 from jaxpipe.profile.profile_task import ProfileTask
 from jaxpipe.topo.machine_limits import usable_cores
 
@@ -36,9 +36,11 @@ def measured_profile(
     keep: bool = True,
     environment: Mapping[str, str] = os.environ,
     observe: Callable[[str], None] = lambda _: None,
-) -> Profile:
+) -> Measured[Profile]:
     """Measure the profile of a model on the cores of this machine, and keep it.
 
+    It is not kept where other processes have computed on these cores: then it is measured again the
+    next time.
     `observe` is called with what is done next, with its part of the whole. Cost: about 10 s for a
     small model, mostly compilation; the memory of its stages for each core.
 
@@ -47,12 +49,12 @@ def measured_profile(
     """
     words = (msgspec.json.encode(task.fields()).decode(),)
     measurement = Measurement(module="jaxpipe.profile.profile_process", words=words)
-    profiles = measure_apart(measurement, Profile, cores=usable_cores(), observe=observe)
-    trees = [msgspec.to_builtins(profile) for profile in profiles]
+    measured = measure_apart(measurement, Profile, cores=usable_cores(), observe=observe)
+    trees = [msgspec.to_builtins(profile) for profile in measured.value]
     profile = msgspec.convert(mean_tree(trees), Profile)
-    if keep:
+    if keep and measured.is_alone:
         _file(task, environment).write(profile)
-    return profile
+    return Measured(value=profile, share=measured.share)
 
 
 def mean_tree(trees: list[Any]) -> Any:

@@ -3,7 +3,7 @@
 ::
 
     kept_speed() ──► Speed, or None        a file of the user's cache, in milliseconds
-    measured_speed() ──► Speed             a process of its own, which imports jax: some seconds
+    measured_speed() ──► Measured          a process of its own, which imports jax: some seconds
 """
 
 import os
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from jaxpipe.profile.kept_file import KeptFile
-from jaxpipe.profile.measuring_process import Measurement, measure_apart
+from jaxpipe.profile.measuring_process import Measured, Measurement, measure_apart
 from jaxpipe.runtime.blas.chosen_products import chosen_products
 from jaxpipe.runtime.process.user_cache import processor
 from jaxpipe.topo.machine_limits import usable_cores
 
-_FORMAT = 1
+_FORMAT = 2
 """Of the file and the method: raise it where numbers would differ."""
 
 
@@ -48,9 +48,11 @@ def measured_speed(
     keep: bool = True,
     environment: Mapping[str, str] = os.environ,
     observe: Callable[[str], None] = lambda _: None,
-) -> Speed:
+) -> Measured[Speed]:
     """Measure the speed of the cores of this machine, and keep it.
 
+    It is not kept where other processes have computed on these cores: then it is measured again the
+    next time.
     `observe` is called with what is measured next. Cost: some seconds, in a process for each core,
     which alone import jax.
 
@@ -58,14 +60,14 @@ def measured_speed(
         ConfigError: the measurement failed.
     """
     measurement = Measurement(module="jaxpipe.profile.speed_process", timeout_s=120.0)
-    speeds = measure_apart(measurement, Speed, cores=usable_cores(), observe=observe)
+    measured = measure_apart(measurement, Speed, cores=usable_cores(), observe=observe)
     speed = Speed(
-        flops_per_s=min(measured.flops_per_s for measured in speeds),
-        copy_bytes_per_s=min(measured.copy_bytes_per_s for measured in speeds),
+        flops_per_s=min(one.flops_per_s for one in measured.value),
+        copy_bytes_per_s=min(one.copy_bytes_per_s for one in measured.value),
     )
-    if keep:
+    if keep and measured.is_alone:
         _file(environment).write(speed)
-    return speed
+    return Measured(value=speed, share=measured.share)
 
 
 def machine_key(environment: Mapping[str, str]) -> dict[str, str | int]:

@@ -4,22 +4,26 @@
 
     parent   ◄── {"detail": "block: compiling"}     what a process does next: it waits
              ──► (an empty line)                    until all have come there, and all continue
-             ◄── {"result": {...}}                  the last line of each
+             ◄── {"result": {...}, "share": 0.99}   the last line of each
 
 Two cores share the memory: a process alone would be faster than a rank of two. The processes need
 nothing of MPI, and import jax after they are pinned.
+
+The share is that of a core's time which a process has had while it timed its calls. It never waits
+then, so a smaller one means that other processes computed on its core: such seconds are not kept.
 """
 
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from tempfile import TemporaryFile
 from threading import Timer
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Generic, TypeVar
 
 import msgspec
 
@@ -29,6 +33,9 @@ from jaxpipe.runtime.process.process_signals import die_with_parent
 
 T = TypeVar("T")
 _MOST_PROCESSES = 4
+_LEAST_SHARE = 0.9
+_SHORT_S = 0.1
+"""Of less time, the clock of the processor says little."""
 _MPI_PREFIXES = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "MPICH_")
 
 
@@ -41,13 +48,26 @@ class Measurement:
     timeout_s: float = 600.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured(Generic[T]):
+    """What was measured, and the least share of its core's time that a process had meanwhile."""
+
+    value: T
+    share: float = 1.0
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing else computed on these cores, but for a tenth."""
+        return self.share >= _LEAST_SHARE
+
+
 def measure_apart(
     measurement: Measurement,
     kind: type[T],
     *,
     cores: Sequence[int],
     observe: Callable[[str], None],
-) -> list[T]:
+) -> Measured[list[T]]:
     """Run a measurement on each core at once, on four at most; return their results.
 
     `observe` is called with what the process on the first core does.
@@ -59,10 +79,34 @@ def measure_apart(
         while True:
             lines = [process.answer() for process in processes]
             if all("result" in line for line in lines):
-                return [msgspec.convert(line["result"], kind) for line in lines]
+                return Measured(
+                    value=[msgspec.convert(line["result"], kind) for line in lines],
+                    share=min(line["share"] for line in lines),
+                )
             observe(lines[0].get("detail", ""))
             for process in processes:
                 process.release()
+
+
+@dataclass(slots=True)
+class _Phase:
+    """The share of a core's time that this process has had in phases: the least of them."""
+
+    least_share: float = 1.0
+    _begin_s: float | None = None
+    _begin_cpu_s: float = 0.0
+
+    def begin(self) -> None:
+        self._begin_s, self._begin_cpu_s = time.perf_counter(), time.process_time()
+
+    def end(self) -> None:
+        if self._begin_s is None:
+            return
+        seconds = time.perf_counter() - self._begin_s
+        if seconds > _SHORT_S:
+            share = (time.process_time() - self._begin_cpu_s) / seconds
+            self.least_share = min(self.least_share, share)
+        self._begin_s = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +115,7 @@ class Parent:
 
     number: int
     num_processes: int
+    _phase: _Phase = field(default_factory=_Phase)
 
     def in_turn(self, items: Sequence[T]) -> list[T]:
         """Return the items from this process's part of them on, then those before.
@@ -81,15 +126,22 @@ class Parent:
         first = self.number * len(items) // self.num_processes
         return [*items[first:], *items[:first]]
 
-    def observe(self, detail: str) -> None:
-        """Say what is done next, and do it together with the processes on the other cores."""
+    def observe(self, detail: str, *, times: bool = False) -> None:
+        """Say what is done next, and do it together with the processes on the other cores.
+
+        With `times`, calls are timed from now on, until the next one or the result.
+        """
+        self._phase.end()
         self._say({"detail": detail})
         if not sys.stdin.readline():
             raise SystemExit("the parent has ended")
+        if times:
+            self._phase.begin()
 
     def result(self, value: Any) -> None:
         """Return the result; nothing may follow."""
-        self._say({"result": msgspec.to_builtins(value)})
+        self._phase.end()
+        self._say({"result": msgspec.to_builtins(value), "share": self._phase.least_share})
 
     def _say(self, line: dict[str, Any]) -> None:
         sys.stdout.write(json.dumps(line) + "\n")

@@ -24,9 +24,9 @@ def main(position: str) -> None:
     from jaxpipe.runtime.blas.product_lowering import use_products
 
     use_products(os.environ)  # as a rank does, when it compiles its stage
-    parent.observe("matrix products")
+    parent.observe("matrix products", times=True)
     flops_per_s = matrix_peak_flops_per_s(dtype="float32", clock=time.perf_counter)
-    parent.observe("copies in memory")
+    parent.observe("copies in memory", times=True)
     parent.result(Speed(flops_per_s=flops_per_s, copy_bytes_per_s=_copy_bytes_per_s()))
 
 

@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
@@ -23,6 +24,7 @@ from jaxpipe.models.bottleneck_costs import without_bottlenecks
 from jaxpipe.plan.cost import Profile, write_profile
 from jaxpipe.profile.kept_profile import kept_profile, measured_profile
 from jaxpipe.profile.machine_speed import Speed, kept_speed, measured_speed
+from jaxpipe.profile.measuring_process import Measured
 from jaxpipe.profile.profile_task import ProfileTask
 from jaxpipe.propose.conditions import trained_model
 from jaxpipe.runtime.process.user_cache import user_cache
@@ -60,9 +62,10 @@ def machine_costs(
         yield config, () if is_known else _by_data_sheet(cluster)
         return
     speed = kept_speed(environment)
-    how = "kept" if speed is not None else "measured now, and kept"
-    say = observe or (lambda _: None)
-    speed = speed or measured_speed(environment=environment, observe=say)
+    how, say = "kept", observe or (lambda _: None)
+    if speed is None:
+        measured = measured_speed(environment=environment, observe=say)
+        speed, how = measured.value, f"measured {_now(measured)}"
     # Where no device has a speed, all of them count as this machine.
     if not any(device.has_speed for device in cluster.devices):
         profile, source = _profile(config, speed, environment, observe)
@@ -120,8 +123,15 @@ def _profile(
         return profile, "kept"
     if observe is None or _seconds(task, speed) > _MOST_SECONDS:
         return None, ""
-    profile = measured_profile(task, environment=environment, observe=observe)
-    return profile, "now, and kept"
+    measured = measured_profile(task, environment=environment, observe=observe)
+    return measured.value, _now(measured)
+
+
+def _now(measured: Measured[Any]) -> str:
+    """Return what became of a measurement."""
+    if measured.is_alone:
+        return "now, and kept"
+    return f"now, with {measured.share:.0%} of a core beside other work, so it is not kept"
 
 
 def _seconds(task: ProfileTask, speed: Speed) -> float:

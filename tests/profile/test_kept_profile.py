@@ -13,6 +13,7 @@ from jaxpipe.models import GptConfig, num_parameters, preset_config
 from jaxpipe.plan.cost import Part, Profile
 from jaxpipe.profile import kept_profile as module
 from jaxpipe.profile.kept_profile import kept_profile, mean_tree, measured_profile
+from jaxpipe.profile.measuring_process import Measured
 from jaxpipe.profile.profile_task import ProfileTask, task_from
 from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig, OptimizerName
 from jaxpipe.schedule.remat import Remat
@@ -45,9 +46,11 @@ def test_a_task_travels_as_plain_data(task: ProfileTask):
 
 def test_a_profile_is_kept_by_what_it_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
-    monkeypatch.setattr(module, "measure_apart", lambda *_, **__: [PROFILE, PROFILE])
+    monkeypatch.setattr(
+        module, "measure_apart", lambda *_, **__: Measured(value=[PROFILE, PROFILE])
+    )
     assert kept_profile(TASK, environment) is None
-    assert measured_profile(TASK, environment=environment) == PROFILE
+    assert measured_profile(TASK, environment=environment).value == PROFILE
     assert kept_profile(TASK, environment) == PROFILE
     # The learning rate changes no seconds; all else does.
     rate = OptimizerConfig(learning_rate=0.5)
@@ -60,6 +63,14 @@ def test_a_profile_is_kept_by_what_it_depends_on(tmp_path: Path, monkeypatch: py
         replace(TASK, optimizer=OptimizerConfig(name=OptimizerName.SGD)),
     ):
         assert kept_profile(other, environment) is None
+
+
+def test_a_profile_beside_other_work_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    measured = Measured(value=[PROFILE], share=0.5)
+    monkeypatch.setattr(module, "measure_apart", lambda *_, **__: measured)
+    assert measured_profile(TASK, environment=environment) == Measured(value=PROFILE, share=0.5)
+    assert kept_profile(TASK, environment) is None
 
 
 def test_means_are_taken_over_the_cores():
@@ -89,7 +100,7 @@ def test_the_kept_profile_needs_no_jax():
 def test_a_small_model_with_adapters_is_measured():
     details: list[str] = []
     task = replace(TASK, microbatches=(1, 2), lora=LoraConfig(rank=2))
-    profile = measured_profile(task, keep=False, observe=details.append)
+    profile = measured_profile(task, keep=False, observe=details.append).value
     total = len(details)
     assert [detail.partition(":")[0] for detail in details] == [
         f"{n} of {total}" for n in range(1, total + 1)

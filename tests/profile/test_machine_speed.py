@@ -1,6 +1,7 @@
 """The speed of this machine: measured in processes of its own, kept, and read without jax."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.profile import machine_speed
 from jaxpipe.profile.kept_file import KeptFile
 from jaxpipe.profile.machine_speed import Speed, kept_speed, machine_key, measured_speed
-from jaxpipe.profile.measuring_process import Measurement, measure_apart
+from jaxpipe.profile.measuring_process import Measured, Measurement, measure_apart
 
 SPEED = Speed(flops_per_s=1e9, copy_bytes_per_s=2e9)
 
@@ -77,10 +78,12 @@ def test_a_folder_that_others_may_write_is_not_trusted(
 def test_the_speed_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
     assert kept_speed(environment) is None
-    monkeypatch.setattr(machine_speed, "measure_apart", lambda *_, **__: [SPEED, SPEED])
-    assert measured_speed(keep=False, environment=environment) == SPEED
+    monkeypatch.setattr(
+        machine_speed, "measure_apart", lambda *_, **__: Measured(value=[SPEED, SPEED])
+    )
+    assert measured_speed(keep=False, environment=environment).value == SPEED
     assert kept_speed(environment) is None
-    assert measured_speed(environment=environment) == SPEED
+    assert measured_speed(environment=environment).value == SPEED
     assert kept_speed(environment) == SPEED
 
 
@@ -102,7 +105,7 @@ def test_the_key_names_the_machine_and_the_versions():
 @pytest.mark.slow
 def test_the_cores_of_this_machine_are_measured():
     details: list[str] = []
-    speed = measured_speed(keep=False, observe=details.append)
+    speed = measured_speed(keep=False, observe=details.append).value
     assert 1e8 < speed.flops_per_s < 1e14
     assert details == ["matrix products", "copies in memory"]
 
@@ -110,3 +113,19 @@ def test_the_cores_of_this_machine_are_measured():
 def test_a_process_that_fails_is_named_with_its_last_line():
     with pytest.raises(ConfigError, match=r"`no_such` could not measure this machine: .*no_such"):
         measure_apart(Measurement(module="no_such"), Speed, cores=(0,), observe=lambda _: None)
+
+
+@pytest.mark.slow
+def test_a_core_that_others_use_is_shared():
+    core = min(os.sched_getaffinity(0))
+    other = "while True: pass"
+    with subprocess.Popen(
+        ["taskset", "--cpu-list", str(core), sys.executable, "-c", other]
+    ) as busy:
+        try:
+            measurement = Measurement(module="jaxpipe.profile.speed_process")
+            measured = measure_apart(measurement, Speed, cores=(core,), observe=lambda _: None)
+        finally:
+            busy.kill()
+    assert measured.share < 0.7
+    assert not measured.is_alone

@@ -59,6 +59,21 @@ def test_a_pipeline_is_trained_over_its_network():
     assert outcome.meters.peak_bytes > 2**26
 
 
+@pytest.mark.root
+@pytest.mark.slow
+def test_an_island_goes_on_when_the_other_one_is_killed():
+    needs_namespaces(EngineKind.RELAY)
+    changes = (*_TINY[:-1], "train.steps=100")
+    cell, outcome = measure(
+        _system("jaxpipe: islands apart, mean"), "universities", _UNUSED, changes, kills=True
+    )
+    assert cell.kill_after is not None
+    assert [point.step for point in outcome.points] == list(range(1, 101))
+    of_survivor, of_killed = map(len, outcome.clocks)
+    assert cell.kill_after <= of_killed < of_survivor == 100
+    assert outcome.recovery_s > 0
+
+
 def test_each_network_is_read_by_its_name():
     for name in NETWORKS:
         assert topo.load(str(FOLDER / "networks" / f"{name}.toml")).name == name
