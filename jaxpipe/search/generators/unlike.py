@@ -4,7 +4,7 @@
 
     devices by speed     fast fast fast | slow slow slow slow       sizes of replicas differ by one,
                                                                     or are those of the best plan
-    partition            balanced for the devices of each replica
+    partition            balanced for the devices of each replica, or that of the best plan for all
     shares               microbatches in proportion to the speed of the slowest stage
     then                 one microbatch less for the slowest replica, one more for another
 """
