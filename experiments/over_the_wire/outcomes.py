@@ -9,7 +9,7 @@ from math import isnan, nan
 from pathlib import Path
 from statistics import fmean, median
 
-from experiments.over_the_wire.systems import Cell, Outcome
+from experiments.over_the_wire.systems import Cell, Outcome, read_systems
 from experiments.runtime_benchmark.picture import lines
 from experiments.table import Row, append_csv, grouped, numbers, read_csv, write_csv
 
@@ -127,17 +127,18 @@ def table_row(
         "loss_after_tokens": _cell(curve[-1][1]),
         "seconds_to_loss": _cell(time_to(curve, STATED_LOSS)),
         **{name: row[name] for name in ("gigabytes", "cpu_seconds", "peak_memory_mb")},
-        # Empty before any was measured.
-        "recovery_seconds": recovery.get(
-            _of(row, ("system", "schedule")), "no" if recovery else ""
-        ),
+        "recovery_seconds": recovery.get(_of(row, ("system", "schedule")), ""),
     }
 
 
 def recoveries(rows: Sequence[Row]) -> dict[tuple[str, ...], str]:
-    """Return the median seconds of recovery of each system; "not measured" without a number."""
+    """Return the median seconds of recovery of each system that was measured.
+
+    It is "no" for those that do not claim to survive.
+    """
     groups = grouped(rows, "system", "schedule")
-    return {
+    mortal = (system for system in read_systems() if not system.survives)
+    return {(system.system, system.schedule): "no" for system in mortal} | {
         key: f"{median(numbers(group, 'recovery_seconds')):.3g}" for key, group in groups.items()
     }
 

@@ -3,7 +3,7 @@
 ::
 
     kept_profile(task) ──► Profile, or None      a file of the user's cache, in milliseconds
-    measured_profile(task) ──► Measured          processes of their own: 10 s for a small model
+    measured_profile(task) ──► MeasuredApart     processes of their own: 10 s for a small model
 
 One process for each core, all busy at the same time, as ranks are: two cores share the memory.
 """
@@ -17,7 +17,7 @@ import msgspec
 from jaxpipe.plan.cost import Profile
 from jaxpipe.profile.kept_file import KeptFile
 from jaxpipe.profile.machine_speed import machine_key
-from jaxpipe.profile.measuring_process import Measured, Measurement, measure_apart
+from jaxpipe.profile.measuring_process import MeasuredApart, Measurement, measure_apart
 from jaxpipe.profile.profile_task import ProfileTask
 from jaxpipe.topo.machine_limits import usable_cores
 
@@ -36,7 +36,7 @@ def measured_profile(
     keep: bool = True,
     environment: Mapping[str, str] = os.environ,
     observe: Callable[[str], None] = lambda _: None,
-) -> Measured[Profile]:
+) -> MeasuredApart[Profile]:
     """Measure the profile of a model on the cores of this machine, and keep it.
 
     It is not kept where other processes have computed on these cores: then it is measured again the
@@ -54,7 +54,7 @@ def measured_profile(
     profile = msgspec.convert(mean_tree(trees), Profile)
     if keep and measured.is_alone:
         _file(task, environment).write(profile)
-    return Measured(value=profile, share=measured.share)
+    return MeasuredApart(value=profile, share=measured.share)
 
 
 def mean_tree(trees: list[Any]) -> Any:

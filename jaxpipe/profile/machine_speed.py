@@ -2,8 +2,8 @@
 
 ::
 
-    kept_speed() ──► Speed, or None        a file of the user's cache, in milliseconds
-    measured_speed() ──► Measured          a process of its own, which imports jax: some seconds
+    kept_speed() ──► Speed, or None         a file of the user's cache, in milliseconds
+    measured_speed() ──► MeasuredApart     a process of its own, which imports jax: some seconds
 """
 
 import os
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from jaxpipe.profile.kept_file import KeptFile
-from jaxpipe.profile.measuring_process import Measured, Measurement, measure_apart
+from jaxpipe.profile.measuring_process import MeasuredApart, Measurement, measure_apart
 from jaxpipe.runtime.blas.chosen_products import chosen_products
 from jaxpipe.runtime.process.user_cache import processor
 from jaxpipe.topo.machine_limits import usable_cores
@@ -48,7 +48,7 @@ def measured_speed(
     keep: bool = True,
     environment: Mapping[str, str] = os.environ,
     observe: Callable[[str], None] = lambda _: None,
-) -> Measured[Speed]:
+) -> MeasuredApart[Speed]:
     """Measure the speed of the cores of this machine, and keep it.
 
     It is not kept where other processes have computed on these cores: then it is measured again the
@@ -67,7 +67,7 @@ def measured_speed(
     )
     if keep and measured.is_alone:
         _file(environment).write(speed)
-    return Measured(value=speed, share=measured.share)
+    return MeasuredApart(value=speed, share=measured.share)
 
 
 def machine_key(environment: Mapping[str, str]) -> dict[str, str | int]:

@@ -49,7 +49,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured(Generic[T]):
+class MeasuredApart(Generic[T]):
     """What was measured, and the least share of its core's time that a process had meanwhile."""
 
     value: T
@@ -67,7 +67,7 @@ def measure_apart(
     *,
     cores: Sequence[int],
     observe: Callable[[str], None],
-) -> Measured[list[T]]:
+) -> MeasuredApart[list[T]]:
     """Run a measurement on each core at once, on four at most; return their results.
 
     `observe` is called with what the process on the first core does.
@@ -79,7 +79,7 @@ def measure_apart(
         while True:
             lines = [process.answer() for process in processes]
             if all("result" in line for line in lines):
-                return Measured(
+                return MeasuredApart(
                     value=[msgspec.convert(line["result"], kind) for line in lines],
                     share=min(line["share"] for line in lines),
                 )

@@ -24,7 +24,7 @@ from jaxpipe.models.bottleneck_costs import without_bottlenecks
 from jaxpipe.plan.cost import Profile, write_profile
 from jaxpipe.profile.kept_profile import kept_profile, measured_profile
 from jaxpipe.profile.machine_speed import Speed, kept_speed, measured_speed
-from jaxpipe.profile.measuring_process import Measured
+from jaxpipe.profile.measuring_process import MeasuredApart
 from jaxpipe.profile.profile_task import ProfileTask
 from jaxpipe.propose.conditions import trained_model
 from jaxpipe.runtime.process.user_cache import user_cache
@@ -127,7 +127,7 @@ def _profile(
     return measured.value, _now(measured)
 
 
-def _now(measured: Measured[Any]) -> str:
+def _now(measured: MeasuredApart[Any]) -> str:
     """Return what became of a measurement."""
     if measured.is_alone:
         return "now, and kept"

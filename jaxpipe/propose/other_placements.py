@@ -4,8 +4,11 @@ import numpy as np
 
 from jaxpipe.plan import Plan
 from jaxpipe.search import Task, with_suited_trees
+from jaxpipe.search.dtfm import dtfm_cost
+from jaxpipe.search.shapes import has_one_order
 from jaxpipe.simulate import Conditions
 from jaxpipe.simulate.outer_step import mean_step_s
+from jaxpipe.topo import Cluster
 
 NUM_RANDOM = 5
 """Random placements."""
@@ -27,6 +30,15 @@ def elsewhere_s(
     return identity_s, tuple(
         seconds(random.permutation(len(task.cluster))) for _ in range(NUM_RANDOM)
     )
+
+
+def dtfm_cost_s(plan: Plan, cluster: Cluster) -> float | None:
+    """Return the seconds of DT-FM's published cost of a placement; None if replicas are unlike."""
+    if not plan.is_even or (plan.num_chunks > 1 and not has_one_order(plan)):
+        return None  # DT-FM's model has equal groups, and one stage for each rank
+    # DT-FM's groups are stages: the transposed placement.
+    groups = np.array(plan.placement).T.tolist()
+    return dtfm_cost(cluster.latency_s, cluster.bandwidth_bytes_per_s, groups).total
 
 
 def _placed(task: Task, plan: Plan, devices: np.ndarray) -> Plan:

@@ -7,13 +7,11 @@ from functools import partial
 from math import inf
 from statistics import median
 
-import numpy as np
-
 from jaxpipe.collective import NO_CODECS, CodecLimit
 from jaxpipe.collective.codec.codecs import bytes_per_value
 from jaxpipe.config import Config, cluster_from
 from jaxpipe.errors import ConfigError, PlanError
-from jaxpipe.plan import Plan, islands_of
+from jaxpipe.plan import Plan
 from jaxpipe.plan.cost import LowerBound
 from jaxpipe.propose.codec_choice import (
     CodecChoice,
@@ -26,7 +24,7 @@ from jaxpipe.propose.codec_choice import (
 from jaxpipe.propose.conditions import trained_model
 from jaxpipe.propose.machine_costs import machine_costs
 from jaxpipe.propose.options import Goal, OuterQuestion, SearchOptions
-from jaxpipe.propose.other_placements import NUM_RANDOM, elsewhere_s
+from jaxpipe.propose.other_placements import NUM_RANDOM, dtfm_cost_s, elsewhere_s
 from jaxpipe.propose.outer_advice import OuterAdvice, outer_advice
 from jaxpipe.propose.query import (
     Query,
@@ -42,8 +40,6 @@ from jaxpipe.propose.unshared_links import UnsharedLinks, suited_to_sharing, uns
 from jaxpipe.propose.worth import Appraisal, Worth, worth_of
 from jaxpipe.schedule import Remat
 from jaxpipe.search import Effort, Found, Task, dtfm_plans, search
-from jaxpipe.search.dtfm import dtfm_cost
-from jaxpipe.search.shapes import has_one_order
 from jaxpipe.simulate import (
     Conditions,
     StepBreakdown,
@@ -52,7 +48,7 @@ from jaxpipe.simulate import (
     step_breakdown,
     step_objective,
 )
-from jaxpipe.simulate.outer_step import outer_times
+from jaxpipe.simulate.outer_step import mean_step_s, slowest_island
 from jaxpipe.topo import Cluster, Precision
 
 
@@ -244,8 +240,8 @@ class _Study:
             result, choice = with_codecs(limit, conditions, find, seconds=budget, price=self.price)
             conditions, plan = replace(conditions, codecs=choice.codecs), choice.plan
         plan = replace(plan, remat=self.remat)
-        split = step_breakdown(_slowest_island(plan, conditions), conditions)
-        outer_s = _outer_s(plan, conditions)
+        split = step_breakdown(slowest_island(plan, conditions), conditions)
+        outer_s = mean_step_s(plan, conditions) - split.step_s
         worth = worth_of(plan, conditions, step_s=split.step_s + outer_s)
         identity_s, random_s = elsewhere_s(task, plan, conditions, seed=options.seed)
         is_asked = options.outer is not OuterQuestion.NONE
@@ -261,7 +257,7 @@ class _Study:
             watt_hours=worth.watt_hours,
             tokens=tokens,
             front=() if self.appraisal is None else tuple(self.appraisal.front),
-            dtfm_s=_dtfm_cost_s(plan, task.cluster),
+            dtfm_s=dtfm_cost_s(plan, task.cluster),
             identity_s=identity_s,
             random_s=random_s,
             left_out=result.left_out,
@@ -276,10 +272,10 @@ class _Study:
 
     def _suited(self, result: Found, conditions: Conditions) -> Found:
         """Return what was found, less dependent on unshared links where seconds alone count."""
-        if self.options.objective is not Goal.TIME or self.options.has_front:
+        # Islands take little of the links between regions.
+        has_islands = conditions.outer is not None
+        if self.options.objective is not Goal.TIME or self.options.has_front or has_islands:
             return result
-        if conditions.outer is not None:
-            return result  # islands share little of the links between regions
         return suited_to_sharing(result, conditions)
 
     def _found(
@@ -337,23 +333,6 @@ class _EndingClock:
         return step_s
 
 
-def _slowest_island(plan: Plan, conditions: Conditions) -> Plan:
-    """Return the plan of the island whose steps take longest; without an outer loop, the plan."""
-    if conditions.outer is None:
-        return plan
-    islands = islands_of(plan, num_islands=conditions.outer.islands)
-    plans = (island.plan for island in islands)
-    return max(plans, key=partial(plan_step_s, conditions=conditions))
-
-
-def _outer_s(plan: Plan, conditions: Conditions) -> float:
-    """Return what outer steps add to a step, on average [s]."""
-    outer = conditions.outer
-    if outer is None:
-        return 0.0
-    return outer_times(plan, conditions, outer).exposed_s(outer) / outer.every
-
-
 def _larger(found: Found, plan: Plan) -> tuple[str, float] | None:
     """Return the best shape of more ranks than the plan has, and its seconds."""
     # Best first: the first larger one is the best larger one.
@@ -362,11 +341,3 @@ def _larger(found: Found, plan: Plan) -> tuple[str, float] | None:
         if trial.value < inf and trial.plan.num_ranks > plan.num_ranks:
             return candidate.name, trial.value
     return None
-
-
-def _dtfm_cost_s(plan: Plan, cluster: Cluster) -> float | None:
-    if not plan.is_even or (plan.num_chunks > 1 and not has_one_order(plan)):
-        return None  # DT-FM's model has equal groups, and one stage for each rank
-    # DT-FM's groups are stages: the transposed placement.
-    groups = np.array(plan.placement).T.tolist()
-    return dtfm_cost(cluster.latency_s, cluster.bandwidth_bytes_per_s, groups).total

@@ -93,6 +93,14 @@ def mean_step_s(
     return outer_times(plan, conditions, outer, step_s=step_s).step_s(outer)
 
 
+def slowest_island(plan: Plan, conditions: Conditions) -> Plan:
+    """Return the plan of the island whose inner steps take longest; without a loop, the plan."""
+    if conditions.outer is None:
+        return plan
+    islands = islands_of(plan, num_islands=conditions.outer.islands)
+    return max((island.plan for island in islands), key=lambda plan: plan_step_s(plan, conditions))
+
+
 def outer_times(
     plan: Plan,
     conditions: Conditions,

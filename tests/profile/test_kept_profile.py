@@ -13,7 +13,7 @@ from jaxpipe.models import GptConfig, num_parameters, preset_config
 from jaxpipe.plan.cost import Part, Profile
 from jaxpipe.profile import kept_profile as module
 from jaxpipe.profile.kept_profile import kept_profile, mean_tree, measured_profile
-from jaxpipe.profile.measuring_process import Measured
+from jaxpipe.profile.measuring_process import MeasuredApart
 from jaxpipe.profile.profile_task import ProfileTask, task_from
 from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig, OptimizerName
 from jaxpipe.schedule.remat import Remat
@@ -47,7 +47,7 @@ def test_a_task_travels_as_plain_data(task: ProfileTask):
 def test_a_profile_is_kept_by_what_it_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
     monkeypatch.setattr(
-        module, "measure_apart", lambda *_, **__: Measured(value=[PROFILE, PROFILE])
+        module, "measure_apart", lambda *_, **__: MeasuredApart(value=[PROFILE, PROFILE])
     )
     assert kept_profile(TASK, environment) is None
     assert measured_profile(TASK, environment=environment).value == PROFILE
@@ -67,9 +67,11 @@ def test_a_profile_is_kept_by_what_it_depends_on(tmp_path: Path, monkeypatch: py
 
 def test_a_profile_beside_other_work_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
-    measured = Measured(value=[PROFILE], share=0.5)
+    measured = MeasuredApart(value=[PROFILE], share=0.5)
     monkeypatch.setattr(module, "measure_apart", lambda *_, **__: measured)
-    assert measured_profile(TASK, environment=environment) == Measured(value=PROFILE, share=0.5)
+    assert measured_profile(TASK, environment=environment) == MeasuredApart(
+        value=PROFILE, share=0.5
+    )
     assert kept_profile(TASK, environment) is None
 
 

@@ -12,7 +12,7 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.profile import machine_speed
 from jaxpipe.profile.kept_file import KeptFile
 from jaxpipe.profile.machine_speed import Speed, kept_speed, machine_key, measured_speed
-from jaxpipe.profile.measuring_process import Measured, Measurement, measure_apart
+from jaxpipe.profile.measuring_process import MeasuredApart, Measurement, measure_apart
 
 SPEED = Speed(flops_per_s=1e9, copy_bytes_per_s=2e9)
 
@@ -79,7 +79,7 @@ def test_the_speed_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
     assert kept_speed(environment) is None
     monkeypatch.setattr(
-        machine_speed, "measure_apart", lambda *_, **__: Measured(value=[SPEED, SPEED])
+        machine_speed, "measure_apart", lambda *_, **__: MeasuredApart(value=[SPEED, SPEED])
     )
     assert measured_speed(keep=False, environment=environment).value == SPEED
     assert kept_speed(environment) is None
