@@ -9,6 +9,7 @@ from experiments.over_the_wire.processes import run_together
 from experiments.over_the_wire.systems import Cell, Outcome
 from jaxpipe.runtime.metrics.records import METRICS_FILE
 from jaxpipe.topo.emulate import EngineKind, addresses, emulated
+from jaxpipe.topo.machine_limits import usable_cores
 from jaxpipe.topo.this_machine import THIS_MACHINE
 
 _TIMEOUT_S = 1200.0
@@ -18,15 +19,16 @@ _ONCE_THERE = ("sh", "-c", 'until test -e "$0"; do sleep 0.1; done; exec "$@"')
 
 
 def run_islands_apart(cell: Cell) -> Outcome:
-    """Run a cell: an island of one core on each host, and the server beside the first one."""
+    """Run a cell: an island with a core on each host, and the server beside the first one."""
     hosts = [host.name for host in cell.cluster.hosts]
     folders = [cell.folder / f"island-{number}" for number in range(len(hosts))]
     server = cell.folder / "server"
     settings = set_words(_settings(cell, num_islands=len(hosts)))
+    cores = usable_cores()
     with emulated(cell.cluster, kind=EngineKind.AUTO) as emulation:
         islands = [
             (
-                *(*emulation.enter(host), "taskset", "--cpu-list", str(number)),
+                *(*emulation.enter(host), "taskset", "--cpu-list", str(cores[number % len(cores)])),
                 *(*_ONCE_THERE, str(server / "merge.json")),
                 *(*PYTHON, "train", str(MODEL), *settings),
                 *set_words(_island(server, folder, number)),

@@ -15,7 +15,7 @@ from experiments.table import Row, append_csv, grouped, numbers, read_csv, write
 
 RESULTS = Path(__file__).parent / "results"
 RUNS, CURVES, TABLE, RECOVERY = "runs.csv", "curves.csv", "table.csv", "recovery.csv"
-NETWORKS = ("campus", "universities", "continents", "home", "unlike")
+NETWORKS = ("campus", "universities", "continents", "home", "unlike", "regions")
 STATED_LOSS = 3.35
 """Nats per byte, for `seconds_to_loss`: what nearly all systems reach in so few steps."""
 _PERIOD = 10

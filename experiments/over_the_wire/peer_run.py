@@ -70,7 +70,8 @@ class PeerRunner:
         plan = None
         devices = tuple(range(len(cell.cluster.devices)))
         if system.program == "pipelining":
-            plan = make_plan(cell, ("plan.stages=2", "plan.replicas=1"), export=True)
+            shape = (f"plan.stages={len(names)}", "plan.replicas=1")
+            plan = make_plan(cell, shape, export=True)
             settings["file"] = str(plan.path.with_suffix(".csv"))
             devices = plan.devices
         hosts = [cell.cluster.devices[device].host for device in devices]

@@ -88,7 +88,13 @@ def wanted(only: Sequence[str], networks: Sequence[str]) -> list[tuple[System, s
     Raises:
         ValueError: there is no such system or network.
     """
-    cells = [(system, network) for network in networks for system in read_systems()]
+    hosts = {network: len(topo.load(cluster_of(network)).hosts) for network in networks}
+    cells = [
+        (system, network)
+        for network, num_hosts in hosts.items()
+        for system in read_systems()
+        if system.runs_on(num_hosts)
+    ]
     chosen: list[tuple[System, str]] = []
     for text in only:
         name, _, network = text.partition("/")
@@ -120,11 +126,17 @@ def measure(
         return cell, replace(outcome, load=f"{os.getloadavg()[0]:.1f}")
 
 
+def cluster_of(network: str) -> str:
+    """Return the cluster file of a network."""
+    return str(_CLUSTERS / f"{network}.toml")
+
+
 def cell_of(system: System, network: str, folder: Path, changes: Sequence[str]) -> Cell:
     """Return the run of a system over a network, with its configuration."""
-    cluster = str(_CLUSTERS / f"{network}.toml")
+    cluster = topo.load(cluster_of(network))
+    plan = tuple(change.format(hosts=len(cluster.hosts)) for change in system.plan)
     changes = (
-        f"plan.cluster={cluster}",
+        f"plan.cluster={cluster_of(network)}",
         f"data.folder={folder}/data",
         f"optimizer.learning_rate={system.learning_rate}",
         # Where ranks have met: their models are equal there.
@@ -132,9 +144,9 @@ def cell_of(system: System, network: str, folder: Path, changes: Sequence[str]) 
         *changes,
     )
     return Cell(
-        system=system,
+        system=replace(system, plan=plan),
         network=network,
-        cluster=topo.load(cluster),
+        cluster=cluster,
         config=load_config(MODEL, changes, notice=None),
         changes=changes,
         folder=folder,

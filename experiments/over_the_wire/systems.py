@@ -27,9 +27,9 @@ class System:
     learning_rate: float
     environment: str = ""
     plan: tuple[str, ...] = ()
-    """Changes to the configuration that `jaxpipe plan` reads."""
+    """Changes to the configuration that `jaxpipe plan` reads, with `{hosts}` for their number."""
     cut: tuple[int, ...] = ()
-    """Layers of each stage; by default those of jaxpipe's plan."""
+    """Layers of each stage, of which a rank has two; by default those of jaxpipe's plan."""
     every: int = 0
     """Steps from one meeting to the next, of systems that meet seldom."""
     survives: bool = False
@@ -40,6 +40,10 @@ class System:
     def name(self) -> str:
         """System and schedule, as `--only` takes them."""
         return f"{self.system}: {self.schedule}"
+
+    def runs_on(self, num_hosts: int) -> bool:
+        """Return whether each rank has two of its stages, if they are set."""
+        return not self.cut or len(self.cut) == 2 * num_hosts
 
     @property
     def takes_plan(self) -> bool:

@@ -51,7 +51,9 @@ class Pipeline:
             if rank == task.rank
         }
         self._optimizer = optimizer_of(nn.ModuleList(self._stages.values()))
-        self._is_tied = self._ranks[0] != self._ranks[-1]
+        ends = sorted({self._ranks[0], self._ranks[-1]})
+        # All ranks make a group together, also those that are not in it.
+        self._ends = dist.new_group(ends) if len(ends) > 1 else None
         # Made at the first step: the number of microbatches follows from the batch.
         self._schedule: Any = None
 
@@ -101,10 +103,8 @@ class Pipeline:
         if not tables:
             return
         total = torch.stack([table.grad for table in tables]).sum(0)
-        if self._is_tied:
-            # Of two ranks, both are in this sum; of more, the first and the last.
-            assert self._task.num_ranks == 2, self._task.num_ranks
-            dist.all_reduce(total)
+        if self._ends is not None:
+            dist.all_reduce(total, group=self._ends)
         for table in tables:
             table.grad.copy_(total)
 
