@@ -1,22 +1,28 @@
-"""What the ranks of a run have written, as points of a curve; and the kill of a rank."""
+"""Runs over an emulated network, metered and killed; and what their ranks write, as curves."""
 
 import json
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import nan
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from experiments.over_the_wire.systems import Point
+from experiments.over_the_wire.meters import Meters, metered
+from experiments.over_the_wire.processes import run_together
+from experiments.over_the_wire.systems import Cell, Point
 from jaxpipe.runtime.metrics.records import read_metrics
+from jaxpipe.topo.emulate import Emulation
+
+_TIMEOUT_S = 1200.0
 
 
 def peer_points(task: Path) -> tuple[Point, ...]:
@@ -103,6 +109,30 @@ class Kill:
         if step >= self.after and not self._is_done:
             self._is_done = True
             self.kill()
+
+
+def run_watched(
+    emulation: Emulation,
+    commands: Sequence[Sequence[str]],
+    cell: Cell,
+    kill: Kill,
+    *,
+    servers: Sequence[Sequence[str]] = (),
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Meters:
+    """Run commands over an emulated network, with the kill of a cell; return what was metered."""
+    with metered(
+        emulation, num_steps=lambda: last_step(kill.progress), half_cores=cell.half_cores
+    ) as meters:
+        run_together(
+            commands,
+            cell.folder,
+            servers=servers,
+            settings=settings,
+            timeout_s=_TIMEOUT_S,
+            watch=kill.watch,
+        )
+    return meters
 
 
 def kill_processes(pids: Sequence[int]) -> None:

@@ -2,17 +2,15 @@
 
 from pathlib import Path
 
-from experiments.over_the_wire.curves import Kill, jaxpipe_points, kill_processes, last_step
-from experiments.over_the_wire.meters import metered, processes_of
+from experiments.over_the_wire.curves import Kill, jaxpipe_points, kill_processes, run_watched
+from experiments.over_the_wire.meters import processes_of
 from experiments.over_the_wire.plans import MODEL, PYTHON, set_words
-from experiments.over_the_wire.processes import run_together
 from experiments.over_the_wire.systems import Cell, Outcome
 from jaxpipe.runtime.metrics.records import METRICS_FILE
 from jaxpipe.topo.emulate import EngineKind, addresses, emulated
 from jaxpipe.topo.machine_limits import usable_cores
 from jaxpipe.topo.this_machine import THIS_MACHINE
 
-_TIMEOUT_S = 1200.0
 _PORT = 4711
 # An island needs the file that the server writes with its address.
 _ONCE_THERE = ("sh", "-c", 'until test -e "$0"; do sleep 0.1; done; exec "$@"')
@@ -37,22 +35,13 @@ def run_islands_apart(cell: Cell) -> Outcome:
         ]
         address = f"{addresses.data_address(0)}:{_PORT}"
         merge = (*PYTHON, "merge", str(MODEL), *settings, "--out", str(server), "--listen", address)
-        metrics = folders[0] / METRICS_FILE
         kill = Kill(
             after=cell.kill_after,
-            progress=metrics,
+            progress=folders[0] / METRICS_FILE,
             kill=lambda: kill_processes(processes_of(emulation, hosts[-1], program="")),
         )
-        with metered(
-            emulation, num_steps=lambda: last_step(metrics), half_cores=cell.half_cores
-        ) as meters:
-            run_together(
-                islands,
-                cell.folder,
-                servers=[(*emulation.enter(hosts[0]), *merge)],
-                timeout_s=_TIMEOUT_S,
-                watch=kill.watch,
-            )
+        servers = [(*emulation.enter(hosts[0]), *merge)]
+        meters = run_watched(emulation, islands, cell, kill, servers=servers)
     steps = [jaxpipe_points(folder / METRICS_FILE) for folder in folders]
     return Outcome(
         points=steps[0],

@@ -1,14 +1,12 @@
 """Run jaxpipe over an emulated network: plan, then train, as a user does."""
 
-from experiments.over_the_wire.curves import Kill, jaxpipe_points, kill_processes, last_step
-from experiments.over_the_wire.meters import metered, processes_of
+from experiments.over_the_wire.curves import Kill, jaxpipe_points, kill_processes, run_watched
+from experiments.over_the_wire.meters import processes_of
 from experiments.over_the_wire.plans import MODEL, PYTHON, best_islands, make_plan, set_words
-from experiments.over_the_wire.processes import run_together
 from experiments.over_the_wire.systems import Cell, Outcome
 from jaxpipe.runtime.metrics.records import METRICS_FILE
 from jaxpipe.topo.emulate import EngineKind, emulated
 
-_TIMEOUT_S = 1200.0
 _CHECKPOINT_EVERY = 5
 # Arguments in /proc/PID/cmdline end with NUL; the daemon of Open MPI, whose files carry the name of
 # jaxpipe as well, stays.
@@ -36,16 +34,7 @@ def run_jaxpipe(cell: Cell) -> Outcome:
             progress=metrics,
             kill=lambda: kill_processes(processes_of(emulation, last_host, program=_RANK)),
         )
-        with metered(
-            emulation, num_steps=lambda: last_step(metrics), half_cores=cell.half_cores
-        ) as meters:
-            run_together(
-                [command],
-                cell.folder,
-                settings=emulation.settings,
-                timeout_s=_TIMEOUT_S,
-                watch=kill.watch,
-            )
+        meters = run_watched(emulation, [command], cell, kill, settings=emulation.settings)
     return Outcome(
         points=jaxpipe_points(metrics),
         meters=meters,

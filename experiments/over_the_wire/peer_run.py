@@ -6,11 +6,16 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.over_the_wire.curves import Kill, kill_processes, peer_clocks, peer_points
-from experiments.over_the_wire.curves import last_step as step_of
-from experiments.over_the_wire.meters import metered, processes_of
+from experiments.over_the_wire.curves import (
+    Kill,
+    kill_processes,
+    peer_clocks,
+    peer_points,
+    run_watched,
+)
+from experiments.over_the_wire.meters import processes_of
 from experiments.over_the_wire.plans import MadePlan, make_plan
-from experiments.over_the_wire.processes import SETTINGS, run_together
+from experiments.over_the_wire.processes import SETTINGS
 from experiments.over_the_wire.systems import Cell, Outcome
 from experiments.over_the_wire.task_files import write_task
 from jaxpipe.topo.emulate import EngineKind, addresses, emulated
@@ -44,16 +49,8 @@ class PeerRunner:
                     (task / f"done-{len(hosts) - 1}").touch(),
                 ),
             )
-            with metered(
-                emulation, num_steps=lambda: step_of(steps), half_cores=cell.half_cores
-            ) as meters:
-                run_together(
-                    commands,
-                    cell.folder,
-                    servers=[(*emulation.enter(hosts[0]), *s) for s in self._servers(cell)],
-                    timeout_s=_TIMEOUT_S,
-                    watch=kill.watch,
-                )
+            servers = [(*emulation.enter(hosts[0]), *server) for server in self._servers(cell)]
+            meters = run_watched(emulation, commands, cell, kill, servers=servers)
         schedule = plan.schedule_name if plan and cell.system.takes_plan else ""
         return Outcome(
             points=peer_points(task),

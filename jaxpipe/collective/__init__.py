@@ -26,7 +26,7 @@ from jaxpipe.collective.codec.codecs import (
     coding_of,
 )
 from jaxpipe.collective.kinds import AllReduceKind, BarrierKind, CodecKind
-from jaxpipe.collective.step import Act, Step, there_and_back
+from jaxpipe.collective.step import Act, Step, reduce_and_broadcast
 from jaxpipe.collective.sync_tree import SyncTree, leader, ranks, to_leaders
 from jaxpipe.collective.transfers import (
     Collective,
@@ -70,10 +70,10 @@ __all__ = [
     "coding_of",
     "leader",
     "ranks",
+    "reduce_and_broadcast",
     "reduce_scatter_steps",
     "reduce_scatter_transfers",
     "reduce_transfers",
-    "there_and_back",
     "to_leaders",
     "transfers",
 ]

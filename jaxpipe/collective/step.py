@@ -78,8 +78,8 @@ def weave(chunks: Sequence[Phases]) -> Iterator[Step]:
             yield from phase
 
 
-def there_and_back(steps: Sequence[Step]) -> tuple[Sequence[Step], Sequence[Step]]:
-    """Split the steps of an all-reduce: those before the first `TAKE` of their part, and the rest.
+def reduce_and_broadcast(steps: Sequence[Step]) -> tuple[Sequence[Step], Sequence[Step]]:
+    """Split an all-reduce into its reduction and its broadcast, from the first `TAKE` of a part on.
 
     Both keep their order and can run side by side, so that the first chunks of a tree come down
     while later ones go up. No step has to wait for one of the other list, since what a rank takes
@@ -90,19 +90,20 @@ def there_and_back(steps: Sequence[Step]) -> tuple[Sequence[Step], Sequence[Step
     >>> chunks = ElementRange(0, 8).cut(2)
     >>> up = [Step(*act) for chunk in chunks for act in ((Act.ADD, chunk, 2), (Act.SEND, chunk, 0))]
     >>> down = [Step(Act.TAKE, chunk, 0) for chunk in chunks]
-    >>> there_and_back([*up, *down]) == (up, down)
+    >>> reduce_and_broadcast([*up, *down]) == (up, down)
     True
     """
-    there: list[Step] = []
-    back: list[Step] = []
+    reduction: list[Step] = []
+    broadcast: list[Step] = []
     taken: set[ElementRange] = set()
     for step in steps:
         if step.act is Act.TAKE:
             taken.add(step.part)
-        (back if step.part in taken else there).append(step)
-    channels = _channels(there)
+        (broadcast if step.part in taken else reduction).append(step)
+    channels = _channels(reduction)
     receives = any(is_receive for _, is_receive in channels)
-    return (there, back) if receives and not channels & _channels(back) else (steps, ())
+    is_parallel = receives and not channels & _channels(broadcast)
+    return (reduction, broadcast) if is_parallel else (steps, ())
 
 
 def _channels(steps: Iterable[Step]) -> set[tuple[int, bool]]:

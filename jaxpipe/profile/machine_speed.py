@@ -2,7 +2,7 @@
 
 ::
 
-    kept_speed() ──► Speed, or None         a file of the user's cache, in milliseconds
+    kept_speed() ──► Speed, or None        a file of the user's cache, in milliseconds
     measured_speed() ──► MeasuredApart     a process of its own, which imports jax: some seconds
 """
 
@@ -62,8 +62,8 @@ def measured_speed(
     measurement = Measurement(module="jaxpipe.profile.speed_process", timeout_s=120.0)
     measured = measure_apart(measurement, Speed, cores=usable_cores(), observe=observe)
     speed = Speed(
-        flops_per_s=min(one.flops_per_s for one in measured.value),
-        copy_bytes_per_s=min(one.copy_bytes_per_s for one in measured.value),
+        flops_per_s=min(core.flops_per_s for core in measured.value),
+        copy_bytes_per_s=min(core.copy_bytes_per_s for core in measured.value),
     )
     if keep and measured.is_alone:
         _file(environment).write(speed)

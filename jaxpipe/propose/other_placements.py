@@ -35,7 +35,7 @@ def elsewhere_s(
 def dtfm_cost_s(plan: Plan, cluster: Cluster) -> float | None:
     """Return the seconds of DT-FM's published cost of a placement; None if replicas are unlike."""
     if not plan.is_even or (plan.num_chunks > 1 and not has_one_order(plan)):
-        return None  # DT-FM's model has equal groups, and one stage for each rank
+        return None  # DT-FM's model has equal groups, and ranks of one stage
     # DT-FM's groups are stages: the transposed placement.
     groups = np.array(plan.placement).T.tolist()
     return dtfm_cost(cluster.latency_s, cluster.bandwidth_bytes_per_s, groups).total

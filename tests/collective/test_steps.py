@@ -16,8 +16,8 @@ from jaxpipe.collective import (
     all_reduce_steps,
     all_to_all_steps,
     broadcast_steps,
+    reduce_and_broadcast,
     reduce_scatter_steps,
-    there_and_back,
 )
 from jaxpipe.collective.shards import ElementRange, share_groups
 from jaxpipe.collective.sync_tree import SyncTree, leader, ranks
@@ -128,21 +128,21 @@ def test_steps_that_run_side_by_side_keep_the_order_of_each_part_and_peer(
     algorithm, tree, size, message_size = drawn
     steps_of_rank = programs(algorithm, tree, size=size, message_size=message_size)
     for rank, steps in steps_of_rank.items():
-        there, back = there_and_back(steps)
-        assert Counter([*there, *back]) == Counter(steps)
+        reduction, broadcast = reduce_and_broadcast(steps)
+        assert Counter([*reduction, *broadcast]) == Counter(steps)
         for part in {step.part for step in steps}:
-            kept = [step for step in (*there, *back) if step.part == part]
+            kept = [step for step in (*reduction, *broadcast) if step.part == part]
             assert kept == [step for step in steps if step.part == part]
         for peer in ranks(tree):
             for is_send in (True, False):
-                assert [step for step in (*there, *back) if is_of(step, peer, is_send)] == [
-                    step for step in steps if is_of(step, peer, is_send)
-                ]
+                assert [
+                    step for step in (*reduction, *broadcast) if is_of(step, peer, is_send)
+                ] == [step for step in steps if is_of(step, peer, is_send)]
         passes_on = any(step.act is Act.ADD for step in steps) and rank != leader(tree)
         if algorithm.facts.sends_whole_chunks:
-            assert bool(back) == passes_on
+            assert bool(broadcast) == passes_on
     # The leader of a tree sends a total down at once, others once it has come.
-    assert not there_and_back(steps_of_rank[leader(tree)])[1]
+    assert not reduce_and_broadcast(steps_of_rank[leader(tree)])[1]
 
 
 def is_of(step: Step, peer: int, is_send: bool) -> bool:

@@ -8,8 +8,8 @@ for large arrays stand in for it, `ring` and `halving` (recursive halving and do
 
 The bound is the time of the algorithm's own steps by latency and bandwidth alone. Ranks compute
 nothing and lose no time: a send is posted when the steps before it are done, a message arrives when
-its link says so, and the step that receives it is done at that moment. Steps, their two lists,
-chunks and links are those of the emulated run, so a measurement can only be slower.
+its link says so, and the step that receives it is done at that moment. Steps, chunks and
+links are those of the emulated run, so a measurement can only be slower.
 """
 
 from collections import Counter, deque
@@ -30,7 +30,7 @@ from jaxpipe.collective import (
     SyncTree,
     all_reduce_steps,
     ranks,
-    there_and_back,
+    reduce_and_broadcast,
 )
 from jaxpipe.comm.shaped import links_of_rank
 from jaxpipe.network import EventQueue, Link
@@ -142,7 +142,7 @@ class _Rank:
         peers: Mapping[int, "_Rank"],
     ):
         self.rank, self.links, self.peers = rank, links, peers
-        self.programs = [deque(program) for program in there_and_back(steps)]
+        self.programs = [deque(program) for program in reduce_and_broadcast(steps)]
         self.arrived = Counter[int]()
 
     def advance(self) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 
 from jaxpipe.collective.codec.aligned import aligned_empty
 from jaxpipe.collective.shards import ElementRange
-from jaxpipe.collective.step import Act, Step, there_and_back
+from jaxpipe.collective.step import Act, Step, reduce_and_broadcast
 from jaxpipe.comm.buffer import num_bytes_of
 from jaxpipe.comm.collective.wire_format import Format, sum_dtype
 from jaxpipe.comm.transport import Receiving, Sending, Transport
@@ -77,19 +77,19 @@ class Execution:
 
     def run(self, steps: Sequence[Step]) -> np.ndarray:
         """Execute the steps and return the total."""
-        there, back = there_and_back(steps)
-        if back:
-            going = self._begin(there)
+        reduction, broadcast = reduce_and_broadcast(steps)
+        if broadcast:
+            pending = self._begin(reduction)
             try:
-                self._execute(back)  # in the thread of the caller: they end last
+                self._execute(broadcast)  # in the thread of the caller: it ends last
             except (DeadlineError, TransportError):
-                # Without a sum that went up, no total comes down: the cause is in the other list.
-                if going.done():
-                    going.result()
+                # An error of the reduction is the cause: without its sums, no total comes.
+                if pending.done():
+                    pending.result()
                 raise
-            going.result()
+            pending.result()
         else:
-            self._execute(there)
+            self._execute(reduction)
         # The caller may change its array once this returns, and some sends read it.
         self._outgoing.finish_all(timeout_s=self._timeout_s)
         return self._total
@@ -237,7 +237,7 @@ class _Outgoing:
                 self.from_total = [
                     waiting for waiting in self.from_total if not _overlap(part, waiting[0])
                 ]
-        # Not while it holds the lock: the other thread goes on sending.
+        # Without the lock, which the other thread needs in order to send.
         for _, sending in reading:
             sending.wait(timeout_s=timeout_s)
 
