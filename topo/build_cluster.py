@@ -78,6 +78,7 @@ def _devices(host: HostOfGroup) -> Iterator[Device]:
             effective_flops_per_s=None if effective is None else flops_per_s(effective),
             peak_flops_per_s=None if tflops is None else flops_per_s(tflops),
             memory_bytes=None if memory_gib is None else bytes_from_gib(memory_gib),
+            relative_speed=group.relative_speed,
             dollars_per_hour=group.dollars_per_hour,
             egress_dollars_per_gb=group.egress_dollars_per_gb,
             watts=group.watts,

@@ -30,9 +30,10 @@ class Device:
 
     `memory_bytes` is by default that of its `gpu`. `peak_flops_per_s` is the peak of its matrix
     products, if it is not that of its `gpu`; `effective_flops_per_s` is its speed in training, if
-    that was measured. `dollars_per_hour` is its price, `egress_dollars_per_gb` that of 1e9 bytes
-    that it sends to another region; None if they are not known. `watts` is the power that it draws,
-    by default the thermal design power of its `gpu`.
+    that was measured. Devices with neither count as fast as a device that is known otherwise, times
+    their `relative_speed`. `dollars_per_hour` is its price, `egress_dollars_per_gb` that of 1e9
+    bytes that it sends to another region; None if they are not known. `watts` is the power that it
+    draws, by default the thermal design power of its `gpu`.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Device:
     gpu: Gpu | None = None
     effective_flops_per_s: float | None = None
     peak_flops_per_s: float | None = None
+    relative_speed: float = 1.0
     memory_bytes: int | None = None
     dollars_per_hour: float | None = None
     egress_dollars_per_gb: float | None = None

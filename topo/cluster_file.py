@@ -18,11 +18,13 @@ MAX_DEVICES = 2**14
 Rows: TypeAlias = tuple[tuple[float, ...], ...]
 
 _SPEED, _RATE, _PRICE = (0.0, 1e6), (1e-9, 1e9), (0.0, 1e6)
+_SPEEDS = ("gpu", "tflops", "effective_tflops")
 RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
         "memory_gib": (2.0**-10, 2.0**20),
         "tflops": _SPEED,
         "effective_tflops": _SPEED,
+        "relative_speed": (1e-3, 1e3),
         "watts": _SPEED,
         "dollars_per_hour": _PRICE,
         "egress_dollars_per_gb": _PRICE,
@@ -92,6 +94,9 @@ class HostGroup:
     Default: that of `gpu` in each format."""
     effective_tflops: float | None = None
     """Speed that a device reaches in training, if it was measured [TFLOP/s]."""
+    relative_speed: float = 1.0
+    """Speed of a device as a multiple of those that state none: of a core of the machine that makes
+    the plan, or of `paced.tflops`."""
     dollars_per_hour: float | None = None
     """Price of a device [dollars per hour]. Default: unknown."""
     egress_dollars_per_gb: float | None = None
@@ -119,6 +124,12 @@ class HostGroup:
         check_ranges(self)
         if self.name is not None and (self.count > 1 or len(self.regions) != 1):
             raise ValueError(f"`name` is for one host; {self.name!r} stands for more: leave it out")
+        stated = [name for name in _SPEEDS if getattr(self, name) is not None]
+        if self.relative_speed != 1 and stated:
+            raise ValueError(
+                f"`relative_speed` and `{stated[0]}` exclude each other: it is a multiple of the "
+                "speed of devices that state none; leave out one of them"
+            )
         if self.hostfile or self.slurm_topology:
             self._check_listed()
 

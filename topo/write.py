@@ -72,6 +72,8 @@ def _host(host: Host, devices: list[Device]) -> Iterator[str]:
     if first.effective_flops_per_s is not None:
         tflops = tflops_from_flops_per_s(first.effective_flops_per_s)
         yield toml_pair("effective_tflops", tflops)
+    if first.relative_speed != 1:
+        yield toml_pair("relative_speed", first.relative_speed)
     yield from _costs(first)
     if np.isfinite(host.egress_bytes_per_s):
         yield toml_pair("egress_gbps", gbps_from_bytes_per_s(host.egress_bytes_per_s))

@@ -24,9 +24,13 @@ def check_alike(devices: "Sequence[Device]", target: str, *, instead: str) -> No
         PlanError: the devices with ranks are unlike.
     """
     kinds = {
-        (device.gpu, device.effective_flops_per_s, device.peak_flops_per_s, device.memory_bytes): (
-            device.name
-        )
+        (
+            device.gpu,
+            device.effective_flops_per_s,
+            device.peak_flops_per_s,
+            device.relative_speed,
+            device.memory_bytes,
+        ): device.name
         for device in devices
     }
     if len(kinds) > 1:

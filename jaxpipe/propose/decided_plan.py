@@ -52,11 +52,14 @@ def decided_plan(config: Config, cluster: Cluster, *, model: "Model | None" = No
 def _balanced(
     config: Config, cluster: Cluster, num_stages: int, rows: Sequence[tuple[int, ...]]
 ) -> Cut:
-    """Return the cut by cost: of counted FLOPs, on devices of known speed, or else alike."""
+    """Return the cut by cost: of counted FLOPs, on devices of known or else of relative speed."""
     model = trained_model(config)
     precision = precision_of(model, cluster, matmul_precision=config.run.matmul_precision)
     is_known = all(device.has_speed for device in cluster.devices)
-    speeds = [device.flops_per_s(precision) if is_known else 1.0 for device in cluster.devices]
+    speeds = [
+        device.flops_per_s(precision) if is_known else device.relative_speed
+        for device in cluster.devices
+    ]
     fastest = max(speeds)
     profile = gpt_profile(model, remat=Remat.NONE, flops_per_s=fastest)
     slow = fastest / np.array(speeds)

@@ -50,7 +50,7 @@ def with_speeds(
 
     A device that states them keeps them; one with a known peak reaches `fraction` of it, or
     `float32_fraction` if it computes in float32 because it has no TF32; any other device reaches
-    `unknown_flops_per_s`.
+    `relative_speed` times `unknown_flops_per_s`.
 
     Raises:
         ConfigError: the speed of a device is unknown, and `unknown_flops_per_s` is None.
@@ -71,7 +71,8 @@ def with_speeds(
                 "states neither `gpu`, `tflops` nor `effective_tflops`; set it, or add one of them "
                 "to the file of the cluster"
             )
-        return replace(device, effective_flops_per_s=unknown_flops_per_s)
+        reached = device.relative_speed * unknown_flops_per_s
+        return replace(device, effective_flops_per_s=reached, relative_speed=1.0)
 
     return replace(cluster, devices=tuple(with_speed(device) for device in cluster.devices))
 

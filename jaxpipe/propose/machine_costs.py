@@ -70,16 +70,24 @@ def machine_costs(
     if not any(device.has_speed for device in cluster.devices):
         profile, source = _profile(config, speed, environment, observe)
         if profile is not None and (path := _written(profile, environment)) is not None:
-            line = f"layers take the seconds measured on this machine ({source})"
+            line = (
+                f"layers take the seconds measured on this machine ({source}){_relative(cluster)}"
+            )
             if not is_this_machine(cluster.name):
                 line = f"cluster {cluster.name} states no speed: {line}"
             yield replace(config, paced=replace(paced, profile=str(path))), (line,)
     line = (
         f"cluster {cluster.name} states no speed: its devices count as fast as a core of this "
-        f"machine, {flops_text(speed.flops_per_s)} ({how})"
+        f"machine, {flops_text(speed.flops_per_s)} ({how}){_relative(cluster)}"
     )
     tflops = speed.flops_per_s * 1e-12
     yield replace(config, paced=replace(paced, tflops=tflops)), (line,)
+
+
+def _relative(cluster: Cluster) -> str:
+    """Return what is said of hosts that are faster or slower than this machine."""
+    is_relative = any(device.relative_speed != 1 for device in cluster.devices)
+    return ", at the `relative_speed` of each host" if is_relative else ""
 
 
 def _by_data_sheet(cluster: Cluster) -> tuple[str, ...]:

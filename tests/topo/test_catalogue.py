@@ -381,6 +381,12 @@ def test_devices_without_a_type_may_have_memory_and_speed(tmp_path: Path):
         (("egress_gbps = 0",), "`egress_gbps` must be from 1e-09 to .*, is 0"),
         (("burst_mib = 4096", "nic_gbps = 1"), "`burst_mib` must be from 0 to 4095, is 4096"),
         (("burst_mib = 60",), "`burst_mib` of host .* give `nic_gbps` or `egress_gbps`"),
+        (("relative_speed = 0",), "`relative_speed` must be from 0.001 to 1000, is 0"),
+        (
+            ("relative_speed = 2", "effective_tflops = 1"),
+            "`relative_speed` and `effective_tflops` exclude each other",
+        ),
+        (("relative_speed = 2", 'gpu = "A40"'), "`relative_speed` and `gpu` exclude each other"),
         (("ingress_gbps = -1",), "`ingress_gbps` must be from 1e-09 to .*, is -1"),
         (
             ('gpu = "a\\nb"', "memory_gib = 1", "tflops = 1"),

@@ -46,6 +46,15 @@ def test_effective_speed_round_trips():
     check_same(written_and_read(replace(cluster, devices=fast)), replace(cluster, devices=fast))
 
 
+def test_relative_speed_round_trips():
+    cluster = load("two-region")
+    slow = tuple(
+        replace(device, gpu=None, memory_bytes=None, watts=None, relative_speed=0.5)
+        for device in cluster.devices
+    )
+    check_same(written_and_read(replace(cluster, devices=slow)), replace(cluster, devices=slow))
+
+
 def test_connections_that_start_slowly_round_trip():
     cluster = replace(load("two-region"), restart_bytes=14480.0)
     check_same(written_and_read(cluster), cluster)

@@ -30,10 +30,15 @@ class Estimate:
 
 
 def slowness(cluster: Cluster, profile: Profile, precision: Precision) -> np.ndarray:
-    """Return each device's compute time relative to the profiled device; 1 if it is unknown."""
+    """Return each device's compute time relative to the profiled device.
+
+    A device of unknown speed is as fast as that, or as its relative speed says.
+    """
     return np.array(
         [
-            profile.flops_per_s / device.flops_per_s(precision) if device.has_speed else 1.0
+            profile.flops_per_s / device.flops_per_s(precision)
+            if device.has_speed
+            else 1 / device.relative_speed
             for device in cluster.devices
         ]
     )
