@@ -23,7 +23,6 @@ from jaxpipe.simulate import (
     check_power,
     check_prices,
     extrapolated_step_s,
-    plan_step,
     step_dollars,
     step_watt_hours,
 )
@@ -137,7 +136,7 @@ def worth_of(plan: Plan, conditions: Conditions, *, step_s: float) -> Worth:
     dollars = watt_hours = None
     with suppress(PlanError):
         check_prices(conditions.cluster)
-        dollars = step_dollars(plan, plan_step(plan, conditions), step_s=step_s)
+        dollars = step_dollars(plan, conditions, step_s=step_s)
     with suppress(PlanError):
         watt_hours = step_watt_hours(plan, conditions.cluster, step_s=step_s)
     return Worth(seconds=step_s, dollars=dollars, watt_hours=watt_hours, plan=plan)

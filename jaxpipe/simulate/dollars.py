@@ -5,29 +5,31 @@
     dollars   seconds x the prices of the devices in use
               + bytes of activations and gradients between regions x the price of the sender's
 
-Devices are paid for as long as a step lasts, whether they compute or wait; those that a plan leaves
-out are given back.
+With an outer loop a step has its part of an outer step, of the seconds as of the bytes. Devices are
+paid for as long as a step lasts, whether they compute or wait; those that a plan leaves out are
+given back.
 """
 
 from collections.abc import Iterator
 
 from jaxpipe.errors import PlanError
 from jaxpipe.plan import Plan
-from jaxpipe.simulate.engine.step_model import StepModel
+from jaxpipe.simulate.outer_step import mean_messages
+from jaxpipe.simulate.plan_step import Conditions
 from jaxpipe.topo import Cluster, Device
 
 _HOUR_S = 3600.0
 
 
-def step_dollars(plan: Plan, job: StepModel, *, step_s: float) -> float:
-    """Return the dollars of a step of a plan, of which `job` is the simulated step.
+def step_dollars(plan: Plan, conditions: Conditions, *, step_s: float) -> float:
+    """Return the dollars of a step of a plan that takes `step_s`.
 
     Raises:
-        PlanError: the price of a device in use is not known.
+        PlanError: the price of a device in use is not known, or the plan has no such islands.
     """
-    devices = job.cluster.devices
+    devices = conditions.cluster.devices
     rate = sum(_dollars_per_hour(devices[device]) for group in plan.groups for device in group)
-    return rate * step_s / _HOUR_S + sum(_egress(job))
+    return rate * step_s / _HOUR_S + sum(_egress(plan, conditions))
 
 
 def check_prices(cluster: Cluster) -> None:
@@ -55,10 +57,10 @@ def _unpriced(device: Device, field: str) -> PlanError:
     )
 
 
-def _egress(job: StepModel) -> Iterator[float]:
+def _egress(plan: Plan, conditions: Conditions) -> Iterator[float]:
     """Yield the dollars of each message between regions."""
-    devices = [job.cluster.devices[job.device(rank)] for rank in range(job.num_ranks)]
-    for source, destination, num_bytes in job.all_messages():
+    devices = conditions.cluster.devices
+    for source, destination, num_bytes in mean_messages(plan, conditions):
         sender = devices[source]
         if sender.region != devices[destination].region:
             yield num_bytes * (sender.egress_dollars_per_gb or 0.0) / 1e9

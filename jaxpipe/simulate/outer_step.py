@@ -14,8 +14,9 @@ Fragments are taken as equal parts of an outer step. Only what lies between isla
 inner steps; what the messages of both lose to each other on a link is not simulated.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from jaxpipe.collective import (
     AllReduceKind,
@@ -30,7 +31,7 @@ from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import Island, Plan, check_islands, islands_of
 from jaxpipe.schedule import Bucket
 from jaxpipe.simulate.choose_all_reduce import MOST_CHUNKS, reductions_s
-from jaxpipe.simulate.plan_step import Conditions, plan_step_s
+from jaxpipe.simulate.plan_step import Conditions, plan_step, plan_step_s
 
 _VALUE_BYTES = 4
 """Anchors are float32, whatever the dtype of gradients."""
@@ -117,24 +118,76 @@ def outer_times(
     """
     check_islands(plan, num_islands=outer.islands)
     islands = islands_of(plan, num_islands=outer.islands)
-    profile, cut = conditions.profile, plan.pipelines[0].cut
-    values = [profile.stage(cut, stage).num_changing for stage in range(len(cut))]
-    ratio = bytes_per_value(outer.codec, top_k_fraction=outer.top_k_fraction)
+    outer_step = _outer_step(plan, islands, conditions, outer)
 
     def seconds(collectives: Mapping[Bucket, tuple[Collective, ...]]) -> float:
         if not any(map(any, collectives.values())):
             return 0.0
         return reductions_s(plan, conditions.cluster, collectives, conditions.overheads)
 
-    across = tuple(_across(islands, stage, ratio * n) for stage, n in enumerate(values))
-    within = tuple(_within(islands, stage, _VALUE_BYTES * n) for stage, n in enumerate(values))
-    embed_bytes = _VALUE_BYTES * profile.embed.num_changing
-    handed_on = _handed_on(plan, embed_bytes) if plan.shares_embedding else ()
+    within_s = seconds({Bucket.STAGE: outer_step.within})
     return OuterTimes(
         inner_s=max(step_s(each.plan, conditions) for each in islands),
-        across_s=seconds({Bucket.STAGE: across}) if len(islands) > 1 else 0.0,
-        within_s=seconds({Bucket.STAGE: within}) + seconds({Bucket.TIED: handed_on}),
-        meet_s=seconds({Bucket.SCALARS: (_meeting(plan),)}),
+        across_s=seconds({Bucket.STAGE: outer_step.across}),
+        within_s=within_s + seconds({Bucket.TIED: outer_step.handed_on}),
+        meet_s=seconds({Bucket.SCALARS: outer_step.meet}),
+    )
+
+
+def mean_messages(plan: Plan, conditions: Conditions) -> Iterator[tuple[int, int, float]]:
+    """Yield the devices of sender and receiver, and the bytes, of each message of a step.
+
+    With an outer loop these are the messages of the inner steps of all islands, and those of an
+    outer step with their part of the bytes, 1 / H.
+
+    Raises:
+        PlanError: the plan has no such islands.
+    """
+    outer = conditions.outer
+    if outer is None:
+        yield from _messages(plan, conditions)
+        return
+    check_islands(plan, num_islands=outer.islands)
+    islands = islands_of(plan, num_islands=outer.islands)
+    for island in islands:
+        yield from _messages(island.plan, conditions)
+    outer_step = _outer_step(plan, islands, conditions, outer)
+    of_stages = (*outer_step.across, *outer_step.within)
+    meetings = outer_step.meet * outer.fragments
+    for transfer in chain(*of_stages, *outer_step.handed_on, *meetings):
+        source, destination = plan.device(transfer.source), plan.device(transfer.destination)
+        yield source, destination, transfer.num_bytes / outer.every
+
+
+def _messages(plan: Plan, conditions: Conditions) -> Iterator[tuple[int, int, float]]:
+    step = plan_step(plan, conditions)
+    for source, destination, num_bytes in step.all_messages():
+        yield step.device(source), step.device(destination), num_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OuterStep:
+    """The collectives of an outer step, as the heading of this module names them."""
+
+    across: tuple[Collective, ...]
+    within: tuple[Collective, ...]
+    handed_on: tuple[Collective, ...]
+    meet: tuple[Collective, ...]
+
+
+def _outer_step(
+    plan: Plan, islands: tuple[Island, ...], conditions: Conditions, outer: OuterConfig
+) -> _OuterStep:
+    profile, cut = conditions.profile, plan.pipelines[0].cut
+    values = [profile.stage(cut, stage).num_changing for stage in range(len(cut))]
+    ratio = bytes_per_value(outer.codec, top_k_fraction=outer.top_k_fraction)
+    stages = list(enumerate(values)) if len(islands) > 1 else []
+    embed_bytes = _VALUE_BYTES * profile.embed.num_changing
+    return _OuterStep(
+        across=tuple(_across(islands, stage, ratio * n) for stage, n in stages),
+        within=tuple(_within(islands, stage, _VALUE_BYTES * n) for stage, n in enumerate(values)),
+        handed_on=_handed_on(plan, embed_bytes) if plan.shares_embedding else (),
+        meet=(_meeting(plan),),
     )
 
 

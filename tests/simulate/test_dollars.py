@@ -6,8 +6,9 @@ import pytest
 
 from jaxpipe import topo
 from jaxpipe.errors import PlanError
+from jaxpipe.outer import OuterConfig
 from jaxpipe.plan import default_plan
-from jaxpipe.simulate import check_prices, plan_step, step_dollars
+from jaxpipe.simulate import check_prices, step_dollars
 from jaxpipe.topo import Cluster
 from tests.plan_section import decided
 from tests.simulate.test_plan_step import conditions_of
@@ -25,11 +26,18 @@ def priced(*, hour: float | None = 3.6, egress: float | None = 1e9) -> Cluster:
     )
 
 
-def dollars_of(cluster: Cluster, *, stages: int, replicas: int, step_s: float) -> float:
+def dollars_of(
+    cluster: Cluster,
+    *,
+    stages: int,
+    replicas: int,
+    step_s: float,
+    outer: OuterConfig | None = None,
+) -> float:
     config = decided(cluster="two-region", stages=stages, replicas=replicas)
     plan = default_plan(config, cluster, num_layers=4, batch=2 * replicas, tied=False)
-    conditions = replace(conditions_of(4, layers=4, network=False), cluster=cluster)
-    return step_dollars(plan, plan_step(plan, conditions), step_s=step_s)
+    conditions = replace(conditions_of(4, layers=4, network=False), cluster=cluster, outer=outer)
+    return step_dollars(plan, conditions, step_s=step_s)
 
 
 def test_devices_cost_their_seconds():
@@ -50,6 +58,14 @@ def test_gradients_cost_their_bytes():
     found = dollars_of(priced(), stages=2, replicas=2, step_s=0.0)
     assert found == pytest.approx(2 * 46 + 2 * 64)
     assert dollars_of(priced(egress=0.0), stages=2, replicas=2, step_s=0.0) == 0.0
+
+
+def test_islands_pay_a_part_of_an_outer_step():
+    # An island in each region: what crosses are the 46 parameters in four bytes, both ways, and
+    # the 16 bytes of scalars of each fragment, once in so many steps.
+    outer = OuterConfig(islands=2, every=10, fragments=2)
+    found = dollars_of(priced(), stages=2, replicas=2, step_s=0.0, outer=outer)
+    assert found == pytest.approx((2 * 4 * 46 + 2 * 2 * 16) / 10)
 
 
 def test_prices_are_needed():
