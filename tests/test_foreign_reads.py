@@ -50,7 +50,7 @@ ELSEWHERE = {
     "jaxpipe/run/hosts/placed_job.py": (1, WRITTEN),
     "jaxpipe/run/quorum/merge_log_file.py": (1, WRITTEN),
     "jaxpipe/run/train_request.py": (1, CHILD),
-    "jaxpipe/runtime/blas/sgemm_call.py": (1, PACKAGE),
+    "jaxpipe/runtime/blas/custom_calls.py": (1, PACKAGE),
     "jaxpipe/runtime/checkpoint/async_saver.py": (1, RANKS),
     "jaxpipe/runtime/checkpoint/checkpoint_files.py": (1, CHECKED),
     "jaxpipe/runtime/checkpoint/own_disks/available.py": (2, RANKS),

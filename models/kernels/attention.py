@@ -1,4 +1,4 @@
-"""Self-attention: blocked matrix products, or a fused kernel.
+"""Self-attention: blocked matrix products, or fused kernels of a GPU or of a BLAS.
 
 The product form of causal attention never computes most of what causality forbids: queries and keys
 are cut into a few equal parts, and each part of the queries meets the keys up to its own end::
@@ -36,6 +36,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxpipe.models.gpt_config import Attention
 from jaxpipe.models.kernels.accumulation import accumulation_dtype
+from jaxpipe.models.kernels.blas_attention import blas_attention, suitable_calls
 from jaxpipe.models.kernels.scores import (
     Heads,
     Queries,
@@ -72,6 +73,8 @@ def self_attention(
     scores = Scores(causal=causal)
     if chosen_form(form, qkv, scores) is Attention.FLASH:
         return _fused(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], scores)
+    if form is Attention.AUTO and (calls := suitable_calls(qkv, scores)) is not None:
+        return blas_attention((qkv,), scores, calls)
     # Split, not indexed: gradients are put side by side in place of a sum of three padded with 0.
     q, k, v = (part[:, :, 0].transpose(0, 2, 1, 3) for part in jnp.split(qkv, 3, axis=2))
     return _product(q, k, v, None, scores)
@@ -100,6 +103,9 @@ def grouped_attention(
     # The fused kernel has no mask for segments: configurations refuse both.
     if segments is None and chosen_form(form, q, scores) is Attention.FLASH:
         return _fused(q, k, v, scores)
+    is_whole = segments is None and k.shape[1] == q.shape[1]
+    if form is Attention.AUTO and is_whole and (calls := suitable_calls(q, scores)) is not None:
+        return blas_attention((q, k, v), scores, calls)
     return _product(*by_head(q, k, v), segments, scores)
 
 

@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from functools import cache, partial
+from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
@@ -18,9 +19,10 @@ import numpy as np
 from jax.interpreters import mlir
 from jaxtyping import Array
 
+from jaxpipe.attention_calls import AttentionCalls
 from jaxpipe.runtime.blas.chosen_products import Products, by_xla, chosen_products
+from jaxpipe.runtime.blas.custom_calls import register_attention, register_sgemm, sgemm_of_mkl
 from jaxpipe.runtime.blas.matrix_product import MatrixProduct, matrix_product
-from jaxpipe.runtime.blas.sgemm_call import register_sgemm, sgemm_of_mkl
 from jaxpipe.runtime.process.user_cache import user_cache
 
 logger = logging.getLogger(__name__)
@@ -87,7 +89,33 @@ def registered(products: Products) -> str:
     """Register the call, once in a process: XLA takes no other one of the same name."""
     assert products.library is not None, products
     sgemm = sgemm_of_mkl(products.library)
-    return register_sgemm(sgemm, products.compiler, folder=user_cache(os.environ) / "calls")
+    return register_sgemm(sgemm, products.compiler, folder=_calls_folder())
+
+
+def use_attention(products: Products) -> AttentionCalls | None:
+    """Return the calls of attention of the BLAS that computes products; None if XLA does.
+
+    Where they cannot be compiled, which is logged, attention is products of XLA.
+    """
+    if products.library is None:
+        return None
+    try:
+        with _IN_TURN:
+            return _registered_attention(products)
+    except (OSError, RuntimeError) as error:
+        logger.warning("XLA computes attention, not %s: %s", products.name, error)
+        return None
+
+
+@cache
+def _registered_attention(products: Products) -> AttentionCalls:
+    assert products.library is not None, products
+    sgemm = sgemm_of_mkl(products.library)
+    return register_attention(sgemm, products.compiler, folder=_calls_folder())
+
+
+def _calls_folder() -> Path:
+    return user_cache(os.environ) / "calls"
 
 
 @cache

@@ -16,9 +16,10 @@ import numpy as np
 import optax
 from jax.stages import Compiled
 
+from jaxpipe.attention_calls import offered
 from jaxpipe.comm import HostOrDeviceArray
 from jaxpipe.runtime.blas.chosen_products import Products
-from jaxpipe.runtime.blas.product_lowering import use_products
+from jaxpipe.runtime.blas.product_lowering import use_attention, use_products
 from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.run_config import MatmulPrecision
 from jaxpipe.runtime.stage.calls import OutputArrays, Scalar, StageSpec, TargetArrays
@@ -180,10 +181,13 @@ def compile_stage(
     kept of an equal function, of this precision.
     """
     products = use_products(os.environ)
+    # Of a mesh, XLA divides products, and no custom calls.
+    is_alone = functions.stage.layout.mesh is None and jax.default_backend() == "cpu"
     # JAX reads the precision while it traces; of this thread alone, since ranks may be threads.
     with (
         jax.default_matmul_precision(precision.jax_name),
         compile_threads(os.environ) as threads,
+        offered(use_attention(products) if is_alone else None),
     ):
         options = compiler_options(functions.activation().dtype)
         compiler = Compiler(functions.stage.layout, threads, once, products, options)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
+from jaxpipe.attention_calls import AttentionCalls, offered_calls
 from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.stage.context import Tokens, in_parts
 from jaxpipe.runtime.stage.gradient_buckets import concatenated
@@ -261,7 +262,7 @@ class Stage:
         # The places of tokens are arrays of the function that is being traced: for it alone.
         if scanned or has_places(model):
             return rematerialise(model.block, self.remat, scanned=scanned)
-        return traced_once(model, self.remat)
+        return traced_once(model, self.remat, offered_calls())
 
     def _blocks(
         self, blocks: Parameters | tuple, layers: range, x: Array, key: Array | None
@@ -289,13 +290,15 @@ class Stage:
 
 
 @lru_cache(maxsize=256)
-def traced_once(model: Model, remat: Remat) -> Callable:
+def traced_once(model: Model, remat: Remat, calls: AttentionCalls | None) -> Callable:
     """Return the layer of a model, which JAX traces once for all equal layers of a process.
 
-    XLA inlines its calls before it optimizes: they share no executable. A test that replaces code
+    XLA inlines its calls before it optimizes: they share no executable. With other `calls` of
+    attention on offer it is traced again. A test that replaces code
     of layers calls `traced_once.cache_clear()`.
     """
     block = rematerialise(model.block, remat, scanned=False)
+    del calls
 
     # A function of its own: JAX keeps what it has traced by function, and equal methods are one.
     def layer(params: Parameters, x: Array, key: Array | None) -> Any:

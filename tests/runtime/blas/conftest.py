@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.runtime.blas.chosen_products import chosen_products
+from jaxpipe.runtime.blas.custom_calls import register_sgemm, sgemm_of_mkl
 from jaxpipe.runtime.blas.product_lowering import (
     former_rule,
     lower_products,
     registered,
     sgemm_rule,
 )
-from jaxpipe.runtime.blas.sgemm_call import register_sgemm, sgemm_of_mkl
 from jaxpipe.runtime.process.user_cache import user_cache
 
 _SOURCE = Path(__file__).with_name("plain_sgemm.c")

@@ -1,10 +1,10 @@
-"""The custom call of XLA that computes a product with a BLAS: compiled on first use, and kept.
+"""The custom calls of XLA that compute with a BLAS: compiled on first use, and kept.
 
 ::
 
-    sgemm.c ── C compiler ──► ~/.cache/jaxpipe/calls/sgemm-<hash>.so ──► jax.ffi
-                                                  ▲
-                        cblas_sgemm of the BLAS ──┘  a pointer to the function
+    sgemm.c, attention.c ── C compiler ──► ~/.cache/jaxpipe/calls/sgemm-<hash>.so ──► jax.ffi
+                                                              ▲
+                                    cblas_sgemm of the BLAS ──┘  a pointer to the function
 """
 
 import ctypes
@@ -18,11 +18,17 @@ from typing import Final
 
 import jax
 
+from jaxpipe.attention_calls import AttentionCalls
 from jaxpipe.foreign_file import lines_of
 from jaxpipe.runtime.process.user_cache import check_private, processor
 
-_SOURCE: Final = Path(__file__).with_name("sgemm.c")
-_FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread")
+_FOLDER: Final = Path(__file__).parent
+_HEADER: Final = "call_of_xla.h"
+_FLAGS = (
+    *("-std=c11", "-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread"),
+    # Vectors are passed to functions of the same file alone, whatever the registers.
+    *("-Wall", "-Wextra", "-Werror", "-Wno-psabi"),
+)
 _TIMEOUT_S = 60.0
 _SEQUENTIAL = 1  # as mkl_types.h numbers layers of threads
 
@@ -56,32 +62,52 @@ def register_sgemm(sgemm: int, compiler: str, *, folder: Path) -> str:
     Raises:
         OSError: the call cannot be compiled or loaded, or others may write to the folder.
     """
-    name = f"jaxpipe_sgemm_{hashlib.sha256(_source().encode()).hexdigest()[:8]}"
-    call = ctypes.CDLL(str(compiled_call(compiler, folder)))
-    call.jaxpipe_sgemm_use.argtypes = (ctypes.c_void_p,)
-    call.jaxpipe_sgemm_use.restype = None
-    call.jaxpipe_sgemm_use(sgemm)
-    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(call.jaxpipe_sgemm), platform="cpu")
+    (name,) = _register("sgemm", ("jaxpipe_sgemm",), sgemm, compiler, folder=folder)
     return name
 
 
-def compiled_call(compiler: str, folder: Path) -> Path:
-    """Return the compiled call in a folder; compile it if it is not there.
+def register_attention(sgemm: int, compiler: str, *, folder: Path) -> AttentionCalls:
+    """Register the calls of attention, forward and backward, as `register_sgemm` does.
+
+    Raises:
+        OSError: the calls cannot be compiled or loaded, or others may write to the folder.
+    """
+    functions = ("jaxpipe_attention", "jaxpipe_attention_backward")
+    return AttentionCalls(*_register("attention", functions, sgemm, compiler, folder=folder))
+
+
+def _register(
+    source: str, functions: tuple[str, ...], sgemm: int, compiler: str, *, folder: Path
+) -> tuple[str, ...]:
+    """Register functions of a source file with the `cblas_sgemm` at an address; return names."""
+    library = ctypes.CDLL(str(compiled_calls(source, compiler, folder)))
+    use = library[f"jaxpipe_{source}_use"]
+    use.argtypes, use.restype = (ctypes.c_void_p,), None
+    use(sgemm)
+    digest = hashlib.sha256(_text(source).encode()).hexdigest()[:8]
+    names = tuple(f"{function}_{digest}" for function in functions)
+    for name, function in zip(names, functions, strict=True):
+        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(library[function]), platform="cpu")
+    return names
+
+
+def compiled_calls(source: str, compiler: str, folder: Path) -> Path:
+    """Return the compiled calls of a source file, by its stem; compile them if they are not there.
 
     Raises:
         OSError: the compiler fails, or others may write to the folder.
     """
     # A home may be shared by machines of other processors.
-    facts = (_source(), version("jaxlib"), compiler, processor())
+    facts = (_text(source), version("jaxlib"), compiler, processor(), *_FLAGS)
     key = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:24]
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     check_private(folder)
-    path = folder / f"sgemm-{key}.so"
+    path = folder / f"{source}-{key}.so"
     if not path.is_file():
         # Ranks that start together compile a file each, and the last one stays.
         draft = folder / f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}"
         try:
-            _compile(compiler, draft)
+            _compile(source, compiler, draft)
             draft.chmod(0o700)  # whatever the umask
             draft.replace(path)
         finally:
@@ -90,12 +116,14 @@ def compiled_call(compiler: str, folder: Path) -> Path:
     return path
 
 
-def _source() -> str:
-    return _SOURCE.read_text()
+def _text(source: str) -> str:
+    return "".join((_FOLDER / name).read_text() for name in (_HEADER, f"{source}.c"))
 
 
-def _compile(compiler: str, path: Path) -> None:
-    command = (compiler, *_FLAGS, "-I", jax.ffi.include_dir(), str(_SOURCE), "-o", str(path))
+def _compile(source: str, compiler: str, path: Path) -> None:
+    file = _FOLDER / f"{source}.c"
+    folders = ("-I", jax.ffi.include_dir(), "-I", str(_FOLDER))
+    command = (compiler, *_FLAGS, *folders, str(file), "-o", str(path), "-lm")
     try:
         done = subprocess.run(
             command,
@@ -110,4 +138,4 @@ def _compile(compiler: str, path: Path) -> None:
     if done.returncode:
         lines = lines_of(done.stderr.strip()) or [f"exit code {done.returncode}"]
         first = next((line for line in lines if "error" in line), lines[0])
-        raise OSError(f"{compiler} cannot compile {_SOURCE.name}: {first:.200}")
+        raise OSError(f"{compiler} cannot compile {file.name}: {first:.200}")

@@ -18,13 +18,13 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.blas import chosen_products as choice
 from jaxpipe.runtime.blas import product_lowering
 from jaxpipe.runtime.blas.chosen_products import SWITCH, Products, chosen_products
+from jaxpipe.runtime.blas.custom_calls import compiled_calls, sgemm_of_mkl
 from jaxpipe.runtime.blas.product_lowering import (
     former_rule,
     lower_products,
     registered,
     use_products,
 )
-from jaxpipe.runtime.blas.sgemm_call import compiled_call, sgemm_of_mkl
 from jaxpipe.runtime.process.compile_cache import variables_of_cache
 from tests.runtime.blas.conftest import register_call
 
@@ -33,11 +33,11 @@ FLAGS = {"left_is_transposed": np.bool_(False), "right_is_transposed": np.bool_(
 
 def test_the_call_is_compiled_once_for_its_owner_alone(tmp_path: Path):
     folder = tmp_path / "calls"
-    path = compiled_call("cc", folder)
+    path = compiled_calls("sgemm", "cc", folder)
     written = path.stat()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(written.st_mode) == 0o700
-    assert compiled_call("cc", folder) == path
+    assert compiled_calls("sgemm", "cc", folder) == path
     assert path.stat().st_mtime_ns == written.st_mtime_ns
     assert os.listdir(folder) == [path.name]
 
@@ -45,12 +45,12 @@ def test_the_call_is_compiled_once_for_its_owner_alone(tmp_path: Path):
 def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path):
     tmp_path.chmod(0o777)
     with pytest.raises(PermissionError, match="others may write to"):
-        compiled_call("cc", tmp_path)
+        compiled_calls("sgemm", "cc", tmp_path)
 
 
 def test_a_compiler_that_fails_is_named_with_its_error(tmp_path: Path):
     with pytest.raises(OSError, match=r"false cannot compile sgemm\.c: exit code 1"):
-        compiled_call("false", tmp_path / "calls")
+        compiled_calls("sgemm", "false", tmp_path / "calls")
     assert os.listdir(tmp_path / "calls") == []
 
 
