@@ -17,7 +17,8 @@ class Attention(StrEnum):
     """The implementation of attention; the results differ by rounding alone."""
 
     AUTO = "auto"
-    """`FLASH` on a GPU, if the format has 16 bits and a head's width suits it; else `PRODUCT`."""
+    """`FLASH` on a GPU, if the format has 16 bits and a head's width suits it; in float32 on a CPU
+    the calls of the extra `mkl`; else `PRODUCT`."""
     PRODUCT = "product"
     """Batched matrix products, anywhere."""
     FLASH = "flash"

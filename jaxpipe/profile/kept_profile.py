@@ -21,7 +21,7 @@ from jaxpipe.profile.measuring_process import MeasuredApart, Measurement, measur
 from jaxpipe.profile.profile_task import ProfileTask
 from jaxpipe.topo.machine_limits import usable_cores
 
-_FORMAT = 4
+_FORMAT = 5
 """Of the profile and the method: raise it where seconds would differ."""
 
 

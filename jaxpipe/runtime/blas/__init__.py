@@ -1,4 +1,4 @@
-"""Large products of float32 matrices, and attention, by a BLAS, for what jaxpipe compiles on the CPU.
+"""Large products of float32 matrices, and attention, by a BLAS on the CPU.
 
 ::
 

@@ -101,14 +101,15 @@ def use_attention(products: Products) -> AttentionCalls | None:
         return None
     try:
         with _IN_TURN:
-            return _registered_attention(products)
+            return registered_attention(products)
     except (OSError, RuntimeError) as error:
         logger.warning("XLA computes attention, not %s: %s", products.name, error)
         return None
 
 
 @cache
-def _registered_attention(products: Products) -> AttentionCalls:
+def registered_attention(products: Products) -> AttentionCalls:
+    """Register the calls of attention, once in a process."""
     assert products.library is not None, products
     sgemm = sgemm_of_mkl(products.library)
     return register_attention(sgemm, products.compiler, folder=_calls_folder())

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from jaxpipe.attention_calls import AttentionCalls
 from jaxpipe.runtime.blas.chosen_products import chosen_products
-from jaxpipe.runtime.blas.custom_calls import register_sgemm, sgemm_of_mkl
+from jaxpipe.runtime.blas.custom_calls import register_attention, register_sgemm, sgemm_of_mkl
 from jaxpipe.runtime.blas.product_lowering import (
     former_rule,
     lower_products,
     registered,
+    registered_attention,
     sgemm_rule,
 )
 from jaxpipe.runtime.process.user_cache import user_cache
@@ -29,6 +31,17 @@ def register_call(sgemm: int) -> str:
     compiler = shutil.which("cc")
     assert compiler is not None, "these tests need a C compiler"
     return register_sgemm(sgemm, compiler, folder=user_cache(os.environ) / "calls")
+
+
+@contextmanager
+def attention_by(sgemm: int) -> Iterator[AttentionCalls]:
+    """Yield the calls of attention with the products of a `cblas_sgemm`."""
+    compiler = shutil.which("cc")
+    assert compiler is not None, "these tests need a C compiler"
+    try:
+        yield register_attention(sgemm, compiler, folder=user_cache(os.environ) / "calls")
+    finally:
+        registered_attention.cache_clear()  # the next stage of this process sets its own BLAS
 
 
 @contextmanager
@@ -81,13 +94,15 @@ def sgemm_in(library: Path) -> int:
 @pytest.fixture(scope="module", params=["plain", "openblas", "mkl"])
 def call(request: pytest.FixtureRequest, plain_sgemm: int) -> Iterator[str]:
     """All products of the module are the custom call of this name, however small."""
-    sgemm = plain_sgemm
-    if request.param == "mkl":
+    with lowered_by(sgemm_of(request.param, plain_sgemm)) as name:
+        yield name
+
+
+def sgemm_of(name: str, plain_sgemm: int) -> int:
+    """Return the address of the product of a BLAS; skips the test where it is not installed."""
+    if name == "mkl":
         library = chosen_products(os.environ).library
         if library is None:
             pytest.skip("the extra `mkl` is not installed")
-        sgemm = sgemm_of_mkl(library)
-    if request.param == "openblas":
-        sgemm = sgemm_of_numpy()
-    with lowered_by(sgemm) as name:
-        yield name
+        return sgemm_of_mkl(library)
+    return sgemm_of_numpy() if name == "openblas" else plain_sgemm

@@ -15,7 +15,7 @@ from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.schedule import Op
 from tests.oracles.one_device import MICROBATCH, SEED, SEQUENCE, VOCABULARY, tiny_gpt
-from tests.runtime.blas.conftest import lowered_by
+from tests.runtime.blas.conftest import attention_by, lowered_by
 
 BY_BLAS = Products(name="plain", library=Path("plain_sgemm.so"))
 
@@ -44,9 +44,12 @@ def results(calls: CompiledStage) -> Any:
 @pytest.mark.slow
 def test_loss_and_gradients_are_those_of_xla(monkeypatch: pytest.MonkeyPatch, plain_sgemm: int):
     expected = results(compiled(monkeypatch, by_xla("of the test")))
-    with lowered_by(plain_sgemm):
+    with lowered_by(plain_sgemm), attention_by(plain_sgemm) as attention:
+        monkeypatch.setattr(compile_module, "use_attention", lambda _: attention)
         calls = compiled(monkeypatch, BY_BLAS)
-    assert "jaxpipe_sgemm" in (calls.executables["backward"].as_text() or "")
+    text = calls.executables["backward"].as_text() or ""
+    assert "jaxpipe_sgemm" in text
+    assert attention.backward in text
     for one, other in zip(*map(jax.tree.leaves, (results(calls), expected)), strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5 * float(abs(other).max()))
 
