@@ -11,9 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxpipe.attention_calls import offered
 from jaxpipe.profile.timing import Clock, time_calls
+from jaxpipe.runtime.blas.chosen_products import Products
 from jaxpipe.runtime.blas.product_lowering import use_products
-from jaxpipe.runtime.stage.compile import fast_backwards
+from jaxpipe.runtime.stage.compile import attention_of, fast_backwards
 from jaxpipe.runtime.stage.compiler import compiler_options
 from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.schedule import Op
@@ -60,6 +62,11 @@ class BriefStage:
 
     def __init__(self, functions: StageFunctions) -> None:
         self.functions = functions
+        products = use_products(os.environ)
+        with offered(attention_of(functions, products)):
+            self._lower(functions, products)
+
+    def _lower(self, functions: StageFunctions, products: Products) -> None:
         work, spec = functions.work, functions.spec
         self.options = compiler_options(functions.activation().dtype)
         program = partial(Program, options=self.options)
@@ -73,7 +80,7 @@ class BriefStage:
         self.output, self.residuals = self.forward.results
         self.cotangent = spec.loss_cotangent if spec.is_last else _cotangent(self.output, spec)
         backward = (self.compute, self.residuals, self.cotangent)
-        fast = fast_backwards(functions, use_products(os.environ))
+        fast = fast_backwards(functions, products)
         self.backward = program(fast(functions.backward), *backward, self.gradients, donate=(3,))
         self.split = functions.split_backward(*backward)
         self.input_half = program(partial(functions.input_half, self.split), *backward)

@@ -16,7 +16,7 @@ import numpy as np
 import optax
 from jax.stages import Compiled
 
-from jaxpipe.attention_calls import offered
+from jaxpipe.attention_calls import AttentionCalls, offered
 from jaxpipe.comm import HostOrDeviceArray
 from jaxpipe.runtime.blas.chosen_products import Products
 from jaxpipe.runtime.blas.product_lowering import use_attention, use_products
@@ -181,13 +181,11 @@ def compile_stage(
     kept of an equal function, of this precision.
     """
     products = use_products(os.environ)
-    # Of a mesh, XLA divides products, and no custom calls.
-    is_alone = functions.stage.layout.mesh is None and jax.default_backend() == "cpu"
     # JAX reads the precision while it traces; of this thread alone, since ranks may be threads.
     with (
         jax.default_matmul_precision(precision.jax_name),
         compile_threads(os.environ) as threads,
-        offered(use_attention(products) if is_alone else None),
+        offered(attention_of(functions, products)),
     ):
         options = compiler_options(functions.activation().dtype)
         compiler = Compiler(functions.stage.layout, threads, once, products, options)
@@ -305,6 +303,14 @@ def _compile_backwards(
     weight_half = (fast(functions.backward_weight), compute, carried, gradients)
     add("backward_weight", *weight_half, donate=(2,), out=of_gradients)
     return split
+
+
+def attention_of(functions: StageFunctions, products: Products) -> AttentionCalls | None:
+    """Return the calls of attention on offer while a stage is traced, None for products."""
+    # XLA divides products among the devices of a mesh, and no custom calls.
+    is_alone = functions.stage.layout.mesh is None and jax.default_backend() == "cpu"
+    is_float32 = functions.activation().dtype == jnp.float32
+    return use_attention(products) if is_alone and is_float32 else None
 
 
 def fast_backwards(functions: StageFunctions, products: Products) -> Callable[[Callable], Callable]:
