@@ -13,6 +13,8 @@ from jaxpipe.models import gpt_costs, parameter_bytes, train_flops_per_token
 from jaxpipe.models.gpt import Gpt
 from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.models.moe.routing import Dispatch
+from jaxpipe.runtime.blas import chosen_products
+from jaxpipe.runtime.blas.product_lowering import use_products
 from tests.oracles import whole_model as uncut
 from tests.oracles.whole_model import SMALL, UNTIED
 
@@ -50,6 +52,7 @@ def bytes_of(tree: Any) -> int:
 
 
 def flops(f: Callable[..., Any], *args: Any) -> float:
+    use_products({chosen_products.SWITCH: "off"})  # XLA counts no calls of a BLAS
     cost = jax.jit(f).lower(*args).compile().cost_analysis()
     assert cost is not None
     return cost["flops"]
