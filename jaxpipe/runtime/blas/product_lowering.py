@@ -9,9 +9,8 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +30,8 @@ LEAST_MULTIPLICATIONS: Final = 2**18
 """Those of a product that a BLAS computes; smaller ones XLA may fuse with what surrounds them."""
 
 _IN_TURN = Lock()  # ranks may be threads of a process, and compile at the same time
+
+_Names = TypeVar("_Names")
 
 Rule = Callable[..., Any]
 """A lowering rule of jax: of its context, the operands and the parameters of an equation."""
@@ -87,9 +88,7 @@ def sgemm_rule(name: str, former: Rule, *, least: int = LEAST_MULTIPLICATIONS) -
 @cache
 def registered(products: Products) -> str:
     """Register the call, once in a process: XLA takes no other one of the same name."""
-    assert products.library is not None, products
-    sgemm = sgemm_of_mkl(products.library)
-    return register_sgemm(sgemm, products.compiler, folder=_calls_folder())
+    return _registered(register_sgemm, products)
 
 
 def use_attention(products: Products) -> AttentionCalls | None:
@@ -110,13 +109,13 @@ def use_attention(products: Products) -> AttentionCalls | None:
 @cache
 def registered_attention(products: Products) -> AttentionCalls:
     """Register the calls of attention, once in a process."""
+    return _registered(register_attention, products)
+
+
+def _registered(register: Callable[..., _Names], products: Products) -> _Names:
     assert products.library is not None, products
     sgemm = sgemm_of_mkl(products.library)
-    return register_attention(sgemm, products.compiler, folder=_calls_folder())
-
-
-def _calls_folder() -> Path:
-    return user_cache(os.environ) / "calls"
+    return register(sgemm, products.compiler, folder=user_cache(os.environ) / "calls")
 
 
 @cache
