@@ -61,8 +61,8 @@ def test_gradients_cost_their_bytes():
 
 
 def test_islands_pay_a_part_of_an_outer_step():
-    # An island in each region: what crosses are the 46 parameters in four bytes, both ways, and
-    # the 16 bytes of scalars of each fragment, once in so many steps.
+    # An island in each region. Every 10 steps, 46 parameters of four bytes and 16 bytes of scalars
+    # per fragment cross in both directions.
     outer = OuterConfig(islands=2, every=10, fragments=2)
     found = dollars_of(priced(), stages=2, replicas=2, step_s=0.0, outer=outer)
     assert found == pytest.approx((2 * 4 * 46 + 2 * 2 * 16) / 10)

@@ -133,7 +133,7 @@ static float dot(const float *x, const float *y, int64_t size) {
   return total;
 }
 
-/* The gradients of a head; those of its key and value are added to what is there, if not `first`. */
+/* The gradients of a head; those of its key and value are accumulated unless it `is_first`. */
 static void backward_head(const attention *a, int64_t sample, int64_t head, bool is_first,
                           float *weights, float *of_scores) {
   int64_t width = a->width, length = a->length, stride = a->heads * width, most = block_of(a);
