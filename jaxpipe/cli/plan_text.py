@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxpipe.cli.plan_codecs import codec_json, codec_lines
-from jaxpipe.propose.options import OuterQuestion, SearchOptions
+from jaxpipe.propose.options import Goal, OuterQuestion, SearchOptions
 
 if TYPE_CHECKING:  # these import numpy, which `--help` can do without
     from collections.abc import Iterable
@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # these import numpy, which `--help` can do without
 
 _FEW_RANKS = 16
 """Up to this many ranks are drawn one by one."""
+_MUCH_TRAFFIC = 0.05
+"""Of a step: from here on smaller messages are worth a second search."""
 
 
 def plan_lines(config: "Config", options: SearchOptions, proposal: "Proposal") -> list[str]:
@@ -44,6 +46,7 @@ def plan_lines(config: "Config", options: SearchOptions, proposal: "Proposal") -
         *filter(None, (epochs_line(config),)),
         *(f"  {n:<14}{s:10.4g} s {s / step_s:7.1%}" for n, s in parts.items()),
         *_bound(proposal),
+        *_less_traffic(config, options, proposal),
         *_front(options, proposal),
         "",
         *((*reasons, "") if reasons else ()),
@@ -89,6 +92,21 @@ def _bound(proposal: "Proposal") -> list[str]:
     by = "compute" if bound.compute_s >= bound.cut_s else "the narrowest cut"
     line = f"no plan for these devices takes less than {bound.seconds:.4g} s, by {by}"
     return [f"{line}: at most {step_s / bound.seconds - 1:.0%} to gain"] if bound.seconds else []
+
+
+def _less_traffic(config: "Config", options: SearchOptions, proposal: "Proposal") -> list[str]:
+    """Return the line about smaller messages, where a plan waits for them and none are set."""
+    from jaxpipe.collective import CodecLimit
+
+    split, plan = proposal.split, config.plan
+    share = (split.activations_s + split.gradients_s) / proposal.step_s
+    has_less = plan.codecs is not CodecLimit.NONE or plan.boundaries or config.outer.is_on
+    if options.objective is not Goal.TIME or has_less or share < _MUCH_TRAFFIC:
+        return []
+    return [
+        f"it waits for messages for {share:.0%} of this: `--objective loss` also tries smaller and "
+        "rarer ones (codecs, boundaries of low rank, islands), by the time to a loss"
+    ]
 
 
 def _front(options: SearchOptions, proposal: "Proposal") -> list[str]:

@@ -6,7 +6,11 @@ Nothing here needs an MPI: import `MpiTransport` from `jaxpipe.comm.mpi.mpi_tran
 from jaxpipe.comm.byte_counter import CountingTransport
 from jaxpipe.comm.clock_sync import clock_offset
 from jaxpipe.comm.collective import WireFormat
-from jaxpipe.comm.collective.all_reduce import all_reduce, all_reduce_with_feedback
+from jaxpipe.comm.collective.all_reduce import (
+    all_reduce,
+    all_reduce_bytes,
+    all_reduce_with_feedback,
+)
 from jaxpipe.comm.collective.async_all_reduce import (
     AllReduceHandle,
     AllReducer,
@@ -88,6 +92,7 @@ __all__ = [
     "WireFormat",
     "all_gather",
     "all_reduce",
+    "all_reduce_bytes",
     "all_reduce_with_feedback",
     "all_to_all",
     "barrier",

@@ -5,13 +5,15 @@ from threading import Lock
 
 from jaxpipe.comm.buffer import num_bytes_of
 from jaxpipe.comm.forwarding import ForwardingTransport
+from jaxpipe.comm.tags import NUM_MESSAGE_TAGS
 from jaxpipe.comm.transport import HostOrDeviceArray, Sending, Transport
 
 
 class CountingTransport(ForwardingTransport):
     """Forwards all calls; `num_bytes_sent` grows with each message of this rank.
 
-    Any thread may send. Native all-reduces of the wrapped transport are not counted.
+    `num_stage_bytes_sent` grows with those between stages alone. Any thread may send. Native
+    all-reduces of the wrapped transport are not counted.
 
     >>> import numpy as np
     >>> from jaxpipe.comm.local import LocalWorld
@@ -24,6 +26,7 @@ class CountingTransport(ForwardingTransport):
     def __init__(self, transport: Transport):
         super().__init__(transport)
         self._num_bytes_to: Counter[int] = Counter()
+        self.num_stage_bytes_sent = 0
         self._lock = Lock()
 
     @property
@@ -42,4 +45,6 @@ class CountingTransport(ForwardingTransport):
         # Gradient syncs send from threads of their own; `+=` on a counter is not atomic.
         with self._lock:
             self._num_bytes_to[to] += num_bytes
+            if tag < NUM_MESSAGE_TAGS:
+                self.num_stage_bytes_sent += num_bytes
         return self._transport.send(array, to=to, tag=tag)

@@ -22,6 +22,25 @@ from math import log, log2
 
 PUBLISHED_EVERY = 30
 """The inner steps per outer step of the published runs."""
+_LEAST_EVERY = 10
+"""Islands that meet oftener were not published."""
+_LEAST_MEETINGS = 10
+"""The outer momentum, 0.9, remembers so many outer steps; the published runs had far more."""
+COVERED_STEPS = (
+    f"a multiple of a number from {_LEAST_EVERY} to {PUBLISHED_EVERY}, after which islands meet, "
+    f"and {_LEAST_MEETINGS} times that number or more"
+)
+"""The steps of a run to which the law applies, in words."""
+
+
+def meeting_every(steps: int) -> int | None:
+    """Return after how many steps islands meet in a run; None if the law does not cover it.
+
+    >>> meeting_every(3000), meeting_every(100), meeting_every(30)
+    (30, 10, None)
+    """
+    most = min(PUBLISHED_EVERY, steps // _LEAST_MEETINGS)
+    return max((n for n in range(_LEAST_EVERY, most + 1) if steps % n == 0), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

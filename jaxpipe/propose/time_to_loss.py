@@ -29,7 +29,12 @@ from jaxpipe.errors import ConfigError, UserError
 from jaxpipe.models import GptConfig
 from jaxpipe.models.bottleneck_costs import bottlenecks_of
 from jaxpipe.outer import OuterConfig
-from jaxpipe.outer.loss_law import PUBLISHED_EVERY, compute_factor, published_sizes
+from jaxpipe.outer.loss_law import (
+    COVERED_STEPS,
+    compute_factor,
+    meeting_every,
+    published_sizes,
+)
 from jaxpipe.plan import Plan
 from jaxpipe.propose.loss_prices import codec_gap, outer_gap, rank_gap
 from jaxpipe.propose.loss_proposal import LossProposal, Method
@@ -48,9 +53,6 @@ from jaxpipe.propose.rank_choice import (
 from jaxpipe.propose.region_islands import IslandPlan, island_groups, island_plan
 from jaxpipe.schedule import Remat
 from jaxpipe.topo import Cluster
-
-LEAST_EVERY = 10
-"""Islands that meet oftener were not published."""
 
 
 def propose_to_loss(
@@ -188,12 +190,9 @@ class _Study:
     def islands(self) -> Iterator[Method]:
         """Yield the outer loop that reaches the loss first, for each number of islands."""
         steps = self._config.train.steps
-        every = max(n for n in range(1, PUBLISHED_EVERY + 1) if steps % n == 0)
-        if every < LEAST_EVERY:
-            raise ConfigError(
-                f"`train.steps` ({steps}) must be a multiple of a number from {LEAST_EVERY} to "
-                f"{PUBLISHED_EVERY}, after which islands meet"
-            )
+        every = meeting_every(steps)
+        if every is None:
+            raise ConfigError(f"`train.steps` ({steps}) must be {COVERED_STEPS}")
         groups = tuple(island_groups(self._cluster, most=_most_islands()))
         if not groups:
             raise ConfigError(f"`plan.cluster` ({self._cluster.name!r}) has no room for islands")

@@ -14,10 +14,11 @@ waits for; backward-weight adds to the gradients of the parameters, at any time 
 
 A schedule may split some backwards and leave others whole.
 
-A reduction of `Bucket.STAGE` is asynchronous: it begins at its position in the program, and the
-instructions that need its result, the reduction of `Bucket.SCALARS` (the norm) and every update,
-wait for it. The other reductions block. (Blocking in all of them is correct, and slower.) Replicas
-with the same programs begin their reductions in the same order; other replicas in any order.
+Reductions of gradients, of `Bucket.STAGE` and `Bucket.TIED`, are asynchronous: they begin at their
+position in the program, and the instructions that need their result wait for it: every update, and
+the reduction of `Bucket.SCALARS` on the ranks that contribute their norm to it, those of replica 0.
+That reduction blocks. (Blocking in all of them is correct, and slower.) Replicas with the same
+programs begin their reductions in the same order; other replicas in any order.
 
 Where replicas shard the optimizer of a stage (ZeRO-1), a gather follows its update: of the
 parameters, of which each replica has updated a part, from the holders of each of its segments, one
@@ -61,7 +62,7 @@ class Bucket(StrEnum):
     One reduction per rank: a rank that holds both stages has it at the first.
     """
     SCALARS = "scalars"
-    """Loss, squared gradient norm and counters, summed over all ranks.
+    """Loss, squared gradient norm (that of replica 0) and counters, summed over all ranks.
 
     One reduction per rank, at the first stage that it holds.
     """

@@ -48,10 +48,11 @@ def test_a_ring_takes_its_closed_form(replicas: int):
     where = cluster(replicas, latency_s=0.5, bytes_per_s=4.0)
     plan = replace(plan_on(where, stages=1, replicas=replicas), all_reduce=AllReduceKind.RING)
     links = uniform_links(replicas, latency_s=0.5, bandwidth_bytes_per_s=4.0)
-    nothing_s = gradient_sync_s(plan, where, segment_bytes=(0.0,), embed_bytes=0.0)
-    whole_s = gradient_sync_s(plan, where, segment_bytes=(80.0,), embed_bytes=0.0)
-    wires_s = ring_s(links, num_bytes=80.0) - ring_s(links, num_bytes=0.0)
-    assert whole_s - nothing_s == pytest.approx(wires_s)
+    # Large enough to hide the scalars of all ranks but the first.
+    one_s = gradient_sync_s(plan, where, segment_bytes=(800.0,), embed_bytes=0.0)
+    two_s = gradient_sync_s(plan, where, segment_bytes=(1600.0,), embed_bytes=0.0)
+    wires_s = ring_s(links, num_bytes=1600.0) - ring_s(links, num_bytes=800.0)
+    assert two_s - one_s == pytest.approx(wires_s)
 
 
 @pytest.mark.parametrize("kind", sorted(set(AllReduceKind) - {AllReduceKind.LIBRARY}))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxpipe.collective import AllReduceKind
 from jaxpipe.plan import Plan, default_plan
 from jaxpipe.plan.cost import Software, flop_profile
 from jaxpipe.schedule import Bucket, ScheduleKind
@@ -21,6 +22,7 @@ from jaxpipe.simulate import (
     step_breakdown,
     step_objective,
 )
+from jaxpipe.trace import Lane
 from tests.plan_section import decided
 from tests.simulate.uniform import cluster
 
@@ -226,12 +228,55 @@ def test_a_stage_that_stays_inside_its_host_is_faster():
     assert plan_step(apart, here).forward_s == (0.5, 0.5)
 
 
+@settings(deadline=None, max_examples=20)
+@given(SIZES, st.integers(1, 6), st.sampled_from([0.25, 1.0]))
+def test_the_first_rank_of_a_tied_pipeline_waits_for_nobody(
+    layers: int, microbatches: int, latency_s: float
+):
+    """The last stage's gradient, and all scalars, are there when its last backward ends."""
+    stages = 3
+    conditions = conditions_of(stages, layers=stages * layers, network=False)
+    where = cluster(stages, latency_s=latency_s, bytes_per_s=np.inf)
+    conditions = replace(conditions, cluster=where)
+    plan = plan_of(conditions, stages=stages, replicas=1, batch=microbatches, tied=True)
+    plan = replace(plan, all_reduce=AllReduceKind.TREE)
+    spans = simulate(plan_step(plan, conditions)).spans
+    backwards = [s for s in spans if s.rank == 0 and s.lane is Lane.COMPUTE]
+    updates_s = [s.start_s for s in sorted(spans, key=lambda s: s.rank) if s.lane is Lane.UPDATE]
+    assert updates_s[0] == max(s.end_s for s in backwards)
+    assert updates_s[1:] == pytest.approx([updates_s[0] + latency_s] * 2)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(2, 5), SIZES)
+def test_replicas_wait_one_latency_for_the_norm(replicas: int, layers: int):
+    latency_s = 0.25
+    conditions = conditions_of(replicas, layers=layers, network=False)
+    where = cluster(replicas, latency_s=latency_s, bytes_per_s=np.inf)
+    conditions = replace(conditions, cluster=where)
+    plan = plan_of(conditions, stages=1, replicas=replicas, batch=replicas)
+    plan = replace(plan, all_reduce=AllReduceKind.TREE, sync_all=tuple(range(replicas)))
+    spans = simulate(plan_step(plan, conditions)).spans
+    ends_s = {(s.rank, s.name): s.end_s for s in spans if s.lane is Lane.REDUCE}
+    norm_s = ends_s[0, "reduce stage"]
+    assert ends_s[0, "reduce scalars"] == pytest.approx(norm_s)
+    for rank in range(1, replicas):
+        assert ends_s[rank, "reduce scalars"] == pytest.approx(norm_s + latency_s)
+
+
 def test_messages_have_their_overhead():
     conditions = conditions_of(2, layers=2, network=True)
     plan = plan_of(conditions, stages=2, replicas=1, batch=1)
     heavier = replace(conditions, overheads=Overheads(messages=MessageCosts(overhead_s=1.0)))
-    extra_s = plan_step_s(plan, heavier) - plan_step_s(plan, conditions)
-    assert extra_s == pytest.approx(2.0)  # an activation and a gradient
+    light_s, heavy_s = (
+        max(
+            span.end_s
+            for span in simulate(plan_step(plan, each)).spans
+            if span.lane is Lane.COMPUTE
+        )
+        for each in (conditions, heavier)
+    )
+    assert heavy_s - light_s == pytest.approx(2.0)  # an activation and a gradient
     assert simulate(plan_step(plan, heavier)).rank_names[0] == "stage 0 on h0:0"
 
 

@@ -4,6 +4,7 @@ The order of the additions depends on the algorithm, the tree and the size alone
 same bits on all ranks and in all runs. (`LIBRARY` gives no such guarantee.)
 """
 
+from functools import cache
 from typing import TypeVar
 
 import jax
@@ -13,8 +14,9 @@ from jaxtyping import Float32
 from jaxpipe.collective.algorithms import all_reduce_steps
 from jaxpipe.collective.codec.aligned import aligned_empty
 from jaxpipe.collective.kinds import AllReduceKind
-from jaxpipe.collective.step import Step
+from jaxpipe.collective.step import Act, Step
 from jaxpipe.collective.sync_tree import SyncTree, ranks
+from jaxpipe.comm.buffer import num_bytes_of
 from jaxpipe.comm.collective.execute_steps import Execution, Formats
 from jaxpipe.comm.collective.native import native_of
 from jaxpipe.comm.collective.wire_format import (
@@ -64,7 +66,7 @@ def all_reduce(
         total = _native_all_reduce(transport, array, tree, timeout_s=timeout_s)
     else:
         execution = _execution(transport, array, wire, None, tag=tag, timeout_s=timeout_s)
-        total = execution.run(_steps(transport, array, tree, algorithm, wire))
+        total = execution.run(_steps_of(transport, array, tree, algorithm, wire))
     return _as(total, array)
 
 
@@ -103,8 +105,37 @@ def all_reduce_with_feedback(
     algorithm = AllReduceKind.HIERARCHICAL
     _check(transport, tree, algorithm, wire)
     execution = _execution(transport, array, wire, errors, tag=tag, timeout_s=timeout_s)
-    total = execution.run(_steps(transport, array, tree, algorithm, wire))
+    total = execution.run(_steps_of(transport, array, tree, algorithm, wire))
     return _as(total, array), errors
+
+
+@cache
+def all_reduce_bytes(
+    algorithm: AllReduceKind,
+    tree: SyncTree,
+    rank: int,
+    *,
+    size: int,
+    dtype: np.dtype,
+    wire: WireFormat,
+) -> int:
+    """Return the bytes that a rank sends in an all-reduce of `size` values; 0 if it is native.
+
+    >>> wire = WireFormat()
+    >>> [all_reduce_bytes(
+    ...     AllReduceKind.TREE, (0, (1, 2)), rank, size=5, dtype=np.dtype(np.float32), wire=wire)
+    ...     for rank in range(3)]
+    [20, 40, 20]
+    """
+    if algorithm.facts.is_native:
+        return 0
+    formats = _formats(dtype, wire, None)
+    steps = _steps(algorithm, tree, rank, size=size, dtype=dtype, wire=wire)
+    return sum(
+        num_bytes_of(formats.of(step).like(size=step.part.size))
+        for step in steps
+        if step.act is Act.SEND
+    )
 
 
 def _check(
@@ -130,24 +161,39 @@ def _execution(
     timeout_s: float,
 ) -> Execution:
     vector = np.ascontiguousarray(np.asarray(array)).reshape(-1)
-    near = ValueFormat(wire.dtype_of(vector.dtype))
-    codec = wire.far if wire.encodes(vector.dtype) else None
-    far = near if codec is None else CodecFormat(codec, errors)
-    return Execution(transport, vector, Formats(near=near, far=far), tag=tag, timeout_s=timeout_s)
+    formats = _formats(vector.dtype, wire, errors)
+    return Execution(transport, vector, formats, tag=tag, timeout_s=timeout_s)
 
 
-def _steps(
+def _formats(dtype: np.dtype, wire: WireFormat, errors: np.ndarray | None) -> Formats:
+    near = ValueFormat(wire.dtype_of(dtype))
+    codec = wire.far if wire.encodes(dtype) else None
+    return Formats(near=near, far=near if codec is None else CodecFormat(codec, errors))
+
+
+def _steps_of(
     transport: Transport,
     array: HostOrDeviceArray,
     tree: SyncTree,
     algorithm: AllReduceKind,
     wire: WireFormat,
 ) -> list[Step]:
-    item_bytes = wire.dtype_of(array.dtype).itemsize
-    message_size = max(1, wire.chunk_bytes // item_bytes)
-    return all_reduce_steps(
-        algorithm, tree, transport.rank, size=array.size, message_size=message_size
+    return _steps(
+        algorithm, tree, transport.rank, size=array.size, dtype=np.dtype(array.dtype), wire=wire
     )
+
+
+def _steps(
+    algorithm: AllReduceKind,
+    tree: SyncTree,
+    rank: int,
+    *,
+    size: int,
+    dtype: np.dtype,
+    wire: WireFormat,
+) -> list[Step]:
+    message_size = max(1, wire.chunk_bytes // wire.dtype_of(dtype).itemsize)
+    return all_reduce_steps(algorithm, tree, rank, size=size, message_size=message_size)
 
 
 def _native_all_reduce(

@@ -7,7 +7,7 @@
     reduce                 └── stage 2 ───┘          └── stage 0 ─┘
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +23,7 @@ from jaxpipe.comm import (
     Transport,
     WireFormat,
     all_reduce,
+    all_reduce_bytes,
 )
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.step.span_recorder import SpanRecorder
@@ -67,20 +68,22 @@ class _Pending:
     end: _End
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class GradientSync:
     """The all-reduces of one step: each along its sync tree, by the algorithm of the plan.
 
     Those of gradients overlap with the computation and each other; the span of each lasts from its
-    start to its end.
+    start to its end. `num_bytes` are those that the rank sends for all that it has started.
     """
 
     plan: Plan
+    rank: int
     reducer: AllReducer
     wire: WireFormat
     recorder: SpanRecorder
     timeout_s: float
     pending: list[_Pending] = field(default_factory=list)
+    num_bytes: int = 0
 
     def start(self, instruction: Instruction, array: HostOrDeviceArray) -> None:
         """Start the all-reduce that `instruction` names, and return at once."""
@@ -88,16 +91,25 @@ class GradientSync:
         assert bucket is not None, instruction
         # Before `begin`: the span includes the wait for ranks that start it later.
         start_s = self.recorder.now()
+        tree = self.plan.tree(bucket, segment=instruction.segment)
+        self.num_bytes += all_reduce_bytes(
+            self.plan.all_reduce,
+            tree,
+            self.rank,
+            size=array.size,
+            dtype=np.dtype(array.dtype),
+            wire=self.wire,
+        )
         handle = self.reducer.begin(
             cast(Any, array),  # its type variable is for one kind of array, not for either
-            self.plan.tree(bucket, segment=instruction.segment),
+            tree,
             tag=reduction_tag(instruction),
             timeout_s=self.timeout_s,
             algorithm=self.plan.all_reduce,
             wire=self.wire,
         )
         end = _End()
-        # In the reducer's thread: by the time that `wait_all` runs, it may have ended long ago. The
+        # In the reducer's thread: by the time that `wait` runs, it may have ended long ago. The
         # callback must not refer to the handle: as a cycle, a future would keep its array alive.
         handle.future.add_done_callback(partial(self._note_end, end))
         self.pending.append(
@@ -110,14 +122,15 @@ class GradientSync:
             )
         )
 
-    def wait_all(self) -> Iterator[tuple[Instruction, Any]]:
-        """Wait for all that were started, and yield each instruction with its reduced array.
+    def wait(self, is_needed: Callable[[Instruction], bool]) -> Iterator[tuple[Instruction, Any]]:
+        """Wait for those that are needed, and yield each instruction with its reduced array.
 
         Raises:
             DeadlineError: an all-reduce did not end in time.
             TransportError: a message of an all-reduce could not be moved.
         """
-        for pending in self.pending:
+        needed = [pending for pending in self.pending if is_needed(pending.instruction)]
+        for pending in needed:
             total = pending.handle.wait(timeout_s=self.timeout_s)
             # A waiting thread may wake before the done callback has run.
             end_s = pending.end.end_s or self.recorder.now()
@@ -128,13 +141,13 @@ class GradientSync:
                 end_s=end_s,
                 num_bytes=pending.num_bytes,
             )
+            self.pending.remove(pending)
             yield pending.instruction, total
-        self.pending.clear()
 
     def reduce_scalars(
         self, instruction: Instruction, scalars: np.ndarray, transport: Transport
     ) -> np.ndarray:
-        """Return the scalars, summed over all ranks; nothing else may be under way.
+        """Return the scalars, summed over all ranks; gradients may be under way.
 
         They bypass the reducer, its codec and the plan's algorithm: the sums are exact (float64),
         a few bytes are all latency, for which a plain tree is best, and a thread would gain nothing
@@ -144,7 +157,6 @@ class GradientSync:
             DeadlineError: a rank did not take part in time.
             TransportError: a message could not be moved.
         """
-        assert not self.pending, [pending.instruction for pending in self.pending]
         with self.recorder.span(Lane.REDUCE, instruction, num_bytes=scalars.nbytes):
             return all_reduce(
                 transport,

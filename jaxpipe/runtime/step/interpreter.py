@@ -184,12 +184,13 @@ class Interpreter:
             ),
             gradient_sync=GradientSync(
                 plan=self.plan,
+                rank=self.transport.rank,
                 reducer=self.reducer,
                 wire=self.wire,
                 recorder=self.recorder,
                 timeout_s=self.timeouts.timeout_s,
             ),
-            num_bytes_before=self.transport.num_bytes_sent,
+            num_bytes_before=self.transport.num_stage_bytes_sent,
         )
 
 
@@ -267,9 +268,13 @@ class _Run:
     def reduce(self, instruction: Instruction) -> None:
         if instruction.bucket is Bucket.SCALARS:
             # Every schedule reduces the scalars last, between the last backward and the updates:
-            # this is where a rank waits for everything that it has started.
-            self._wait_for_communication()
+            # this is where a rank waits for everything that it has started. Its scalars leave
+            # first, unless they have the norm of gradients that are still under way: one latency
+            # less on the critical path.
+            self._finish_computes()
+            self._store_gradients(self._counts)
             self.totals = self._reduced_totals(instruction)
+            self._store_gradients(_any)
         elif instruction.bucket is Bucket.TIED:
             self.gradient_sync.start(instruction, self._tied_gradient())
         else:
@@ -332,18 +337,30 @@ class _Run:
         first, *others = [arrays[Bucket.TIED][0] for arrays in packed if Bucket.TIED in arrays]
         return sum(others, first)
 
-    def _wait_for_communication(self) -> None:
-        """Wait for all sends, then for all gradients, and store these where updates read them.
+    def _finish_computes(self) -> None:
+        """Wait for all computes, then for all sends.
 
-        Sends come first: a peer that waits for one of them has not started its all-reduces yet.
-        Stages without an all-reduce, because they have one replica, pack their gradients here.
+        A peer that waits for one of these has not started its all-reduces yet. Stages without an
+        all-reduce, because they have one replica, pack their gradients here.
         """
         self.completions.wait()
         self.mailbox.finish_sends()
         for stage in self.stages.values() if self.trains else ():
             stage.pack()  # does nothing where an all-reduce has packed them
-        for instruction, total in self.gradient_sync.wait_all():
+
+    def _store_gradients(self, is_needed: Callable[[Instruction], bool]) -> None:
+        """Wait for those gradients that are needed, and store them where updates read them."""
+        for instruction, total in self.gradient_sync.wait(is_needed):
             self._store(instruction, total)
+
+    def _counts(self, reduction: Instruction) -> bool:
+        """Return whether the norm that this rank contributes has the gradients of a reduction.
+
+        The norm is that of replica 0, in which the first stage counts a tied embedding.
+        """
+        if self.interpreter.replica != 0:
+            return False
+        return reduction.bucket is not Bucket.TIED or 0 in self.stages
 
     def _reduced_totals(self, instruction: Instruction) -> StepTotals:
         """Return the totals over all ranks; gradients must be reduced, as their norm is in them."""
@@ -403,10 +420,18 @@ class _Run:
             loss=sum(map(float, self.losses)),
             square_norm=sum(stage.square_norm() for stage in stages) if counts_norm else 0.0,
             compute_s=interpreter.recorder.compute_s(),
-            # Without this all-reduce itself: its bytes are counted in no step.
-            sent_bytes=float(interpreter.transport.num_bytes_sent - self.num_bytes_before),
+            # Gradients may be under way still. Without this all-reduce: no step counts its bytes.
+            sent_bytes=float(
+                interpreter.transport.num_stage_bytes_sent
+                - self.num_bytes_before
+                + self.gradient_sync.num_bytes
+            ),
             stops=float(interpreter.watch.stop_requested),
         )
+
+
+def _any(_: Instruction) -> bool:
+    return True
 
 
 def _microbatch(instruction: Instruction) -> int:

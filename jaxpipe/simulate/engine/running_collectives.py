@@ -21,17 +21,26 @@ Send = Callable[[Transfer, Callable[[], None]], None]
 class RunningCollective:
     """One execution of a collective.
 
-    A transfer leaves when its source has joined, its destination too if the transfer is not empty
-    (it needs a posted receive), and when all transfers that it waits for have arrived. A rank is
-    done when it has joined and all that it receives and sends has arrived; of empty messages only
-    what it receives: they are buffered, so that their sender does not wait for them.
+    A transfer leaves when its source has joined, its destination too unless the transfer is
+    buffered (it needs a posted receive), and when all transfers that it waits for have arrived. A
+    rank is done when it has joined and all that it receives and sends has arrived; of buffered
+    messages only what it receives: their sender does not wait for them. Empty messages are
+    buffered, and with `is_buffered` all of them.
     """
 
-    def __init__(self, collective: Collective, *, send: Send, done: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        collective: Collective,
+        *,
+        send: Send,
+        done: Callable[[int], None],
+        is_buffered: bool = False,
+    ) -> None:
         self._transfers = collective
         self._send = send
         self._done = done
-        self._needs = [len(each.after) + 1 + (each.num_bytes > 0) for each in collective]
+        self._is_buffered = is_buffered
+        self._needs = [len(each.after) + 1 + self._waits(each) for each in collective]
         self._users: list[list[int]] = [[] for _ in collective]
         self._waiting: dict[int, list[int]] = {}
         # What each rank still waits for. Its own joining counts: an empty message may arrive first.
@@ -39,10 +48,10 @@ class RunningCollective:
         for position, each in enumerate(collective):
             for need in each.after:
                 self._users[need].append(position)
-            for rank in _waiting_ranks(each):
+            for rank in self._waiting_ranks(each):
                 self._open[rank] += 1
-            # An empty message needs no posted receive, and leaves without its destination.
-            for rank in (each.source, each.destination)[: 1 + (each.num_bytes > 0)]:
+            # A buffered message needs no posted receive, and leaves without its destination.
+            for rank in (each.source, each.destination)[: 1 + self._waits(each)]:
                 self._waiting.setdefault(rank, []).append(position)
 
     def join(self, rank: int) -> None:
@@ -62,8 +71,17 @@ class RunningCollective:
         for user in self._users[position]:
             self._satisfy(user)
         transfer = self._transfers[position]
-        for rank in _waiting_ranks(transfer):
+        for rank in self._waiting_ranks(transfer):
             self._complete(rank)
+
+    def _waits(self, transfer: Transfer) -> bool:
+        """Return whether a transfer needs a posted receive, and its sender its arrival."""
+        return transfer.num_bytes > 0 and not self._is_buffered
+
+    def _waiting_ranks(self, transfer: Transfer) -> tuple[int, ...]:
+        """Return the ranks that are not done before a transfer has arrived."""
+        ends = (transfer.destination, transfer.source)
+        return ends if self._waits(transfer) else ends[:1]
 
     def _complete(self, rank: int) -> None:
         self._open[rank] -= 1
@@ -71,11 +89,12 @@ class RunningCollective:
             self._done(rank)
 
 
-def _waiting_ranks(transfer: Transfer) -> tuple[int, ...]:
-    """Return the ranks that are not done before a transfer has arrived."""
-    is_empty = transfer.num_bytes == 0
-    return (transfer.destination,) if is_empty else (transfer.source, transfer.destination)
+BUFFERED_BYTES = 2**22
+"""Of a tied embedding, at most: the largest buffer of a socket in Linux (`net.ipv4.tcp_wmem`).
 
+Its ends are reduced after computes that end apart by a latency or more. Gradients of stages are
+larger, and begin together: their messages count as sent once both ends have joined.
+"""
 
 BARRIER = "barrier"
 """The name of a barrier in a trace."""
@@ -86,8 +105,27 @@ GATHER = "gather"
 CONTROL = MessageCosts()
 """The costs of the empty messages of a barrier: latency alone."""
 
+Begun: TypeAlias = Bucket | int
+"""An all-reduce that a rank has begun and goes on: a segment, or the tied embedding."""
+
 _Group: TypeAlias = tuple[Bucket | Op | None, int]
 """A bucket, `Op.GATHER`, or None for the barrier of all ranks; the index of its collective."""
+
+
+def begun_by(instruction: Instruction) -> Begun | None:
+    """Return the all-reduce that an instruction begins; None if it waits for its end."""
+    if instruction.bucket is Bucket.STAGE:
+        assert instruction.segment is not None, instruction
+        return instruction.segment
+    return Bucket.TIED if instruction.bucket is Bucket.TIED else None
+
+
+def is_buffered(kind: Bucket | Op, collective: Collective) -> bool:
+    """Return whether the messages of a reduction leave before their receives are posted."""
+    if kind is Bucket.SCALARS:
+        return True
+    num_bytes = sum(transfer.num_bytes for transfer in collective)
+    return kind is Bucket.TIED and num_bytes <= BUFFERED_BYTES
 
 
 class CollectiveTracker:
@@ -99,11 +137,11 @@ class CollectiveTracker:
         *,
         links: Mapping[MessageCosts, Mapping[Pair, Link]],
         coders: Coders,
-        done: Callable[[int, str, int | None], None],
+        done: Callable[[int, str, Begun | None], None],
     ) -> None:
-        """`done(rank, name, segment)` is called when a rank has completed a collective.
+        """`done(rank, name, begun)` is called when a rank has completed a collective.
 
-        `segment` is None unless the collective is that of one segment.
+        `begun` is None for those for which ranks wait where they join.
         """
         self._job = job
         self._links = links
@@ -145,16 +183,17 @@ class CollectiveTracker:
         if kind is None:
             done = partial(self._leave, BARRIER, None)
             return RunningCollective(self._barrier, send=partial(self._send, CONTROL), done=done)
-        segment = number if kind is Bucket.STAGE else None
+        begun = number if kind is Bucket.STAGE else kind if kind is Bucket.TIED else None
         name = GATHER if kind is Op.GATHER else f"{Op.REDUCE} {kind}"
         return RunningCollective(
             self._collectives[group],
             send=partial(self._send, self._job.gradients),
-            done=partial(self._leave, name, segment),
+            done=partial(self._leave, name, begun),
+            is_buffered=is_buffered(kind, self._collectives[group]),
         )
 
-    def _leave(self, name: str, segment: int | None, rank: int) -> None:
-        self._done(rank, name, segment)
+    def _leave(self, name: str, begun: Begun | None, rank: int) -> None:
+        self._done(rank, name, begun)
 
     def _send(self, costs: MessageCosts, transfer: Transfer, arrived: Callable[[], None]) -> None:
         pair = (self._job.device(transfer.source), self._job.device(transfer.destination))

@@ -7,10 +7,11 @@ Every rank executes the lowered programs of the runtime, instruction by instruct
     receive                         the rank waits until the message has arrived; its request lets
                                     the rest of a message follow that was not sent eagerly; with
                                     `StepModel.posts_ahead` it left earlier
-    reduce stage                    the rank joins a collective and continues
-    reduce tied, reduce scalars     the rank joins a collective and waits for its part of it
-    gather                          the same, for each segment of the stage in turn
-    update, reduce scalars          the rank first waits for all collectives that it has joined
+    reduce stage, reduce tied       the rank joins a collective and continues
+    reduce scalars                  the rank first waits for the gradients of which it contributes
+                                    the norm; it joins, and waits for its part of the collective
+    update                          the rank first waits for all collectives that it has joined
+    gather                          the rank joins the collective of each segment in turn, and waits
 
 Compute and transfers overlap as the programs allow. With `StepModel.blocking` they do not: a
 message between stages occupies both of its ranks (`jaxpipe.simulate.engine.rendezvous`), and a send
@@ -31,7 +32,13 @@ from jaxpipe.schedule import Bucket, Instruction, Op, describe, holder
 from jaxpipe.simulate.engine.coders import Coders
 from jaxpipe.simulate.engine.posted_receives import PostedReceives, Posts, posts_by_position
 from jaxpipe.simulate.engine.rendezvous import Rendezvous
-from jaxpipe.simulate.engine.running_collectives import BARRIER, CollectiveTracker, pairs
+from jaxpipe.simulate.engine.running_collectives import (
+    BARRIER,
+    Begun,
+    CollectiveTracker,
+    begun_by,
+    pairs,
+)
 from jaxpipe.simulate.engine.step_model import Step, StepModel, steps
 from jaxpipe.trace import Lane, Span, Trace, Truth
 
@@ -106,13 +113,6 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _needs_reductions(instruction: Instruction | None) -> bool:
-    """Return whether a rank first waits for its begun all-reduces; None is a barrier."""
-    return (
-        instruction is None or instruction.op is Op.UPDATE or instruction.bucket is Bucket.SCALARS
-    )
-
-
 class _Rank:
     """The progress of a rank: its position, arrived messages, and the one that it waits for."""
 
@@ -126,6 +126,7 @@ class _Rank:
         "posts",
         "since_s",
         "steps",
+        "waits_for_gradients",
     )
 
     def __init__(
@@ -140,8 +141,9 @@ class _Rank:
         self.arrived: set[_Message] = set()
         self.awaited: _Message | None = None
         self.since_s = 0.0
-        # By segment: the stage of each all-reduce in progress, and when it began.
-        self.begun: dict[int, tuple[int, float]] = {}
+        # The stage of each all-reduce in progress, and when it began.
+        self.begun: dict[Begun, tuple[int, float]] = {}
+        self.waits_for_gradients = False
 
 
 class _Run:
@@ -199,7 +201,8 @@ class _Run:
             phase, instruction = rank.steps[rank.position]
             for early in rank.posts.pop(rank.position, ()):
                 self._post(rank, early, phase)
-            if rank.begun and _needs_reductions(instruction):
+            rank.waits_for_gradients = self._needs_reductions(rank, instruction)
+            if rank.waits_for_gradients:
                 return  # the `_leave` of the last of them continues here
             if instruction is None:
                 self._join(rank, None, phase)
@@ -366,27 +369,37 @@ class _Run:
         )
 
     def _join(self, rank: _Rank, instruction: Instruction | None, phase: int) -> bool:
-        continues = instruction is not None and instruction.bucket is Bucket.STAGE
-        if instruction is not None and continues:
-            assert instruction.segment is not None, instruction
-            rank.begun[instruction.segment] = (instruction.stage, self._queue.now_s)
-        else:
+        begun = None if instruction is None else begun_by(instruction)
+        if instruction is None or begun is None:
             rank.since_s = self._queue.now_s
+        else:
+            rank.begun[begun] = (instruction.stage, self._queue.now_s)
         self._collectives.join(rank.index, phase, instruction)
-        return continues
+        return begun is not None
 
-    def _leave(self, index: int, name: str, segment: int | None) -> None:
+    def _needs_reductions(self, rank: _Rank, instruction: Instruction | None) -> bool:
+        """Return whether a rank first waits for all-reduces that it has begun; None is a barrier.
+
+        Its scalars wait for gradients of which they have the norm: that of replica 0, in which the
+        first stage counts a tied embedding.
+        """
+        if instruction is None or instruction.op is Op.UPDATE:
+            return bool(rank.begun)
+        if instruction.bucket is not Bucket.SCALARS or rank.first != 0:
+            return False
+        return any(begun is not Bucket.TIED or rank.index == 0 for begun in rank.begun)
+
+    def _leave(self, index: int, name: str, begun: Begun | None) -> None:
         rank = self._ranks[index]
-        stage, since_s = self._waiting(rank) if segment is None else rank.begun.pop(segment)
+        stage, since_s = self._waiting(rank) if begun is None else rank.begun.pop(begun)
         now_s = self._queue.now_s
         if name == BARRIER and index == 0:
             self.barriers_s.append(now_s)
         self._note(rank, Lane.REDUCE, name, since_s=since_s, until_s=now_s, stage=stage)
-        if segment is None:
+        if begun is None:
             self._continue(rank)
-        # A rank that computes continues by its own event; only one that waits here is resumed.
-        elif rank.position < len(rank.steps) and _needs_reductions(
-            rank.steps[rank.position].instruction
+        elif rank.waits_for_gradients and not self._needs_reductions(
+            rank, rank.steps[rank.position].instruction
         ):
             self._advance(rank)
 

@@ -28,7 +28,12 @@ def test_a_sum_keeps_nobody_waiting():
         recorder = SpanRecorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: True)
         worker = AsyncAllReduce(transport)
         gradient_sync = GradientSync(
-            plan=plan, reducer=worker, wire=WireFormat(), recorder=recorder, timeout_s=TIMEOUT_S
+            plan=plan,
+            rank=transport.rank,
+            reducer=worker,
+            wire=WireFormat(),
+            recorder=recorder,
+            timeout_s=TIMEOUT_S,
         )
         go_on = jax.ShapeDtypeStruct((1,), jnp.float32)
         if transport.rank == 1:
@@ -38,7 +43,7 @@ def test_a_sum_keeps_nobody_waiting():
         if transport.rank == 0:
             transport.send(jnp.zeros(1), to=1, tag=0).wait(timeout_s=TIMEOUT_S)
         gradient_sync.start(second, jnp.ones(2))
-        done = dict(gradient_sync.wait_all())
+        done = dict(gradient_sync.wait(lambda _: True))
         worker.close(timeout_s=TIMEOUT_S)
         assert list(done) == [first, second]
         return [np.asarray(total) for total in done.values()], recorder.kept(clock_offset_s=0.0)
@@ -64,7 +69,12 @@ def test_a_sum_that_ends_before_an_earlier_one_has_its_own_span():
         recorder = SpanRecorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: True)
         worker = AsyncAllReduce(transport)
         gradient_sync = GradientSync(
-            plan=plan, reducer=worker, wire=WireFormat(), recorder=recorder, timeout_s=TIMEOUT_S
+            plan=plan,
+            rank=transport.rank,
+            reducer=worker,
+            wire=WireFormat(),
+            recorder=recorder,
+            timeout_s=TIMEOUT_S,
         )
         stage, shared = reduce(0, Bucket.STAGE), reduce(0, Bucket.TIED)
         if transport.rank == 0:
@@ -73,7 +83,7 @@ def test_a_sum_that_ends_before_an_earlier_one_has_its_own_span():
         gradient_sync.pending[-1].handle.wait(timeout_s=TIMEOUT_S)
         if transport.rank == 1:
             gradient_sync.start(stage, jnp.arange(3.0))
-        list(gradient_sync.wait_all())
+        list(gradient_sync.wait(lambda _: True))
         worker.close(timeout_s=TIMEOUT_S)
         return recorder.kept(clock_offset_s=0.0)
 
@@ -93,11 +103,16 @@ def test_a_reduced_array_is_released_with_its_last_reference():
         recorder = SpanRecorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: True)
         reducer = AsyncAllReduce(transport)
         gradient_sync = GradientSync(
-            plan=plan, reducer=reducer, wire=WireFormat(), recorder=recorder, timeout_s=TIMEOUT_S
+            plan=plan,
+            rank=transport.rank,
+            reducer=reducer,
+            wire=WireFormat(),
+            recorder=recorder,
+            timeout_s=TIMEOUT_S,
         )
         gradient_sync.start(reduce(0, Bucket.STAGE), np.ones(3))
         future = weakref.ref(gradient_sync.pending[0].handle.future)
-        assert [total.sum() for _, total in gradient_sync.wait_all()] == [3.0]
+        assert [total.sum() for _, total in gradient_sync.wait(lambda _: True)] == [3.0]
         reducer.close(timeout_s=TIMEOUT_S)
         return future() is None
 
