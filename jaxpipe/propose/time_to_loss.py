@@ -118,8 +118,7 @@ def codec_limit(config: Config) -> CodecLimit:
 
 def num_searches(config: Config) -> int:
     """Return how many searches there are, each of the options' seconds: without islands four."""
-    cluster = cluster_from(config)
-    return 4 + len(tuple(island_groups(cluster, most=_most_islands())))
+    return 4 + len(tuple(island_groups(cluster_from(config), most=_most_islands())))
 
 
 def _most_islands() -> int:
