@@ -36,7 +36,7 @@ class MadePlan:
 def make_plan(cell: Cell, changes: Sequence[str], *, export: bool = False) -> MadePlan:
     """Plan the configuration of a cell with further changes; `export` writes the CSV of torch."""
     path = cell.folder / "plan.toml"
-    words = ("--export", "torch-csv") if export else ()
+    words = ("--export", "torch-csv") if export else ("--objective", cell.system.objective)
     text = _plan(cell, changes, "--out", str(path), *words)
     commands = [line for line in text.splitlines() if line.startswith(_NEXT)]
     # Its first word is the configuration; `--set KEY=VALUE` follow.

@@ -28,6 +28,8 @@ class System:
     environment: str = ""
     plan: tuple[str, ...] = ()
     """Changes to the configuration that `jaxpipe plan` reads, with `{hosts}` for their number."""
+    objective: str = "time"
+    """`--objective` of `jaxpipe plan`: with `loss` it may compress messages, or have islands."""
     cut: tuple[int, ...] = ()
     """Layers of each stage, of which a rank has two; by default those of jaxpipe's plan."""
     every: int = 0
