@@ -29,7 +29,6 @@ from jaxpipe.runtime.step.gradient_sync import GradientSync
 from jaxpipe.runtime.step.interpreter import _Run
 from jaxpipe.runtime.step.mailbox import Mailbox
 from jaxpipe.runtime.step.stage_run import StageRun
-from jaxpipe.runtime.step.step_totals import StepTotals
 from jaxpipe.runtime.step.worker import Worker
 from jaxpipe.schedule import Bucket
 
@@ -85,11 +84,10 @@ def _handler(right: Callable, wrong: Callable) -> list[Any]:
 
 
 def _norm_of_all_replicas() -> list[Any]:
-    def totals(right: Callable, run: Any) -> StepTotals:
-        norm = sum(part.square_norm() for part in run.stages.values()) if run.trains else 0.0
-        return replace(right(run), square_norm=norm)
+    def norm(_: Callable, run: Any) -> float:
+        return sum(part.square_norm() for part in run.stages.values()) if run.trains else 0.0
 
-    return around(_Run, "_own_totals", totals)
+    return around(_Run, "_own_square_norm", norm)
 
 
 def _tied_counted_twice() -> list[Any]:

@@ -108,8 +108,14 @@ class MessageAllReduces:
         algorithm: AllReduceKind = AllReduceKind.TREE,  # noqa: ARG002
         wire: WireFormat | None = None,  # noqa: ARG002
     ) -> AllReduceHandle[ArrayT]:
-        """Begin the collective with this tag, and return at once; other arguments are ignored."""
+        """Begin the collective with this tag, and return at once; other arguments are ignored.
+
+        Without such a collective there are no messages.
+        """
         pending = _Pending[ArrayT](pace=self._pace, tag=tag)
+        if tag not in self._collectives:
+            pending.end(array, self._pace.now())
+            return pending
         CollectiveExchange(
             collective=self._collectives[tag],
             transport=self._paced,

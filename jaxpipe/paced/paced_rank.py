@@ -173,6 +173,7 @@ def open_rank(
         timeouts=Timeouts(timeout_s=task.timeout_s),
         watch=no_watchdog(rank),
         receive=_receive,
+        clip_norm=inf,  # the simulation clips nothing either
     )
     return PacedRank(
         task=task,

@@ -19,10 +19,10 @@ from jaxpipe.paced.protocol import Packet, PacketKind, PacketReader
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.virtual_clock import VirtualClock
 from jaxpipe.runtime.outer.outer_buckets import CONTROL_TAG
-from jaxpipe.runtime.step.gradient_sync import reduction_tag
+from jaxpipe.runtime.step.gradient_sync import NORM_TAG, reduction_tag
 from jaxpipe.schedule import Bucket, reduce
 
-_TAGS_OF_SCALARS = frozenset({reduction_tag(reduce(0, Bucket.SCALARS)), CONTROL_TAG})
+_TAGS_OF_SCALARS = frozenset({reduction_tag(reduce(0, Bucket.SCALARS)), NORM_TAG, CONTROL_TAG})
 """Of a step, and of an outer step."""
 _READ_BYTES = 2**14
 

@@ -1,11 +1,13 @@
 """The collectives of a rank in a paced step: their sizes, trees and messages."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from jaxpipe.collective import Collective
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.step.gradient_sync import reduction_tag
-from jaxpipe.schedule import Bucket, Instruction, Op
+from jaxpipe.schedule import Instruction, Op
+from jaxpipe.simulate.engine.running_collectives import is_buffered
 from jaxpipe.simulate.engine.step_model import StepModel
 from jaxpipe.simulate.plan_step import Conditions, gathered_bytes, segment_bytes
 
@@ -68,7 +70,7 @@ def gathered_tags(job: StepModel) -> frozenset[int]:
         reduction_tag(reduction)
         for rank in range(job.num_ranks)
         for reduction in _reductions(job, rank)
-        if reduction.bucket is not Bucket.SCALARS
+        if not any(map(partial(is_buffered, reduction.bucket), job.group(reduction)))
     )
 
 

@@ -106,6 +106,11 @@ class Plan:
         return len({pipeline.shape for pipeline in self.pipelines}) == 1
 
     @property
+    def has_whole_replicas(self) -> bool:
+        """Whether there are several replicas, of one rank each."""
+        return self.num_replicas > 1 and all(each.num_ranks == 1 for each in self.pipelines)
+
+    @property
     def has_equal_cuts(self) -> bool:
         """Whether all replicas have the same partition; segments are stages then."""
         return len({pipeline.cut for pipeline in self.pipelines}) == 1

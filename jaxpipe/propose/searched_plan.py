@@ -38,7 +38,7 @@ from jaxpipe.simulate.outer_step import mean_step_s
 from jaxpipe.topo import Cluster
 from jaxpipe.topo.write import cluster_toml
 
-_FORMAT = 4
+_FORMAT = 5
 """Of the kept file and of the search: raise it where another plan would be found."""
 _SECTIONS = ("model", "plan", "train", "comm", "mesh", "outer", "lora", "optimizer", "paced")
 """The sections on which a plan depends."""

@@ -1,7 +1,7 @@
 """Runs one training step of a small model through a pipeline, and collects its gradients."""
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 import jax
@@ -175,10 +175,13 @@ def gradients_of_rank(
     ops: Collection[Op] = Op,
     experts: int = 0,
     in_flight: int = 1,
+    clip_norm: float = 0.0,
+    before_close: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, np.ndarray], StepTotals]:
     """Return this rank's reduced gradients by name, and the totals of the step.
 
     What is compiled for all of `ops` serves every schedule; each takes time to compile.
+    `before_close` is called at the end of the step, before its threads end.
     """
     replica = plan.replica(transport.rank)
     pipeline = plan.pipelines[replica]
@@ -199,6 +202,7 @@ def gradients_of_rank(
         timeouts=Timeouts(timeout_s=60.0, receive_ahead=2),
         watch=no_watchdog(transport.rank),
         in_flight=in_flight,
+        clip_norm=clip_norm,
     )
     stages = {}
     for stage, each in compiled.items():
@@ -213,6 +217,7 @@ def gradients_of_rank(
     )
     program = plan.train_schedule(replica=replica)[plan.number(transport.rank)]
     buckets, totals = interpreter.gradients(program, TrainState(stages=stages), feed)
+    before_close()
     interpreter.reducer.close(timeout_s=60.0)
     interpreter.messages.stop(timeout_s=60.0)
     gradients: dict[str, np.ndarray] = {}

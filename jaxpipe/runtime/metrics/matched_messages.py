@@ -10,14 +10,14 @@ import numpy as np
 
 from jaxpipe.comm import ALL_REDUCE_TAG, FILE_TAG, GATHER_TAG, SAVE_TAG, STATE_TRANSFER_TAG
 from jaxpipe.comm.message_log import RECEIVED, SENT
-from jaxpipe.runtime.step.gradient_sync import reduction_tag
+from jaxpipe.runtime.step.gradient_sync import NORM_TAG, reduction_tag
 from jaxpipe.schedule import Bucket, reduce
 from jaxpipe.trace import PairUse, Traffic, busy
 
 EARLY_S = 2e-3
 """A message complete so soon after a receive that was posted late may have travelled before."""
 
-_SCALARS_TAG = reduction_tag(reduce(0, Bucket.SCALARS))
+_SCALARS_TAGS = (reduction_tag(reduce(0, Bucket.SCALARS)), NORM_TAG)
 _CHECKPOINT_TAGS = (SAVE_TAG, STATE_TRANSFER_TAG, FILE_TAG)
 _KINDS = tuple(Traffic)
 
@@ -30,7 +30,7 @@ def traffic_of(tag: int) -> Traffic:
     """
     if tag in _CHECKPOINT_TAGS:
         return Traffic.CHECKPOINTS
-    if tag >= GATHER_TAG or tag == _SCALARS_TAG:
+    if tag >= GATHER_TAG or tag in _SCALARS_TAGS:
         return Traffic.CONTROL
     return Traffic.ACTIVATIONS if tag < ALL_REDUCE_TAG else Traffic.GRADIENTS
 

@@ -23,6 +23,10 @@ Source: Liu et al. 2025, "Muon is Scalable for LLM Training", section 2.2.
 """
 
 
+_NEAR = 1e-3
+"""Norms of equal gradients on unlike devices differ by far less, relatively."""
+
+
 def learning_rate(config: OptimizerConfig, *, num_steps: int) -> optax.Schedule:
     """Return the learning rate as a function of the number of updates."""
     peak, warmup = config.learning_rate, config.warmup_steps
@@ -150,6 +154,17 @@ def _matrix_dims(params: Any) -> Any:
     if "blocks" not in params:
         return none
     return {**none, "blocks": jax.tree.map_with_path(dims, params["blocks"])}
+
+
+def is_unclipped(square_norm: float, clip_norm: float) -> bool:
+    """Return whether the clip factor is 1, also for a norm that differs in its last bits.
+
+    False where the norm is not finite.
+
+    >>> [is_unclipped(norm**2, 1.0) for norm in (0.5, 0.9999, float("inf"), float("nan"))]
+    [True, False, False, False]
+    """
+    return square_norm < (clip_norm * (1 - _NEAR)) ** 2
 
 
 def clip_factor(

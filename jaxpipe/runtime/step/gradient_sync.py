@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from jaxpipe.collective import AllReduceKind
 from jaxpipe.comm import (
     ALL_REDUCE_TAG,
     AllReduceHandle,
@@ -29,6 +30,9 @@ from jaxpipe.plan import Plan
 from jaxpipe.runtime.step.span_recorder import SpanRecorder
 from jaxpipe.schedule import Bucket, Instruction
 from jaxpipe.trace import Lane
+
+NORM_TAG = ALL_REDUCE_TAG
+"""That of `Bucket.STAGE`, whose segments have tags of their own."""
 
 
 def reduction_tag(instruction: Instruction) -> int:
@@ -89,24 +93,27 @@ class GradientSync:
         """Start the all-reduce that `instruction` names, and return at once."""
         bucket = instruction.bucket
         assert bucket is not None, instruction
+        tree = self.plan.tree(bucket, segment=instruction.segment)
+        is_exact = bucket is Bucket.SCALARS
+        algorithm = AllReduceKind.TREE if is_exact else self.plan.all_reduce
         # Before `begin`: the span includes the wait for ranks that start it later.
         start_s = self.recorder.now()
-        tree = self.plan.tree(bucket, segment=instruction.segment)
-        self.num_bytes += all_reduce_bytes(
-            self.plan.all_reduce,
-            tree,
-            self.rank,
-            size=array.size,
-            dtype=np.dtype(array.dtype),
-            wire=self.wire,
-        )
+        if not is_exact:
+            self.num_bytes += all_reduce_bytes(
+                algorithm,
+                tree,
+                self.rank,
+                size=array.size,
+                dtype=np.dtype(array.dtype),
+                wire=self.wire,
+            )
         handle = self.reducer.begin(
             cast(Any, array),  # its type variable is for one kind of array, not for either
             tree,
             tag=reduction_tag(instruction),
             timeout_s=self.timeout_s,
-            algorithm=self.plan.all_reduce,
-            wire=self.wire,
+            algorithm=algorithm,
+            wire=None if is_exact else self.wire,
         )
         end = _End()
         # In the reducer's thread: by the time that `wait` runs, it may have ended long ago. The
@@ -143,6 +150,17 @@ class GradientSync:
             )
             self.pending.remove(pending)
             yield pending.instruction, total
+
+    def start_norm(self, square_norm: float) -> AllReduceHandle[np.ndarray]:
+        """Start to sum what ranks contribute to the squared norm, and return at once."""
+        return self.reducer.begin(
+            np.array([square_norm]),
+            self.plan.tree(Bucket.SCALARS),
+            tag=NORM_TAG,
+            timeout_s=self.timeout_s,
+            algorithm=AllReduceKind.TREE,
+            wire=None,
+        )
 
     def reduce_scalars(
         self, instruction: Instruction, scalars: np.ndarray, transport: Transport

@@ -21,6 +21,7 @@ from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
 from jaxpipe.runtime.stage.calls import StageCalls, StageSpec, TargetArrays
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.loss_scale import is_finite
+from jaxpipe.runtime.stage.optimizer import is_unclipped
 from jaxpipe.runtime.stage.placed import SampleParts
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.completion_queue import CompletionQueue
@@ -62,7 +63,8 @@ class Interpreter:
 
     Messages between stages go through `messages`, which compresses them; `receive` turns them into
     arrays. Everything else goes through `transport`. Gradients are all-reduced in the format
-    `wire`. At most `in_flight` computes are not complete; with 1, the host waits for each.
+    `wire`; above `clip_norm` updates make them smaller. At most `in_flight` computes are not
+    complete; with 1, the host waits for each.
     """
 
     plan: Plan
@@ -77,6 +79,7 @@ class Interpreter:
     receive: Receive = receive_jax
     hooks: Hooks = NO_HOOKS
     in_flight: int = 1
+    clip_norm: float = 0.0
 
     @property
     def parameter_gather(self) -> ParameterGather:
@@ -272,8 +275,16 @@ class _Run:
             # first, unless they have the norm of gradients that are still under way: one latency
             # less on the critical path.
             self._finish_computes()
+            if self.trains and self.interpreter.plan.has_whole_replicas:
+                self._reduce_scalars_apart(instruction)
+                return
             self._store_gradients(self._counts)
-            self.totals = self._reduced_totals(instruction)
+            totals = self._own_totals(square_norm=self._own_square_norm())
+            self.totals = self._summed(
+                self.gradient_sync.reduce_scalars(
+                    instruction, self._with_phase(totals), self.interpreter.transport
+                )
+            )
             self._store_gradients(_any)
         elif instruction.bucket is Bucket.TIED:
             self.gradient_sync.start(instruction, self._tied_gradient())
@@ -362,21 +373,43 @@ class _Run:
             return False
         return reduction.bucket is not Bucket.TIED or 0 in self.stages
 
-    def _reduced_totals(self, instruction: Instruction) -> StepTotals:
-        """Return the totals over all ranks; gradients must be reduced, as their norm is in them."""
-        totals, plan = self._own_totals().to_array(), self.interpreter.plan
-        # Of each rank: of the phases of a replica the longest counts, which no sum shows.
-        phases_s = np.zeros(plan.num_ranks)
+    def _reduce_scalars_apart(self, scalars: Instruction) -> None:
+        """Sum the scalars beside the gradients, and the norm behind them, on ranks of all stages.
+
+        Each rank has all gradients, so it knows the norm. Only where it may be clipped, or is not
+        finite, does it wait for that of replica 0, another latency: the norms of replicas on unlike
+        devices may differ in their last bits, and parameters must not. The others leave the
+        message to the thread of its tag.
+        """
+        sync, counts = self.gradient_sync, self.interpreter.replica == 0
+        sync.start(scalars, self._with_phase(self._own_totals(square_norm=0.0)))
+        norm = None if counts else sync.start_norm(0.0)
+        self._store_gradients(lambda reduction: reduction.bucket is not Bucket.SCALARS)
+        square_norm = self._own_square_norm()
+        norm = norm or sync.start_norm(square_norm)
+        ((_, summed),) = sync.wait(_any)
+        self.totals = self._summed(summed, square_norm=square_norm)
+        if not (counts or is_unclipped(self.totals.square_norm, self.interpreter.clip_norm)):
+            of_replica_0 = norm.wait(timeout_s=self.interpreter.timeouts.timeout_s)
+            self.totals = self._summed(summed, square_norm=float(of_replica_0[0]))
+
+    def _with_phase(self, totals: StepTotals) -> np.ndarray:
+        """Return totals of this rank, and behind them the phase of each rank: its own, else 0."""
+        # Of the phases of a replica the longest counts, which no sum shows.
+        phases_s = np.zeros(self.interpreter.plan.num_ranks)
         phases_s[self.interpreter.transport.rank] = self.interpreter.recorder.pipeline_s()
-        summed = self.gradient_sync.reduce_scalars(
-            instruction, np.concatenate([totals, phases_s]), self.interpreter.transport
-        )
-        of_ranks = np.split(summed[totals.size :], plan.first_ranks[1:])
+        return np.concatenate([totals.to_array(), phases_s])
+
+    def _summed(self, summed: np.ndarray, *, square_norm: float | None = None) -> StepTotals:
+        """Return the totals of the sums over all ranks, with the norm that is given or theirs."""
+        phases_s = summed[summed.size - self.interpreter.plan.num_ranks :]
+        of_ranks = np.split(phases_s, self.interpreter.plan.first_ranks[1:])
         pipeline_s = sum(of_replica.size * of_replica.max() for of_replica in of_ranks)
-        reduced = replace(
-            StepTotals.from_array(summed[: totals.size]), pipeline_s=float(pipeline_s)
-        )
-        return reduced.unscaled(self._gradient_scale(reduced))
+        totals = StepTotals.from_array(summed[: summed.size - phases_s.size])
+        totals = replace(totals, pipeline_s=float(pipeline_s))
+        if square_norm is not None:
+            totals = replace(totals, square_norm=square_norm)
+        return totals.unscaled(self._gradient_scale(totals))
 
     def _gradient_scale(self, totals: StepTotals) -> float | None:
         """Return by how much gradients are larger than those of the mean loss; None for 1.
@@ -407,18 +440,25 @@ class _Run:
         segments = interpreter.plan.segments_of(replica=interpreter.replica, stage=reduction.stage)
         return segments.index(reduction.segment)
 
-    def _own_totals(self) -> StepTotals:
-        """Return this rank's contribution to the totals.
+    def _own_square_norm(self) -> float:
+        """Return the squared norm that this rank contributes; its gradients must be reduced.
 
-        After the all-reduce all replicas have the same gradients: replica 0 counts their norm.
+        After the all-reduce all replicas have the same gradients: replica 0 counts their norm, and
+        with whole replicas each one for itself.
         """
-        interpreter, stages = self.interpreter, self.stages.values()
-        counts_norm = self.trains and interpreter.replica == 0
+        interpreter = self.interpreter
+        if not self.trains or (interpreter.replica and not interpreter.plan.has_whole_replicas):
+            return 0.0
+        return sum(stage.square_norm() for stage in self.stages.values())
+
+    def _own_totals(self, *, square_norm: float) -> StepTotals:
+        """Return this rank's contribution to the totals."""
+        interpreter = self.interpreter
         return replace(
             self.totals,
             # In float64: in float32, a sum over many microbatches would lose digits.
             loss=sum(map(float, self.losses)),
-            square_norm=sum(stage.square_norm() for stage in stages) if counts_norm else 0.0,
+            square_norm=square_norm,
             compute_s=interpreter.recorder.compute_s(),
             # Gradients may be under way still. Without this all-reduce: no step counts its bytes.
             sent_bytes=float(

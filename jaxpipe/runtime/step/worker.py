@@ -181,6 +181,7 @@ def start(
         watch=watch,
         hooks=hooks,
         in_flight=instructions_in_flight(jax.default_backend()),
+        clip_norm=job.optimizer.clip_norm,
     )
     hooks.after_compile()
     # Compiling takes from seconds to minutes, and differs between ranks. Waiting for the slowest

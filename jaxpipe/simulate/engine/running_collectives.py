@@ -105,22 +105,14 @@ GATHER = "gather"
 CONTROL = MessageCosts()
 """The costs of the empty messages of a barrier: latency alone."""
 
-Begun: TypeAlias = Bucket | int
-"""An all-reduce that a rank has begun and goes on: a segment, or the tied embedding."""
+AllReduceKey: TypeAlias = Bucket | int
+"""A segment, or a bucket of which a rank has one reduction."""
 
 _Group: TypeAlias = tuple[Bucket | Op | None, int]
 """A bucket, `Op.GATHER`, or None for the barrier of all ranks; the index of its collective."""
 
 
-def begun_by(instruction: Instruction) -> Begun | None:
-    """Return the all-reduce that an instruction begins; None if it waits for its end."""
-    if instruction.bucket is Bucket.STAGE:
-        assert instruction.segment is not None, instruction
-        return instruction.segment
-    return Bucket.TIED if instruction.bucket is Bucket.TIED else None
-
-
-def is_buffered(kind: Bucket | Op, collective: Collective) -> bool:
+def is_buffered(kind: Bucket | Op | None, collective: Collective) -> bool:
     """Return whether the messages of a reduction leave before their receives are posted."""
     if kind is Bucket.SCALARS:
         return True
@@ -137,11 +129,11 @@ class CollectiveTracker:
         *,
         links: Mapping[MessageCosts, Mapping[Pair, Link]],
         coders: Coders,
-        done: Callable[[int, str, Begun | None], None],
+        done: Callable[[int, str, AllReduceKey | None], None],
     ) -> None:
-        """`done(rank, name, begun)` is called when a rank has completed a collective.
+        """`done(rank, name, key)` is called when a rank has completed a collective.
 
-        `begun` is None for those for which ranks wait where they join.
+        `key` is None unless it is a reduction.
         """
         self._job = job
         self._links = links
@@ -183,17 +175,17 @@ class CollectiveTracker:
         if kind is None:
             done = partial(self._leave, BARRIER, None)
             return RunningCollective(self._barrier, send=partial(self._send, CONTROL), done=done)
-        begun = number if kind is Bucket.STAGE else kind if kind is Bucket.TIED else None
+        key = number if kind is Bucket.STAGE else kind if isinstance(kind, Bucket) else None
         name = GATHER if kind is Op.GATHER else f"{Op.REDUCE} {kind}"
         return RunningCollective(
             self._collectives[group],
             send=partial(self._send, self._job.gradients),
-            done=partial(self._leave, name, begun),
+            done=partial(self._leave, name, key),
             is_buffered=is_buffered(kind, self._collectives[group]),
         )
 
-    def _leave(self, name: str, begun: Begun | None, rank: int) -> None:
-        self._done(rank, name, begun)
+    def _leave(self, name: str, key: AllReduceKey | None, rank: int) -> None:
+        self._done(rank, name, key)
 
     def _send(self, costs: MessageCosts, transfer: Transfer, arrived: Callable[[], None]) -> None:
         pair = (self._job.device(transfer.source), self._job.device(transfer.destination))

@@ -9,7 +9,8 @@ Every rank executes the lowered programs of the runtime, instruction by instruct
                                     `StepModel.posts_ahead` it left earlier
     reduce stage, reduce tied       the rank joins a collective and continues
     reduce scalars                  the rank first waits for the gradients of which it contributes
-                                    the norm; it joins, and waits for its part of the collective
+                                    the norm; it joins, and waits for its part of the collective;
+                                    with replicas of one rank each it does not wait
     update                          the rank first waits for all collectives that it has joined
     gather                          the rank joins the collective of each segment in turn, and waits
 
@@ -34,9 +35,8 @@ from jaxpipe.simulate.engine.posted_receives import PostedReceives, Posts, posts
 from jaxpipe.simulate.engine.rendezvous import Rendezvous
 from jaxpipe.simulate.engine.running_collectives import (
     BARRIER,
-    Begun,
+    AllReduceKey,
     CollectiveTracker,
-    begun_by,
     pairs,
 )
 from jaxpipe.simulate.engine.step_model import Step, StepModel, steps
@@ -113,6 +113,10 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
+def _is_update(step: Step) -> bool:
+    return step.instruction is not None and step.instruction.op is Op.UPDATE
+
+
 class _Rank:
     """The progress of a rank: its position, arrived messages, and the one that it waits for."""
 
@@ -142,7 +146,7 @@ class _Rank:
         self.awaited: _Message | None = None
         self.since_s = 0.0
         # The stage of each all-reduce in progress, and when it began.
-        self.begun: dict[Begun, tuple[int, float]] = {}
+        self.begun: dict[AllReduceKey, tuple[int, float]] = {}
         self.waits_for_gradients = False
 
 
@@ -174,6 +178,7 @@ class _Run:
         self._posted = [
             PostedReceives(self._queue, job.messages.eager_bytes) for _ in job.first_ranks
         ]
+        self._has_whole_replicas = job.num_ranks == len(job.placement) > 1
         self._encoders = Coders(self._queue)
         self._collectives = CollectiveTracker(
             job, links=links, coders=Coders(self._queue), done=self._leave
@@ -369,13 +374,26 @@ class _Run:
         )
 
     def _join(self, rank: _Rank, instruction: Instruction | None, phase: int) -> bool:
-        begun = None if instruction is None else begun_by(instruction)
+        begun = None if instruction is None else self._begun_by(rank, instruction)
         if instruction is None or begun is None:
             rank.since_s = self._queue.now_s
         else:
             rank.begun[begun] = (instruction.stage, self._queue.now_s)
         self._collectives.join(rank.index, phase, instruction)
         return begun is not None
+
+    def _begun_by(self, rank: _Rank, instruction: Instruction) -> AllReduceKey | None:
+        """Return the all-reduce that a rank begins and goes on; None if it waits for its end.
+
+        Ranks of all stages know the norm of what they have summed, unless it has to be clipped:
+        their scalars are summed beside the gradients.
+        """
+        if instruction.bucket is Bucket.STAGE:
+            return instruction.segment
+        if instruction.bucket is Bucket.TIED:
+            return Bucket.TIED
+        goes_on = self._has_whole_replicas and any(_is_update(step) for step in rank.steps)
+        return Bucket.SCALARS if instruction.bucket is Bucket.SCALARS and goes_on else None
 
     def _needs_reductions(self, rank: _Rank, instruction: Instruction | None) -> bool:
         """Return whether a rank first waits for all-reduces that it has begun; None is a barrier.
@@ -385,18 +403,19 @@ class _Run:
         """
         if instruction is None or instruction.op is Op.UPDATE:
             return bool(rank.begun)
-        if instruction.bucket is not Bucket.SCALARS or rank.first != 0:
+        if instruction.bucket is not Bucket.SCALARS or self._has_whole_replicas or rank.first != 0:
             return False
         return any(begun is not Bucket.TIED or rank.index == 0 for begun in rank.begun)
 
-    def _leave(self, index: int, name: str, begun: Begun | None) -> None:
+    def _leave(self, index: int, name: str, key: AllReduceKey | None) -> None:
         rank = self._ranks[index]
-        stage, since_s = self._waiting(rank) if begun is None else rank.begun.pop(begun)
+        went_on = key in rank.begun
+        stage, since_s = rank.begun.pop(key) if went_on else self._waiting(rank)
         now_s = self._queue.now_s
         if name == BARRIER and index == 0:
             self.barriers_s.append(now_s)
         self._note(rank, Lane.REDUCE, name, since_s=since_s, until_s=now_s, stage=stage)
-        if begun is None:
+        if not went_on:
             self._continue(rank)
         elif rank.waits_for_gradients and not self._needs_reductions(
             rank, rank.steps[rank.position].instruction

@@ -1,61 +1,114 @@
-"""The scalars of a rank leave before gradients whose norm they do not have."""
+"""Scalars and norm at the end of a step: who waits for whom, and that all ranks agree."""
 
+from collections.abc import Callable
 from threading import Event
 
+import numpy as np
 import pytest
 
 from jaxpipe.comm import HostOrDeviceArray, Sending, Transport, run_ranks
 from jaxpipe.comm.forwarding import ForwardingTransport
-from jaxpipe.runtime.step.gradient_sync import reduction_tag
+from jaxpipe.plan import Plan
+from jaxpipe.runtime.step.gradient_sync import NORM_TAG, reduction_tag
+from jaxpipe.runtime.step.interpreter import _Run
+from jaxpipe.runtime.step.step_totals import StepTotals
 from jaxpipe.schedule import Bucket, ScheduleKind, reduce
 from tests.oracles.one_device import TOLERANCE, draw_tokens, worst_error
 from tests.runtime.pipelined import compile_all, gradients_of_rank, make_plan
 
 pytestmark = pytest.mark.slow
 
-_SCALARS = reduction_tag(reduce(0, Bucket.SCALARS))
+_SCALARS_TAG = reduction_tag(reduce(0, Bucket.SCALARS))
 _TIMEOUT_S = 30.0
+_LARGE_NORM, _SMALL_NORM = 1e6, 1e-6
 
 
-class _LateGradients(ForwardingTransport):
-    """Rank 0 sends the gradients of a bucket only once rank 1 has sent its scalars."""
+class _LateSends(ForwardingTransport):
+    """Rank 0 sends messages of a tag only after an event; rank 1 calls `sends` with its tags."""
 
-    def __init__(self, transport: Transport, *, late: Bucket, scalars_left: Event) -> None:
+    def __init__(
+        self, transport: Transport, *, late: int, event: Event, sends: Callable[[int], None]
+    ) -> None:
         super().__init__(transport)
-        self._late_tag = reduction_tag(reduce(0, late))
-        self._scalars_left = scalars_left
+        self._late, self._event, self._sends = late, event, sends
 
     def send(self, array: HostOrDeviceArray, *, to: int, tag: int) -> Sending:
         """Start to send `array`."""
-        if self.rank == 1 and tag == _SCALARS:
-            self._scalars_left.set()
-        if self.rank == 0 and tag == self._late_tag:
-            assert self._scalars_left.wait(_TIMEOUT_S), "rank 1 waits for gradients"
+        if self.rank == 1:
+            self._sends(tag)
+        if self.rank == 0 and tag == self._late:
+            assert self._event.wait(_TIMEOUT_S), f"rank 1 waits for a message with tag {tag}"
         return self._transport.send(array, to=to, tag=tag)
 
 
-@pytest.mark.parametrize(
-    ("cut", "num_replicas", "late"),
-    [((5,), 2, Bucket.STAGE), ((1, 4), 1, Bucket.TIED)],
-    ids=["second replica", "last stage"],
-)
-def test_scalars_do_not_wait_for_gradients(
-    cut: tuple[int, ...], num_replicas: int, late: Bucket
-) -> None:
-    plan = make_plan(
+def _plan(*cut: int, num_replicas: int) -> Plan:
+    return make_plan(
         schedule=ScheduleKind.GPIPE,
         cut=cut,
         num_replicas=num_replicas,
         num_microbatches=1,
         tied=True,
     )
-    tokens, left = draw_tokens(num_samples=plan.batch), Event()
+
+
+@pytest.mark.parametrize(
+    ("cut", "num_replicas", "late"),
+    [((5,), 2, Bucket.STAGE), ((1, 4), 2, Bucket.STAGE), ((1, 4), 1, Bucket.TIED)],
+    ids=["whole replicas", "replicas", "last stage"],
+)
+def test_scalars_do_not_wait_for_gradients(
+    cut: tuple[int, ...], num_replicas: int, late: Bucket
+) -> None:
+    """Rank 0 sends its gradients only once rank 1 has sent its scalars."""
+    plan, event = _plan(*cut, num_replicas=num_replicas), Event()
+    tokens = draw_tokens(num_samples=plan.batch)
     compile_all(plan)
-    results = run_ranks(
-        2,
-        lambda transport: gradients_of_rank(
-            _LateGradients(transport, late=late, scalars_left=left), plan, tokens
-        ),
-    )
-    for gradients, totals in results:
+
+    def sends(tag: int) -> None:
+        if tag == _SCALARS_TAG:
+            event.set()
+
+    def work(transport: Transport) -> tuple[dict[str, np.ndarray], StepTotals]:
+        late_tag = reduction_tag(reduce(0, late))
+        slow = _LateSends(transport, late=late_tag, event=event, sends=sends)
+        return gradients_of_rank(slow, plan, tokens)
+
+    for gradients, totals in run_ranks(plan.num_ranks, work):
         assert worst_error(gradients, totals, tokens, tied=True) <= TOLERANCE
+
+
+def test_a_whole_replica_waits_for_no_norm_that_is_not_clipped() -> None:
+    """The norm of replica 0 leaves only after the step of rank 1 has ended."""
+    plan, event = _plan(5, num_replicas=2), Event()
+    tokens = draw_tokens(num_samples=plan.batch)
+    compile_all(plan)
+
+    def work(transport: Transport) -> tuple[dict[str, np.ndarray], StepTotals]:
+        slow = _LateSends(transport, late=NORM_TAG, event=event, sends=lambda _: None)
+        ends = event.set if transport.rank == 1 else lambda: None
+        return gradients_of_rank(slow, plan, tokens, clip_norm=_LARGE_NORM, before_close=ends)
+
+    for gradients, totals in run_ranks(2, work):
+        assert worst_error(gradients, totals, tokens, tied=True) <= TOLERANCE
+
+
+@pytest.mark.parametrize("clip_norm", [_LARGE_NORM, _SMALL_NORM])
+def test_replicas_clip_by_the_norm_of_the_first(
+    clip_norm: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The norms of replicas on unlike devices differ in the last bits: here in the tenth digit."""
+    plan, right = _plan(5, num_replicas=2), _Run._own_square_norm
+    tokens = draw_tokens(num_samples=plan.batch)
+    compile_all(plan)
+    monkeypatch.setattr(
+        _Run,
+        "_own_square_norm",
+        lambda run: right(run) * (1 + 1e-9 * run.interpreter.replica),
+    )
+    (_, first), (_, second) = run_ranks(
+        2, lambda t: gradients_of_rank(t, plan, tokens, clip_norm=clip_norm)
+    )
+    is_clipped = clip_norm == _SMALL_NORM
+    assert (first.square_norm == second.square_norm) == is_clipped
+    assert second.square_norm == pytest.approx(first.square_norm)
+    assert second.loss == first.loss
