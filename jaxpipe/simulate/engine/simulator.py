@@ -10,7 +10,8 @@ Every rank executes the lowered programs of the runtime, instruction by instruct
     reduce stage, reduce tied       the rank joins a collective and continues
     reduce scalars                  the rank first waits for the gradients of which it contributes
                                     the norm; it joins, and waits for its part of the collective;
-                                    with replicas of one rank each it does not wait
+                                    with replicas of one rank each it does neither: no norm is
+                                    clipped
     update                          the rank first waits for all collectives that it has joined
     gather                          the rank joins the collective of each segment in turn, and waits
 
