@@ -108,7 +108,7 @@ class Plan:
     @property
     def has_whole_replicas(self) -> bool:
         """Whether there are several replicas, of one rank each."""
-        return self.num_replicas > 1 and all(each.num_ranks == 1 for each in self.pipelines)
+        return self.num_replicas > 1 and all(pipeline.num_ranks == 1 for pipeline in self.pipelines)
 
     @property
     def has_equal_cuts(self) -> bool:

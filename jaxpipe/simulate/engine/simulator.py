@@ -410,13 +410,13 @@ class _Run:
 
     def _leave(self, index: int, name: str, key: AllReduceKey | None) -> None:
         rank = self._ranks[index]
-        went_on = key in rank.begun
-        stage, since_s = rank.begun.pop(key) if went_on else self._waiting(rank)
+        begun = None if key is None else rank.begun.pop(key, None)
+        stage, since_s = self._waiting(rank) if begun is None else begun
         now_s = self._queue.now_s
         if name == BARRIER and index == 0:
             self.barriers_s.append(now_s)
         self._note(rank, Lane.REDUCE, name, since_s=since_s, until_s=now_s, stage=stage)
-        if not went_on:
+        if begun is None:
             self._continue(rank)
         elif rank.waits_for_gradients and not self._needs_reductions(
             rank, rank.steps[rank.position].instruction

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpipe.comm import AsyncAllReduce, Transport, WireFormat, run_ranks
+from jaxpipe.plan import Plan
 from jaxpipe.runtime.step.gradient_sync import GradientSync
 from jaxpipe.runtime.step.span_recorder import SpanRecorder
 from jaxpipe.schedule import Bucket, ScheduleKind, reduce
@@ -16,6 +17,20 @@ from jaxpipe.trace import Lane, Span
 from tests.runtime.pipelined import make_plan
 
 TIMEOUT_S = 30.0
+
+
+def sync_of(
+    plan: Plan, transport: Transport, reducer: AsyncAllReduce, recorder: SpanRecorder
+) -> GradientSync:
+    """Return the all-reduces of a step of a rank."""
+    return GradientSync(
+        plan=plan,
+        rank=transport.rank,
+        reducer=reducer,
+        wire=WireFormat(),
+        recorder=recorder,
+        timeout_s=TIMEOUT_S,
+    )
 
 
 def test_a_sum_keeps_nobody_waiting():
@@ -27,14 +42,7 @@ def test_a_sum_keeps_nobody_waiting():
     def work(transport: Transport) -> tuple[list[np.ndarray], tuple[Span, ...]]:
         recorder = SpanRecorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: True)
         worker = AsyncAllReduce(transport)
-        gradient_sync = GradientSync(
-            plan=plan,
-            rank=transport.rank,
-            reducer=worker,
-            wire=WireFormat(),
-            recorder=recorder,
-            timeout_s=TIMEOUT_S,
-        )
+        gradient_sync = sync_of(plan, transport, worker, recorder)
         go_on = jax.ShapeDtypeStruct((1,), jnp.float32)
         if transport.rank == 1:
             transport.receive(go_on, source=0, tag=0).wait(timeout_s=TIMEOUT_S)
@@ -68,14 +76,7 @@ def test_a_sum_that_ends_before_an_earlier_one_has_its_own_span():
     def work(transport: Transport) -> tuple[Span, ...]:
         recorder = SpanRecorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: True)
         worker = AsyncAllReduce(transport)
-        gradient_sync = GradientSync(
-            plan=plan,
-            rank=transport.rank,
-            reducer=worker,
-            wire=WireFormat(),
-            recorder=recorder,
-            timeout_s=TIMEOUT_S,
-        )
+        gradient_sync = sync_of(plan, transport, worker, recorder)
         stage, shared = reduce(0, Bucket.STAGE), reduce(0, Bucket.TIED)
         if transport.rank == 0:
             gradient_sync.start(stage, jnp.arange(3.0))
@@ -102,14 +103,7 @@ def test_a_reduced_array_is_released_with_its_last_reference():
     def work(transport: Transport) -> bool:
         recorder = SpanRecorder(rank=transport.rank, clock=time.perf_counter, keep=lambda _: True)
         reducer = AsyncAllReduce(transport)
-        gradient_sync = GradientSync(
-            plan=plan,
-            rank=transport.rank,
-            reducer=reducer,
-            wire=WireFormat(),
-            recorder=recorder,
-            timeout_s=TIMEOUT_S,
-        )
+        gradient_sync = sync_of(plan, transport, reducer, recorder)
         gradient_sync.start(reduce(0, Bucket.STAGE), np.ones(3))
         future = weakref.ref(gradient_sync.pending[0].handle.future)
         assert [total.sum() for _, total in gradient_sync.wait(lambda _: True)] == [3.0]

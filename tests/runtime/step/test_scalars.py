@@ -1,7 +1,7 @@
 """Scalars and norm at the end of a step: who waits for whom, and that all ranks agree."""
 
 from collections.abc import Callable
-from threading import Event
+from threading import Event, local
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from jaxpipe.comm import HostOrDeviceArray, Sending, Transport, run_ranks
 from jaxpipe.comm.forwarding import ForwardingTransport
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.step.gradient_sync import NORM_TAG, reduction_tag
-from jaxpipe.runtime.step.interpreter import _Run
+from jaxpipe.runtime.step.stage_run import StageRun
 from jaxpipe.runtime.step.step_totals import StepTotals
 from jaxpipe.schedule import Bucket, ScheduleKind, reduce
 from tests.oracles.one_device import TOLERANCE, draw_tokens, worst_error
@@ -97,17 +97,18 @@ def test_replicas_clip_by_the_norm_of_the_first(
     clip_norm: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The norms of replicas on unlike devices differ in the last bits: here in the tenth digit."""
-    plan, right = _plan(5, num_replicas=2), _Run._own_square_norm
+    plan, right, replica = _plan(5, num_replicas=2), StageRun.square_norm, local()
     tokens = draw_tokens(num_samples=plan.batch)
     compile_all(plan)
     monkeypatch.setattr(
-        _Run,
-        "_own_square_norm",
-        lambda run: right(run) * (1 + 1e-9 * run.interpreter.replica),
+        StageRun, "square_norm", lambda stage: right(stage) * (1 + 1e-9 * replica.number)
     )
-    (_, first), (_, second) = run_ranks(
-        2, lambda t: gradients_of_rank(t, plan, tokens, clip_norm=clip_norm)
-    )
+
+    def work(transport: Transport) -> StepTotals:
+        replica.number = transport.rank  # of this thread
+        return gradients_of_rank(transport, plan, tokens, clip_norm=clip_norm)[1]
+
+    first, second = run_ranks(2, work)
     is_clipped = clip_norm == _SMALL_NORM
     assert (first.square_norm == second.square_norm) == is_clipped
     assert second.square_norm == pytest.approx(first.square_norm)
