@@ -3,7 +3,7 @@
 ::
 
     0 ............ 2**20 - 1    messages of the pipeline, chosen by the program
-    2**20 ........ 3 * 2**19    all-reduces: `ALL_REDUCE_TAG` + bucket
+    2**20 ........ 3 * 2**19    all-reduces: `ALL_REDUCE_TAG` + bucket; the last is `NORM_TAG`
     3 * 2**19 .... 2**21 - 1    outer steps: `OUTER_TAG` + what is exchanged
     2**21 ........              one tag each: gather, broadcast, barrier, clock, group, close, save,
                                 the state transfer after the loss of a rank, files, and control
@@ -17,6 +17,7 @@ guarantees tags only up to 32,767; `MpiTransport` checks that `LARGEST_TAG` fits
 NUM_MESSAGE_TAGS = 2**20
 ALL_REDUCE_TAG = NUM_MESSAGE_TAGS
 OUTER_TAG = ALL_REDUCE_TAG + 2**19
+NORM_TAG = OUTER_TAG - 1
 GATHER_TAG = 2**21
 BROADCAST_TAG = GATHER_TAG + 1
 BARRIER_TAG = GATHER_TAG + 2

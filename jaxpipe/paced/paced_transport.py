@@ -14,12 +14,12 @@ import jax
 from jaxpipe.comm import HostOrDeviceArray, Receiving, Sending, Transport
 from jaxpipe.comm.buffer import num_bytes_of
 from jaxpipe.comm.envelope import Envelope
-from jaxpipe.comm.tags import NUM_MESSAGE_TAGS
+from jaxpipe.comm.tags import NORM_TAG, NUM_MESSAGE_TAGS
 from jaxpipe.paced.protocol import Packet, PacketKind, PacketReader
 from jaxpipe.paced.scale import Scale
 from jaxpipe.paced.virtual_clock import VirtualClock
 from jaxpipe.runtime.outer.outer_buckets import CONTROL_TAG
-from jaxpipe.runtime.step.gradient_sync import NORM_TAG, reduction_tag
+from jaxpipe.runtime.step.gradient_sync import reduction_tag
 from jaxpipe.schedule import Bucket, reduce
 
 _TAGS_OF_SCALARS = frozenset({reduction_tag(reduce(0, Bucket.SCALARS)), NORM_TAG, CONTROL_TAG})

@@ -8,9 +8,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from jaxpipe.comm import ALL_REDUCE_TAG, FILE_TAG, GATHER_TAG, SAVE_TAG, STATE_TRANSFER_TAG
+from jaxpipe.comm import (
+    ALL_REDUCE_TAG,
+    FILE_TAG,
+    GATHER_TAG,
+    NORM_TAG,
+    SAVE_TAG,
+    STATE_TRANSFER_TAG,
+)
 from jaxpipe.comm.message_log import RECEIVED, SENT
-from jaxpipe.runtime.step.gradient_sync import NORM_TAG, reduction_tag
+from jaxpipe.runtime.step.gradient_sync import reduction_tag
 from jaxpipe.schedule import Bucket, reduce
 from jaxpipe.trace import PairUse, Traffic, busy
 

@@ -18,6 +18,7 @@ import numpy as np
 from jaxpipe.collective import AllReduceKind
 from jaxpipe.comm import (
     ALL_REDUCE_TAG,
+    NORM_TAG,
     AllReduceHandle,
     AllReducer,
     HostOrDeviceArray,
@@ -30,9 +31,6 @@ from jaxpipe.plan import Plan
 from jaxpipe.runtime.step.span_recorder import SpanRecorder
 from jaxpipe.schedule import Bucket, Instruction
 from jaxpipe.trace import Lane
-
-NORM_TAG = ALL_REDUCE_TAG
-"""That of `Bucket.STAGE`, whose segments have tags of their own."""
 
 
 def reduction_tag(instruction: Instruction) -> int:

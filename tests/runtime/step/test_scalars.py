@@ -6,10 +6,10 @@ from threading import Event, local
 import numpy as np
 import pytest
 
-from jaxpipe.comm import HostOrDeviceArray, Sending, Transport, run_ranks
+from jaxpipe.comm import NORM_TAG, HostOrDeviceArray, Sending, Transport, run_ranks
 from jaxpipe.comm.forwarding import ForwardingTransport
 from jaxpipe.plan import Plan
-from jaxpipe.runtime.step.gradient_sync import NORM_TAG, reduction_tag
+from jaxpipe.runtime.step.gradient_sync import reduction_tag
 from jaxpipe.runtime.step.stage_run import StageRun
 from jaxpipe.runtime.step.step_totals import StepTotals
 from jaxpipe.schedule import Bucket, ScheduleKind, reduce
