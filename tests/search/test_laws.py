@@ -200,9 +200,10 @@ def test_replicas_of_one_rank_have_chunks_where_these_hide_an_all_reduce(layer_p
         for chunks, kind in pieces
     }
     assert found.plan.num_replicas == 2
-    assert found.value <= min(values.values()) * (1 + 1e-9)
     # Gradients of 3 kB or of 3 MB in all, over links of 20 kB/s to 2 MB/s.
-    assert (found.value < 0.95 * values[1]) == (layer_parameters > 100)
+    hides_much = layer_parameters > 100
+    assert found.value <= min(values.values()) * (1 + 1e-9 if hides_much else HANDICAP)
+    assert (found.value < 0.95 * values[1]) == hides_much
 
 
 @pytest.mark.parametrize("chunks", [None, 1, 2])
