@@ -25,7 +25,7 @@ PUBLISHED_EVERY = 30
 _LEAST_EVERY = 10
 """Islands that meet oftener were not published."""
 _LEAST_MEETINGS = 10
-"""The outer momentum, 0.9, remembers so many outer steps; the published runs had far more."""
+"""An outer momentum of 0.9 averages over about ten outer steps. This is a choice, not a fit."""
 COVERED_STEPS = (
     f"a multiple of a number from {_LEAST_EVERY} to {PUBLISHED_EVERY}, after which islands meet, "
     f"and {_LEAST_MEETINGS} times that number or more"

@@ -32,10 +32,11 @@ from jaxpipe.plan import Pipeline, Plan
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.train_state import StageState, TrainState
 from jaxpipe.runtime.step.gradient_sync import reduction_tag
-from jaxpipe.runtime.step.interpreter import Interpreter, StepBatch
+from jaxpipe.runtime.step.interpreter import Interpreter
 from jaxpipe.runtime.step.mailbox import Timeouts
 from jaxpipe.runtime.step.parameter_gather import optimizer_shards_of
 from jaxpipe.runtime.step.span_recorder import SpanRecorder
+from jaxpipe.runtime.step.step_batch import StepBatch
 from jaxpipe.runtime.watchdog.of_job import no_watchdog
 from jaxpipe.schedule import Bucket, Instruction, Op, Program
 from jaxpipe.simulate.engine.step_model import StepModel

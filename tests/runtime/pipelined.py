@@ -26,9 +26,10 @@ from jaxpipe.runtime.stage.mesh import layout_over
 from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.runtime.stage.train_state import StageState, TrainState
-from jaxpipe.runtime.step.interpreter import Interpreter, StepBatch
+from jaxpipe.runtime.step.interpreter import Interpreter
 from jaxpipe.runtime.step.mailbox import Timeouts
 from jaxpipe.runtime.step.span_recorder import SpanRecorder
+from jaxpipe.runtime.step.step_batch import StepBatch
 from jaxpipe.runtime.step.step_totals import StepTotals
 from jaxpipe.runtime.watchdog.of_job import no_watchdog
 from jaxpipe.schedule import Op, ScheduleKind

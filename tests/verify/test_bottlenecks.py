@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxpipe.runtime.stage.compile_once import CompileOnce
-from jaxpipe.runtime.step import interpreter
+from jaxpipe.runtime.step import step_batch
 from jaxpipe.verify.certificate import Reference, compared, reference
 from jaxpipe.verify.differences import Subject
 from jaxpipe.verify.stand_in import DataForm
@@ -38,13 +38,13 @@ def test_ranks_compute_what_one_device_does(sections: dict[str, Any]):
 
 
 def test_tokens_of_another_sample_are_found():
-    parts = interpreter.SampleParts
+    parts = step_batch.SampleParts
 
     def shifted(*, tokens: Any, **others: Any) -> Any:
         return parts(tokens=None if tokens is None else np.roll(tokens, 1, axis=1), **others)
 
     expected = expected_of(plan={"stages": 3, "replicas": 1})
-    with patch.object(interpreter, "SampleParts", shifted):
+    with patch.object(step_batch, "SampleParts", shifted):
         certificate = compared(expected, compiler=CompileOnce())
     assert not certificate.is_proved
     wrong = {difference.subject for difference in certificate.wrong}

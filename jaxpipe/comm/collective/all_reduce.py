@@ -66,7 +66,7 @@ def all_reduce(
         total = _native_all_reduce(transport, array, tree, timeout_s=timeout_s)
     else:
         execution = _execution(transport, array, wire, None, tag=tag, timeout_s=timeout_s)
-        total = execution.run(_steps_of(transport, array, tree, algorithm, wire))
+        total = execution.run(_steps(transport.rank, array, tree, algorithm, wire))
     return _as(total, array)
 
 
@@ -105,35 +105,32 @@ def all_reduce_with_feedback(
     algorithm = AllReduceKind.HIERARCHICAL
     _check(transport, tree, algorithm, wire)
     execution = _execution(transport, array, wire, errors, tag=tag, timeout_s=timeout_s)
-    total = execution.run(_steps_of(transport, array, tree, algorithm, wire))
+    total = execution.run(_steps(transport.rank, array, tree, algorithm, wire))
     return _as(total, array), errors
 
 
 @cache
 def all_reduce_bytes(
-    algorithm: AllReduceKind,
-    tree: SyncTree,
     rank: int,
+    like: jax.ShapeDtypeStruct,
+    tree: SyncTree,
     *,
-    size: int,
-    dtype: np.dtype,
+    algorithm: AllReduceKind,
     wire: WireFormat,
 ) -> int:
-    """Return the bytes that a rank sends in an all-reduce of `size` values; 0 if it is native.
+    """Return the bytes that a rank sends in an all-reduce of such an array; 0 if it is native.
 
-    >>> wire = WireFormat()
-    >>> [all_reduce_bytes(
-    ...     AllReduceKind.TREE, (0, (1, 2)), rank, size=5, dtype=np.dtype(np.float32), wire=wire)
+    >>> like, wire = jax.ShapeDtypeStruct((5,), np.dtype(np.float32)), WireFormat()
+    >>> [all_reduce_bytes(rank, like, (0, (1, 2)), algorithm=AllReduceKind.TREE, wire=wire)
     ...     for rank in range(3)]
     [20, 40, 20]
     """
     if algorithm.facts.is_native:
         return 0
-    formats = _formats(dtype, wire, None)
-    steps = _steps(algorithm, tree, rank, size=size, dtype=dtype, wire=wire)
+    formats = _formats(np.dtype(like.dtype), wire, None)
     return sum(
         num_bytes_of(formats.of(step).like(size=step.part.size))
-        for step in steps
+        for step in _steps(rank, like, tree, algorithm, wire)
         if step.act is Act.SEND
     )
 
@@ -171,29 +168,16 @@ def _formats(dtype: np.dtype, wire: WireFormat, errors: np.ndarray | None) -> Fo
     return Formats(near=near, far=near if codec is None else CodecFormat(codec, errors))
 
 
-def _steps_of(
-    transport: Transport,
-    array: HostOrDeviceArray,
-    tree: SyncTree,
-    algorithm: AllReduceKind,
-    wire: WireFormat,
-) -> list[Step]:
-    return _steps(
-        algorithm, tree, transport.rank, size=array.size, dtype=np.dtype(array.dtype), wire=wire
-    )
-
-
 def _steps(
-    algorithm: AllReduceKind,
-    tree: SyncTree,
     rank: int,
-    *,
-    size: int,
-    dtype: np.dtype,
+    array: HostOrDeviceArray | jax.ShapeDtypeStruct,
+    tree: SyncTree,
+    algorithm: AllReduceKind,
     wire: WireFormat,
 ) -> list[Step]:
-    message_size = max(1, wire.chunk_bytes // wire.dtype_of(dtype).itemsize)
-    return all_reduce_steps(algorithm, tree, rank, size=size, message_size=message_size)
+    item_bytes = wire.dtype_of(np.dtype(array.dtype)).itemsize
+    message_size = max(1, wire.chunk_bytes // item_bytes)
+    return all_reduce_steps(algorithm, tree, rank, size=array.size, message_size=message_size)
 
 
 def _native_all_reduce(

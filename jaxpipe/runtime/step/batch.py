@@ -3,7 +3,7 @@
 from jaxpipe.runtime.data import Samples
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.stage.model import bottlenecks_of
-from jaxpipe.runtime.step.interpreter import StepBatch
+from jaxpipe.runtime.step.step_batch import StepBatch
 
 NO_STEP = -1
 """The step of an evaluation, whose spans are never kept."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
+import jax
 import numpy as np
 
 from jaxpipe.collective import AllReduceKind
@@ -97,13 +98,9 @@ class GradientSync:
         # Before `begin`: the span includes the wait for ranks that start it later.
         start_s = self.recorder.now()
         if not is_exact:
+            like = jax.ShapeDtypeStruct(array.shape, array.dtype)
             self.num_bytes += all_reduce_bytes(
-                algorithm,
-                tree,
-                self.rank,
-                size=array.size,
-                dtype=np.dtype(array.dtype),
-                wire=self.wire,
+                self.rank, like, tree, algorithm=algorithm, wire=self.wire
             )
         handle = self.reducer.begin(
             cast(Any, array),  # its type variable is for one kind of array, not for either

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 
 import jax
 import numpy as np
-from jaxtyping import Int, Integer
 
 from jaxpipe.comm import (
     AllReducer,
@@ -18,11 +17,10 @@ from jaxpipe.comm import (
 from jaxpipe.plan import Plan
 from jaxpipe.runtime.data.order.samples import IGNORED
 from jaxpipe.runtime.hooks import NO_HOOKS, Hooks
-from jaxpipe.runtime.stage.calls import StageCalls, StageSpec, TargetArrays
+from jaxpipe.runtime.stage.calls import StageCalls
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
 from jaxpipe.runtime.stage.loss_scale import is_finite
 from jaxpipe.runtime.stage.optimizer import is_unclipped
-from jaxpipe.runtime.stage.placed import SampleParts
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.completion_queue import CompletionQueue
 from jaxpipe.runtime.step.gradient_sync import GradientSync
@@ -30,27 +28,11 @@ from jaxpipe.runtime.step.mailbox import Mailbox, MessageContent, Receive, Timeo
 from jaxpipe.runtime.step.parameter_gather import ParameterGather
 from jaxpipe.runtime.step.span_recorder import SpanRecorder
 from jaxpipe.runtime.step.stage_run import StageRun
+from jaxpipe.runtime.step.step_batch import StepBatch
 from jaxpipe.runtime.step.step_totals import StepTotals
 from jaxpipe.runtime.watchdog import Watchdog
 from jaxpipe.schedule import Bucket, Instruction, Op, Program
 from jaxpipe.trace import Lane
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepBatch:
-    """The samples of a replica in one step.
-
-    `samples` are windows of tokens, inputs and, shifted by one, targets; or, with `labels` as
-    targets, inputs of any kind. None on ranks that need neither. `first_microbatch` is the number
-    of the replica's microbatch 0, counted over all replicas. All ranks read the `segments` of
-    packed samples, and those behind a bottleneck the inputs.
-    """
-
-    step: int
-    first_microbatch: int
-    samples: Integer[np.ndarray, "microbatches microbatch ..."] | None
-    labels: Int[np.ndarray, "microbatches microbatch ..."] | None = None
-    segments: Int[np.ndarray, "microbatches microbatch seq"] | None = None
 
 
 def _continue(_: int) -> None:
@@ -63,8 +45,8 @@ class Interpreter:
 
     Messages between stages go through `messages`, which compresses them; `receive` turns them into
     arrays. Everything else goes through `transport`. Gradients are all-reduced in the format
-    `wire`; above `clip_norm` updates make them smaller. At most `in_flight` computes are not
-    complete; with 1, the host waits for each.
+    `wire`; updates clip them to `clip_norm`. At most `in_flight` computes are not complete; with 1,
+    the host waits for each compute.
     """
 
     plan: Plan
@@ -229,13 +211,13 @@ class _Run:
         number, microbatch = instruction.stage, _microbatch(instruction)
         stage, spec = self.stages[number], self.stages[number].calls.spec
         before = (number - 1, number, microbatch)
-        x = self._inputs(microbatch) if spec.is_first else self.mailbox.take(before)
-        targets = self._targets(microbatch) if spec.is_last else None
+        x = self.batch.inputs(microbatch) if spec.is_first else self.mailbox.take(before)
+        targets = self.batch.targets(microbatch) if spec.is_last else None
         # Counted over all replicas: dropout must not depend on how the batch is distributed.
         position = np.array((self.batch.step, self.batch.first_microbatch + microbatch), np.int32)
         start_s = self.interpreter.recorder.now()
         activation, loss = stage.forward(
-            microbatch, x, self._sample_parts(targets, microbatch, spec), position
+            microbatch, x, self.batch.with_parts(targets, microbatch, spec), position
         )
         self._computes(instruction, stage, start_s)
         if targets is not None:
@@ -271,21 +253,12 @@ class _Run:
     def reduce(self, instruction: Instruction) -> None:
         if instruction.bucket is Bucket.SCALARS:
             # Every schedule reduces the scalars last, between the last backward and the updates:
-            # this is where a rank waits for everything that it has started. Its scalars leave
-            # first, unless they have the norm of gradients that are still under way: one latency
-            # less on the critical path.
+            # this is where a rank waits for everything that it has started.
             self._finish_computes()
             if self.trains and self.interpreter.plan.has_whole_replicas:
                 self._reduce_scalars_apart(instruction)
-                return
-            self._store_gradients(self._counts)
-            totals = self._own_totals(square_norm=self._own_square_norm())
-            self.totals = self._summed(
-                self.gradient_sync.reduce_scalars(
-                    instruction, self._with_phase(totals), self.interpreter.transport
-                )
-            )
-            self._store_gradients(_any)
+            else:
+                self._reduce_scalars(instruction)
         elif instruction.bucket is Bucket.TIED:
             self.gradient_sync.start(instruction, self._tied_gradient())
         else:
@@ -315,29 +288,6 @@ class _Run:
     def _computes(self, instruction: Instruction, stage: StageRun, start_s: float) -> None:
         """Note what the device has been given since `start_s`, and wait while it has too much."""
         self.completions.add(Lane.COMPUTE, instruction, stage.take_dispatched(), start_s=start_s)
-
-    def _inputs(self, microbatch: int) -> Integer[np.ndarray, "samples ..."]:
-        assert self.batch.samples is not None, "not every stage reads samples"
-        samples = self.batch.samples[microbatch]
-        return samples[:, :-1] if self.batch.labels is None else samples
-
-    def _targets(self, microbatch: int) -> Int[np.ndarray, "samples ..."]:
-        assert self.batch.samples is not None, "not every stage reads samples"
-        if self.batch.labels is None:
-            return self.batch.samples[microbatch][:, 1:]
-        return self.batch.labels[microbatch]
-
-    def _sample_parts(
-        self, targets: Int[np.ndarray, "samples ..."] | None, microbatch: int, spec: StageSpec
-    ) -> TargetArrays:
-        segments = self.batch.segments
-        if segments is None and not spec.reads_tokens:
-            return targets
-        return SampleParts(
-            segments=None if segments is None else segments[microbatch],
-            tokens=self._inputs(microbatch) if spec.reads_tokens else None,
-            targets=targets,
-        )
 
     def _tied_gradient(self) -> HostOrDeviceArray:
         """Return the gradient of the tied embedding, added over the stages of this rank.
@@ -373,6 +323,18 @@ class _Run:
             return False
         return reduction.bucket is not Bucket.TIED or 0 in self.stages
 
+    def _reduce_scalars(self, scalars: Instruction) -> None:
+        """Sum the scalars, the norm among them, and wait for all gradients.
+
+        Gradients that are not in the norm are waited for last: a latency less for all ranks.
+        """
+        self._store_gradients(self._counts)
+        totals = self._own_totals(square_norm=self._own_square_norm())
+        transport = self.interpreter.transport
+        summed = self.gradient_sync.reduce_scalars(scalars, self._with_phase(totals), transport)
+        self.totals = self._summed(summed)
+        self._store_gradients(lambda _: True)
+
     def _reduce_scalars_apart(self, scalars: Instruction) -> None:
         """Sum the scalars beside the gradients, and the norm behind them, on ranks of all stages.
 
@@ -387,7 +349,7 @@ class _Run:
         self._store_gradients(lambda reduction: reduction.bucket is not Bucket.SCALARS)
         square_norm = self._own_square_norm()
         norm = norm or sync.start_norm(square_norm)
-        ((_, summed),) = sync.wait(_any)
+        ((_, summed),) = sync.wait(lambda _: True)
         self.totals = self._summed(summed, square_norm=square_norm)
         if not (counts or is_unclipped(self.totals.square_norm, self.interpreter.clip_norm)):
             of_replica_0 = norm.wait(timeout_s=self.interpreter.timeouts.timeout_s)
@@ -468,10 +430,6 @@ class _Run:
             ),
             stops=float(interpreter.watch.stop_requested),
         )
-
-
-def _any(_: Instruction) -> bool:
-    return True
 
 
 def _microbatch(instruction: Instruction) -> int:

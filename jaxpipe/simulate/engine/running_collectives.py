@@ -40,7 +40,7 @@ class RunningCollective:
         self._send = send
         self._done = done
         self._is_buffered = is_buffered
-        self._needs = [len(each.after) + 1 + self._waits(each) for each in collective]
+        self._needs = [len(transfer.after) + 1 + self._waits(transfer) for transfer in collective]
         self._users: list[list[int]] = [[] for _ in collective]
         self._waiting: dict[int, list[int]] = {}
         # What each rank still waits for. Its own joining counts: an empty message may arrive first.

@@ -21,18 +21,17 @@ ends with its arrival. The same step always gives the same trace.
 """
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
 
 from jaxpipe.collective import NO_CODING, Coding
 from jaxpipe.errors import PlanError
 from jaxpipe.network import EventQueue, Link, open_links
-from jaxpipe.schedule import Bucket, Instruction, Op, describe, holder
+from jaxpipe.schedule import Instruction, Op, describe, holder
 from jaxpipe.simulate.engine.coders import Coders
-from jaxpipe.simulate.engine.posted_receives import PostedReceives, Posts, posts_by_position
+from jaxpipe.simulate.engine.posted_receives import PostedReceives, posts_by_position
 from jaxpipe.simulate.engine.rendezvous import Rendezvous
 from jaxpipe.simulate.engine.running_collectives import (
     BARRIER,
@@ -40,11 +39,9 @@ from jaxpipe.simulate.engine.running_collectives import (
     CollectiveTracker,
     pairs,
 )
-from jaxpipe.simulate.engine.step_model import Step, StepModel, steps
+from jaxpipe.simulate.engine.simulated_rank import Message, SimulatedRank
+from jaxpipe.simulate.engine.step_model import StepModel, steps
 from jaxpipe.trace import Lane, Span, Trace, Truth
-
-_Message: TypeAlias = tuple[int, int, int, int, int | None]
-"""The sending rank, the phase, the stages of sender and receiver, the microbatch."""
 
 
 def simulate(job: StepModel) -> Trace:
@@ -114,43 +111,6 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _is_update(step: Step) -> bool:
-    return step.instruction is not None and step.instruction.op is Op.UPDATE
-
-
-class _Rank:
-    """The progress of a rank: its position, arrived messages, and the one that it waits for."""
-
-    __slots__ = (
-        "arrived",
-        "awaited",
-        "begun",
-        "first",
-        "index",
-        "position",
-        "posts",
-        "since_s",
-        "steps",
-        "waits_for_gradients",
-    )
-
-    def __init__(
-        self, index: int, *, first: int, steps: tuple[Step, ...], posts: Mapping[int, Posts]
-    ) -> None:
-        self.index = index
-        self.first = first
-        self.steps = steps
-        # By position: the receives that are posted there, ahead of the computes that need them.
-        self.posts = dict(posts)
-        self.position = 0
-        self.arrived: set[_Message] = set()
-        self.awaited: _Message | None = None
-        self.since_s = 0.0
-        # The stage of each all-reduce in progress, and when it began.
-        self.begun: dict[AllReduceKey, tuple[int, float]] = {}
-        self.waits_for_gradients = False
-
-
 class _Run:
     """One simulation of a step."""
 
@@ -164,12 +124,14 @@ class _Run:
         shared = len(job.placement[0]) if job.has_shared_programs else job.num_ranks
         programs = [steps(job, rank) for rank in range(shared)]
         posts = posts_by_position(job, programs)
+        has_whole_replicas = job.num_ranks == len(job.placement) > 1
         self._ranks = [
-            _Rank(
+            SimulatedRank(
                 rank,
                 first=rank - job.number(rank),
                 steps=programs[rank % shared],
                 posts=posts[rank],
+                holds_all_stages=has_whole_replicas,
             )
             for rank in range(job.num_ranks)
         ]
@@ -179,7 +141,6 @@ class _Run:
         self._posted = [
             PostedReceives(self._queue, job.messages.eager_bytes) for _ in job.first_ranks
         ]
-        self._has_whole_replicas = job.num_ranks == len(job.placement) > 1
         self._encoders = Coders(self._queue)
         self._collectives = CollectiveTracker(
             job, links=links, coders=Coders(self._queue), done=self._leave
@@ -201,13 +162,12 @@ class _Run:
                     f"`{name}` never completes; add the instruction of another rank that it needs"
                 )
 
-    def _advance(self, rank: _Rank) -> None:
+    def _advance(self, rank: SimulatedRank) -> None:
         """Execute instructions of a rank until it has to wait."""
         while rank.position < len(rank.steps):
             phase, instruction = rank.steps[rank.position]
             for early in rank.posts.pop(rank.position, ()):
                 self._post(rank, early, phase)
-            rank.waits_for_gradients = self._needs_reductions(rank, instruction)
             if rank.waits_for_gradients:
                 return  # the `_leave` of the last of them continues here
             if instruction is None:
@@ -217,7 +177,7 @@ class _Run:
                 return
             rank.position += 1
 
-    def _execute(self, rank: _Rank, instruction: Instruction, phase: int) -> bool:
+    def _execute(self, rank: SimulatedRank, instruction: Instruction, phase: int) -> bool:
         """Begin an instruction; return whether the rank continues at once."""
         match instruction.op:
             case Op.RECEIVE:
@@ -230,18 +190,18 @@ class _Run:
                 self._work(rank, instruction)
                 return False
 
-    def _continue(self, rank: _Rank) -> None:
+    def _continue(self, rank: SimulatedRank) -> None:
         rank.position += 1
         self._advance(rank)
 
-    def _end_work(self, rank: _Rank) -> None:
+    def _end_work(self, rank: SimulatedRank) -> None:
         if self._rendezvous is not None:
             self._rendezvous.end(rank.index)
         self._continue(rank)
         if self._rendezvous is not None:
             self._rendezvous.serve(rank.index)
 
-    def _work(self, rank: _Rank, instruction: Instruction) -> None:
+    def _work(self, rank: SimulatedRank, instruction: Instruction) -> None:
         if self._rendezvous is not None:
             self._rendezvous.begin(rank.index)
         end_s = self._queue.now_s + self._job.seconds(instruction, rank=rank.index)
@@ -256,7 +216,7 @@ class _Run:
         )
         self._queue.at(end_s, self._end_work, rank)
 
-    def _send(self, rank: _Rank, instruction: Instruction, phase: int) -> bool:
+    def _send(self, rank: SimulatedRank, instruction: Instruction, phase: int) -> bool:
         assert instruction.peer is not None, instruction
         receiver = self._holder(rank, instruction.peer)
         message = (rank.index, phase, instruction.stage, instruction.peer, instruction.microbatch)
@@ -279,7 +239,7 @@ class _Run:
         self._rendezvous.offer(rank.index, receiver.index, move, done)
         return False
 
-    def _receive(self, rank: _Rank, instruction: Instruction, phase: int) -> bool:
+    def _receive(self, rank: SimulatedRank, instruction: Instruction, phase: int) -> bool:
         message = self._message(rank, instruction, phase)
         rank.since_s = self._queue.now_s  # also if the message is there: a span without length
         if message in rank.arrived:
@@ -289,7 +249,7 @@ class _Run:
             self._post(rank, instruction, phase)
         return False
 
-    def _post(self, rank: _Rank, instruction: Instruction, phase: int) -> None:
+    def _post(self, rank: SimulatedRank, instruction: Instruction, phase: int) -> None:
         message = self._message(rank, instruction, phase)
         source = message[0]
         pair = (self._devices[rank.index], self._devices[source])
@@ -298,13 +258,15 @@ class _Run:
         posted = self._posted[self._job.replicas[rank.index]]
         posted.post(message, num_bytes, latency_s=latency_s)
 
-    def _message(self, rank: _Rank, instruction: Instruction, phase: int) -> _Message:
+    def _message(self, rank: SimulatedRank, instruction: Instruction, phase: int) -> Message:
         """Return the message of a receive of a rank."""
         assert instruction.peer is not None, instruction
         source = self._holder(rank, instruction.peer).index
         return (source, phase, instruction.peer, instruction.stage, instruction.microbatch)
 
-    def _arrive(self, rank: _Rank, receiver: _Rank, message: _Message, since_s: float) -> None:
+    def _arrive(
+        self, rank: SimulatedRank, receiver: SimulatedRank, message: Message, since_s: float
+    ) -> None:
         self._note_message(rank, Lane.SEND, since_s, message, peer=receiver)
         receiver.arrived.add(message)
         if receiver.awaited == message:
@@ -312,7 +274,7 @@ class _Run:
             if self._decode(receiver, message):
                 self._continue(receiver)
 
-    def _decode(self, rank: _Rank, message: _Message) -> bool:
+    def _decode(self, rank: SimulatedRank, message: Message) -> bool:
         """Take a message that has arrived; return whether the rank need not decode it first."""
         seconds = self._job.coding_of(message[0], rank.index).decode_s
         # A message that blocks was decoded while both ranks took part in it.
@@ -322,7 +284,7 @@ class _Run:
         self._queue.at(self._queue.now_s + seconds, self._end_decode, rank, message)
         return False
 
-    def _end_decode(self, rank: _Rank, message: _Message) -> None:
+    def _end_decode(self, rank: SimulatedRank, message: Message) -> None:
         self._take(rank, message)
         self._continue(rank)
 
@@ -339,22 +301,28 @@ class _Run:
 
         self._queue.at(self._queue.now_s + coding.encode_s, link.send, num_bytes, decode)
 
-    def _take(self, rank: _Rank, message: _Message) -> None:
+    def _take(self, rank: SimulatedRank, message: Message) -> None:
         source = self._ranks[message[0]]
         rank.arrived.remove(message)
         self._link(source, rank).receive()  # frees a buffer, for which the next message may wait
         self._note_message(rank, Lane.RECEIVE, rank.since_s, message, peer=source)
 
-    def _holder(self, rank: _Rank, stage: int) -> _Rank:
+    def _holder(self, rank: SimulatedRank, stage: int) -> SimulatedRank:
         """Return the rank of the same replica that has a stage."""
         size = self._job.pipeline_size(rank.index)
         return self._ranks[rank.first + holder(stage, num_ranks=size)]
 
-    def _link(self, source: _Rank, destination: _Rank) -> Link:
+    def _link(self, source: SimulatedRank, destination: SimulatedRank) -> Link:
         return self._links[self._devices[source.index], self._devices[destination.index]]
 
     def _note_message(
-        self, rank: _Rank, lane: Lane, since_s: float, message: _Message, *, peer: _Rank
+        self,
+        rank: SimulatedRank,
+        lane: Lane,
+        since_s: float,
+        message: Message,
+        *,
+        peer: SimulatedRank,
     ) -> None:
         self.last_s = max(self.last_s, self._queue.now_s)
         if not self._keeps_spans:
@@ -374,8 +342,8 @@ class _Run:
             )
         )
 
-    def _join(self, rank: _Rank, instruction: Instruction | None, phase: int) -> bool:
-        begun = None if instruction is None else self._begun_by(rank, instruction)
+    def _join(self, rank: SimulatedRank, instruction: Instruction | None, phase: int) -> bool:
+        begun = None if instruction is None else rank.begins(instruction)
         if instruction is None or begun is None:
             rank.since_s = self._queue.now_s
         else:
@@ -383,33 +351,9 @@ class _Run:
         self._collectives.join(rank.index, phase, instruction)
         return begun is not None
 
-    def _begun_by(self, rank: _Rank, instruction: Instruction) -> AllReduceKey | None:
-        """Return the all-reduce that a rank begins and goes on; None if it waits for its end.
-
-        Ranks of all stages know the norm of what they have summed, unless it has to be clipped:
-        their scalars are summed beside the gradients.
-        """
-        if instruction.bucket is Bucket.STAGE:
-            return instruction.segment
-        if instruction.bucket is Bucket.TIED:
-            return Bucket.TIED
-        goes_on = self._has_whole_replicas and any(_is_update(step) for step in rank.steps)
-        return Bucket.SCALARS if instruction.bucket is Bucket.SCALARS and goes_on else None
-
-    def _needs_reductions(self, rank: _Rank, instruction: Instruction | None) -> bool:
-        """Return whether a rank first waits for all-reduces that it has begun; None is a barrier.
-
-        Its scalars wait for gradients of which they have the norm: that of replica 0, in which the
-        first stage counts a tied embedding.
-        """
-        if instruction is None or instruction.op is Op.UPDATE:
-            return bool(rank.begun)
-        if instruction.bucket is not Bucket.SCALARS or self._has_whole_replicas or rank.first != 0:
-            return False
-        return any(begun is not Bucket.TIED or rank.index == 0 for begun in rank.begun)
-
     def _leave(self, index: int, name: str, key: AllReduceKey | None) -> None:
         rank = self._ranks[index]
+        waited = rank.waits_for_gradients
         begun = None if key is None else rank.begun.pop(key, None)
         stage, since_s = self._waiting(rank) if begun is None else begun
         now_s = self._queue.now_s
@@ -418,20 +362,18 @@ class _Run:
         self._note(rank, Lane.REDUCE, name, since_s=since_s, until_s=now_s, stage=stage)
         if begun is None:
             self._continue(rank)
-        elif rank.waits_for_gradients and not self._needs_reductions(
-            rank, rank.steps[rank.position].instruction
-        ):
+        elif waited and not rank.waits_for_gradients:
             self._advance(rank)
 
     @staticmethod
-    def _waiting(rank: _Rank) -> tuple[int | None, float]:
+    def _waiting(rank: SimulatedRank) -> tuple[int | None, float]:
         """Return the stage of the collective for which a rank waits, and since when."""
         instruction = rank.steps[rank.position].instruction
         return None if instruction is None else instruction.stage, rank.since_s
 
     def _note(
         self,
-        rank: _Rank,
+        rank: SimulatedRank,
         lane: Lane,
         name: str,
         *,
