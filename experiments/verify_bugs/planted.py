@@ -29,6 +29,7 @@ from jaxpipe.runtime.step.gradient_sync import GradientSync
 from jaxpipe.runtime.step.interpreter import _Run
 from jaxpipe.runtime.step.mailbox import Mailbox
 from jaxpipe.runtime.step.stage_run import StageRun
+from jaxpipe.runtime.step.step_batch import StepBatch
 from jaxpipe.runtime.step.worker import Worker
 from jaxpipe.schedule import Bucket
 
@@ -41,7 +42,7 @@ def _mean_of_microbatch_means() -> list[Any]:
     def backward(right: Callable, run: Any, instruction: Any) -> None:
         spec = run.stages[instruction.stage].calls.spec
         if spec.is_last:
-            targets = run._targets(instruction.microbatch)
+            targets = run.batch.targets(instruction.microbatch)
             memory.of["factor"] = targets.size / max(1, np.count_nonzero(targets != IGNORED))
         right(run, instruction)
 
@@ -187,7 +188,7 @@ def _drawn(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Plant:
 
 
 def _targets(change: Callable[[np.ndarray], np.ndarray]) -> Plant:
-    return lambda: around(_Run, "_targets", lambda right, *given: change(right(*given)))
+    return lambda: around(StepBatch, "targets", lambda right, *given: change(right(*given)))
 
 
 def _held_out_of_training() -> list[Any]:
@@ -210,7 +211,7 @@ def _segments_lost() -> list[Any]:
         packed = right(run, targets, microbatch, spec)
         return replace(packed, segments=np.zeros_like(packed.segments))
 
-    return around(_Run, "_sample_parts", sample_parts)
+    return around(StepBatch, "with_parts", sample_parts)
 
 
 def _positions_of_rows() -> list[Any]:
