@@ -8,6 +8,7 @@ leave the working directory out of their path.
 from pathlib import Path
 
 NEEDED = (
+    "flatbuffers",
     "flax",
     "jax",
     "jaxlib",

@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 
 from jaxpipe.plan.cost import Profile
-from jaxpipe.profile.kept_file import KeptFile
 from jaxpipe.profile.machine_speed import machine_key
 from jaxpipe.profile.measuring_process import MeasuredApart, Measurement, measure_apart
 from jaxpipe.profile.profile_task import ProfileTask
+from jaxpipe.runtime.storage.kept_file import KeptFile
 from jaxpipe.topo.machine_limits import usable_cores
 
 _FORMAT = 5

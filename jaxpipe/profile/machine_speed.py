@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from jaxpipe.profile.kept_file import KeptFile
 from jaxpipe.profile.measuring_process import MeasuredApart, Measurement, measure_apart
 from jaxpipe.runtime.blas.chosen_products import chosen_products
 from jaxpipe.runtime.process.user_cache import processor
+from jaxpipe.runtime.storage.kept_file import KeptFile
 from jaxpipe.topo.machine_limits import usable_cores
 
 _FORMAT = 2

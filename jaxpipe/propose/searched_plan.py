@@ -25,12 +25,12 @@ from jaxpipe.plan import (
     resolved_plan_text,
 )
 from jaxpipe.plan.cost import overfull
-from jaxpipe.profile.kept_file import KeptFile
 from jaxpipe.propose.decided_plan import decided_plan
 from jaxpipe.propose.query import Query, executable, generators_of, reasons_of, with_boundaries
 from jaxpipe.propose.reasons import Reason
 from jaxpipe.propose.unshared_links import UnsharedLinks, suited_to_sharing, unshared_links
 from jaxpipe.runtime.storage.checksum import checksum_file
+from jaxpipe.runtime.storage.kept_file import KeptFile
 from jaxpipe.schedule import Remat, ScheduleKind
 from jaxpipe.search import Effort, Task, search
 from jaxpipe.simulate import Conditions, step_bound_s, step_objective

@@ -48,6 +48,7 @@ from jaxpipe.runtime.outer.outer_snapshot import outer_snapshot, start_outer
 from jaxpipe.runtime.outer.quorum_loop import QuorumLoop, joined_quorum
 from jaxpipe.runtime.process.compile_cache import publish
 from jaxpipe.runtime.recovery.last_state import LastState, Trained
+from jaxpipe.runtime.stage.compile import CompiledStage
 from jaxpipe.runtime.stage.optimizer import learning_rate
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.nonfinite import NonfiniteSteps
@@ -80,7 +81,7 @@ class Stopped:
     checkpoint: Folder
 
 
-def train(
+def train(  # noqa: PLR0913  each is another part of a run
     job: Job,
     transport: Transport,
     *,
@@ -89,6 +90,7 @@ def train(
     watch: Watchdog | None = None,
     last_state: LastState | None = None,
     hooks: Hooks = NO_HOOKS,
+    compiler: Callable[..., CompiledStage] | None = None,
 ) -> Outcome | Stopped | None:
     """Train to the last step; every rank of the job calls this, and rank 0 returns the results.
 
@@ -97,7 +99,8 @@ def train(
     receives the metrics of each step, on rank 0. The watchdog `watch` is started, before the stages
     are compiled; if that of any rank is asked to stop, all ranks save after the step and stop.
     `last_state` follows the training; the report and the checkpoint of its `unfinished` step are
-    repeated first. The `hooks` are called at their points.
+    repeated first. The `hooks` are called at their points. The `compiler` is `compile_stage`
+    if none is given.
 
     Raises:
         ConfigError: this transport does not support the plan's all-reduce.
@@ -117,7 +120,7 @@ def train(
     last_state.watched_by(watch)
     watch.start()
     # Compiled first: fresh parameters come from an executable, restored ones go to its layout.
-    worker = start(job, transport, watch, hooks=hooks)
+    worker = start(job, transport, watch, hooks=hooks, compiler=compiler)
     begin_work(watch, job, StartWork.RESTORE)
     outer, state, first_step = _restored(worker, checkpoint)
     quorum = None

@@ -10,9 +10,9 @@ import pytest
 
 from jaxpipe.errors import ConfigError
 from jaxpipe.profile import machine_speed
-from jaxpipe.profile.kept_file import KeptFile
 from jaxpipe.profile.machine_speed import Speed, kept_speed, machine_key, measured_speed
 from jaxpipe.profile.measuring_process import MeasuredApart, Measurement, measure_apart
+from jaxpipe.runtime.storage.kept_file import KeptFile
 
 SPEED = Speed(flops_per_s=1e9, copy_bytes_per_s=2e9)
 

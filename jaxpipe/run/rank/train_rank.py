@@ -1,6 +1,7 @@
 """The training of one rank, from its first step to the last, or to a stop; survivors shrink."""
 
 import logging
+import os
 import socket
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -31,10 +32,12 @@ from jaxpipe.run.terminal.progress import Progress
 from jaxpipe.run.terminal.rank_progress import ReportedHooks
 from jaxpipe.run.terminal.report import StepReport, report_end, theory_of
 from jaxpipe.runtime.checkpoint.resume import resumed_state
+from jaxpipe.runtime.hooks import NO_HOOKS
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.runtime.process.preflight import check_same_everywhere
 from jaxpipe.runtime.recovery.survivor import Smaller, Survivor
+from jaxpipe.runtime.stage.compile import stage_compiler
 from jaxpipe.runtime.train import Outcome, Stopped, train
 from jaxpipe.runtime.train_snapshot import Saved
 from jaxpipe.runtime.watchdog import CauseKind, has_ended, mark_ended
@@ -239,6 +242,7 @@ def _train(member: Member, job: Job, saved: Saved | None) -> Outcome | Stopped |
                 say=member.say,
                 on_links=None if drift is None else drift.after_links,
             ),
+            compiler=stage_compiler(os.environ, has_hooks=member.start.hooks is not NO_HOOKS),
         )
     finally:
         if drift is not None:

@@ -85,6 +85,14 @@ def sgemm_rule(name: str, former: Rule, *, least: int = LEAST_MULTIPLICATIONS) -
     return lower
 
 
+def call_names(products: Products) -> tuple[str, ...]:
+    """Return the names of the custom calls that a stage may have, as they are registered."""
+    if products.library is None:
+        return ()
+    attention = use_attention(products)
+    return (registered(products), *(() if attention is None else attention))
+
+
 @cache
 def registered(products: Products) -> str:
     """Register the call, once in a process: XLA takes no other one of the same name."""

@@ -87,6 +87,12 @@ def publish(environment: Mapping[str, str]) -> None:
         _take(view.parent.parent, view)
 
 
+def is_in_use(environment: Mapping[str, str]) -> bool:
+    """Return whether this process reads and writes the cache of `use_compile_cache`."""
+    is_off = environment.get(_SWITCH, "").lower() in _FALSE
+    return _is_view(environment.get(_FOLDER, "")) and not is_off
+
+
 def warmth(num_requests: int, num_hits: int) -> str:
     """Return whether compilation read the compile cache: `cold`, `warm`, or in part."""
     if num_hits == 0:

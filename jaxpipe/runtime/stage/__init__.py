@@ -10,6 +10,7 @@
 - `model`, `stage`: layers, embedding, head and loss of one stage, with rematerialisation
 - `functions`: forward, backward, update; `vjp`: residuals that a jitted forward can return;
   `split_backward`: separate gradients of input and weights (zero bubble)
+- `compiler`: compiles functions side by side; `lowered_cache`: the next start traces none of them
 - `optimizer`, `moments`, `zero1`: the optimizer by its name, its state, and ZeRO-1 over replicas;
   `loss_scale`: for float16
 - `gradient_buckets`: gradients as vectors for the all-reduce

@@ -26,11 +26,12 @@ from jaxpipe.runtime.stage.calls import OutputArrays, Scalar, StageSpec, TargetA
 from jaxpipe.runtime.stage.compiler import Compiler, Once, compile_threads, compiler_options
 from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
+from jaxpipe.runtime.stage.lowered_cache import LoweredCache
 from jaxpipe.runtime.stage.mesh import StageLayout
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.placed import SampleParts
 from jaxpipe.runtime.stage.row_products import fast_row_products
-from jaxpipe.runtime.stage.split_backward import Carried, SplitBackward
+from jaxpipe.runtime.stage.split_backward import Carried, CarryForm
 from jaxpipe.runtime.stage.vjp import Residuals
 from jaxpipe.schedule import Op
 
@@ -41,8 +42,8 @@ _Result = TypeVar("_Result")
 class CompiledStage:
     """`StageCalls` of one rank; `executables` has one per method, but only those that it needs.
 
-    A schedule needs whole backwards, split ones, or both; `split` is None where it splits none.
-    Without "cast", parameters already have the compute dtype. Layers that are not scanned,
+    A schedule needs whole backwards, split ones, or both; `carry_form` is None where it splits
+    none. Without "cast", parameters already have the compute dtype. Layers that are not scanned,
     `num_cast_layers`, get it from "cast_layer", one by one. Only a sharded optimizer has "join".
 
     Donated arguments are gone after a call: the `gradients` of all backwards, and the parameters
@@ -52,7 +53,7 @@ class CompiledStage:
 
     spec: StageSpec
     executables: Mapping[str, Compiled]
-    split: SplitBackward | None = None
+    carry_form: CarryForm | None = None
     num_cast_layers: int = 0
 
     def init(self) -> tuple[Parameters, optax.OptState]:
@@ -103,10 +104,10 @@ class CompiledStage:
         self, compute: Parameters, residuals: Residuals, cotangent: OutputArrays
     ) -> tuple[HostOrDeviceArray | None, Carried]:
         """Return the gradient of the input, and what `backward_weight` reads."""
-        assert self.split is not None, "compiled for a schedule that splits no backward"
+        assert self.carry_form is not None, "compiled for a schedule that splits no backward"
         of_input, crossing = self._call("backward_input", compute, residuals, cotangent)
         # Carried outside of the executable, which would copy the residuals that pass through it.
-        return of_input, self.split.carry(residuals, cotangent, crossing)
+        return of_input, self.carry_form.carry(residuals, cotangent, crossing)
 
     def backward_weight(
         self, compute: Parameters, carried: Carried, gradients: Parameters
@@ -173,12 +174,13 @@ def compile_stage(
     precision: MatmulPrecision = MatmulPrecision.TF32,
     before_each: Callable[[], object] = _nothing,
     once: Once = _each_time,
+    lowered: LoweredCache | None = None,
 ) -> CompiledStage:
     """Compile the functions of a stage that `ops` need: one compilation each, and none later.
 
     `precision` is that of the products of float32 matrices. The callback `before_each` is called
     before the wait for each of the `num_executables` compilations; `once` may return what it has
-    kept of an equal function, of this precision.
+    kept of an equal function, of this precision. What the cache `lowered` has, is not traced.
     """
     products = use_products(os.environ)
     # JAX reads the precision while it traces; of this thread alone, since ranks may be threads.
@@ -188,8 +190,22 @@ def compile_stage(
         offered(attention_of(functions, products)),
     ):
         options = compiler_options(functions.activation().dtype)
-        compiler = Compiler(functions.stage.layout, threads, once, products, options)
+        for_all = {"ops": ops, "precision": precision.jax_name, "products": products}
+        parts = lowered and partial(lowered.part, **for_all)
+        compiler = Compiler(functions.stage.layout, threads, once, products, options, parts)
         return _compile_stage(functions, ops=ops, compiler=compiler, before_each=before_each)
+
+
+def stage_compiler(
+    environment: Mapping[str, str], *, has_hooks: bool
+) -> Callable[..., CompiledStage]:
+    """Return `compile_stage` for a rank, which reads what earlier starts have lowered.
+
+    With hooks it reads nothing: they are code of the user, which may change what is traced.
+    """
+    return partial(
+        compile_stage, lowered=None if has_hooks else LoweredCache(environment=environment)
+    )
 
 
 def _compile_stage(
@@ -216,7 +232,7 @@ def _compile_stage(
     output, residuals = add("forward", forward, compute, *data, position, out=(sharding, None))
     evaluate = layout.entering(computes.evaluate, 1, 2)
     add("evaluate", evaluate, compute, *data, out=sharding)
-    split = _compile_backwards(
+    carry_form = _compile_backwards(
         compiler, computes, (compute, residuals, output), gradients, ops=ops, layout=layout
     )
     add = partial(compiler.add, reads=reduces)
@@ -224,11 +240,12 @@ def _compile_stage(
     add("square_norm", reduces.square_norm, buckets, out=sharding)
     scalars = (scalar, scalar) if functions.scales_loss or functions.masked else (scalar,)
     _compile_update(compiler, functions, (params, moments, buckets, *scalars), layout=layout)
+    compiler.keep_lowered()
     is_scanned = functions.stage.loop is Loop.SCAN
     return CompiledStage(
         spec=spec,
         executables=compiler.executables(before_each),
-        split=split,
+        carry_form=carry_form,
         num_cast_layers=0 if is_scanned else len(functions.stage.layers),
     )
 
@@ -280,7 +297,7 @@ def _compile_backwards(
     *,
     ops: Collection[Op],
     layout: StageLayout,
-) -> SplitBackward | None:
+) -> CarryForm | None:
     """Compile the backwards among `ops`, `given` the shapes of compute, residuals, cotangent.
 
     Gradients are donated: a step accumulates all its microbatches in one set of arrays. Residuals
@@ -295,14 +312,14 @@ def _compile_backwards(
     if Op.BACKWARD_INPUT not in ops:
         return None
     compute, residuals, cotangent = given
-    # Its halves carry it: they are those of one split.
-    split = compiler.once(("split", functions), lambda: functions.split_backward(*given))
-    input_half = layout.entering(partial(functions.input_half, split), 2)
+    # What is carried between the halves is that of one split.
+    halves = compiler.once(("split", functions), lambda: compiler.halves(functions, given))
+    input_half = layout.entering(halves.input_half, 2)
     _, crossing = add("backward_input", input_half, *given, out=(sharding, None))
-    carried = split.carry(residuals, cotangent, crossing)
-    weight_half = (fast(functions.backward_weight), compute, carried, gradients)
+    carried = halves.carry_form.carry(residuals, cotangent, crossing)
+    weight_half = (fast(halves.weight_half), compute, carried, gradients)
     add("backward_weight", *weight_half, donate=(2,), out=of_gradients)
-    return split
+    return halves.carry_form
 
 
 def attention_of(functions: StageFunctions, products: Products) -> AttentionCalls | None:

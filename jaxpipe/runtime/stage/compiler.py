@@ -7,6 +7,7 @@ other on two cores, and 4.6 s side by side; on one core 8.2 and 8.3 s (measured)
 import os
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -16,7 +17,11 @@ from jax.stages import Compiled
 
 from jaxpipe.runtime.blas.chosen_products import Products
 from jaxpipe.runtime.process.affinity import NUM_THREADS
+from jaxpipe.runtime.stage.functions import StageFunctions
+from jaxpipe.runtime.stage.lowered_cache import LoweredPart, is_kept
 from jaxpipe.runtime.stage.mesh import StageLayout
+from jaxpipe.runtime.stage.model import Parameters
+from jaxpipe.runtime.stage.split_backward import Carried, CarryForm
 
 _Result = TypeVar("_Result")
 
@@ -62,6 +67,25 @@ class Once(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardHalves:
+    """The halves of a backward to compile; those that are kept are not traced again."""
+
+    carry_form: CarryForm
+    input_half: Callable = is_kept
+    weight_half: Callable = is_kept
+
+
+def _named(name: str, function: Callable) -> Callable:
+    """Return the function by another name, which XLA's program has in profiles."""
+
+    def call(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    call.__name__ = name
+    return call
+
+
 class Compiler:
     """Compiles functions for one layout in threads, while this thread traces the next.
 
@@ -75,8 +99,11 @@ class Compiler:
         once: Once,
         products: Products,
         options: dict[str, str | bool],
+        lowered_part: Callable[[StageFunctions], LoweredPart | None] | None = None,
     ) -> None:
         self._layout, self._threads, self._options = layout, threads, options
+        self._lowered_part = lowered_part or (lambda _: None)
+        self._parts: dict[StageFunctions, LoweredPart | None] = {}
         self.once, self.products = once, products
         self.under_way: dict[str, Future[Compiled]] = {}
         self.unneeded: set[str] = set()
@@ -86,7 +113,7 @@ class Compiler:
         name: str,
         function: Callable,
         *arguments: Any,
-        reads: Hashable,
+        reads: StageFunctions,
         donate: tuple[int, ...] = (),
         out: Any = None,
     ) -> Any:
@@ -97,8 +124,10 @@ class Compiler:
         """
 
         def make() -> tuple[Future[Compiled], Any]:
+            part = self._part(reads)
+            computes = function if part is None else part.function(name, function, arguments)
             # Donation is decided at compilation: XLA writes results over the donated arguments.
-            jitted = jax.jit(function, donate_argnums=donate, out_shardings=out)
+            jitted = jax.jit(_named(name, computes), donate_argnums=donate, out_shardings=out)
             lowered = jitted.lower(*arguments)
             compilation = self._threads.submit(partial(lowered.compile, self._options))
             shardings = None
@@ -108,6 +137,36 @@ class Compiler:
 
         self.under_way[name], shapes = self.once((name, reads), make)
         return shapes
+
+    def halves(self, functions: StageFunctions, given: tuple[Any, Any, Any]) -> BackwardHalves:
+        """Return the halves of a backward, `given` the shapes of compute, residuals, cotangent."""
+        part = self._part(functions)
+        if part is not None and part.stored is not None:
+            assert part.stored.carry_form is not None, "kept for a schedule that splits no backward"
+            return BackwardHalves(carry_form=part.stored.carry_form)
+        split = functions.split_backward(*given)
+        if part is not None:
+            part.carry_form = split.carry_form
+
+        def weight_half(compute: Parameters, carried: Carried, gradients: Parameters) -> Parameters:
+            return functions.backward_weight(compute, replace(carried, split=split), gradients)
+
+        return BackwardHalves(
+            carry_form=split.carry_form,
+            input_half=partial(functions.input_half, split),
+            weight_half=weight_half,
+        )
+
+    def keep_lowered(self) -> None:
+        """Keep what was lowered, for the next start."""
+        for part in self._parts.values():
+            if part is not None:
+                part.keep()
+
+    def _part(self, reads: StageFunctions) -> LoweredPart | None:
+        if reads not in self._parts:
+            self._parts[reads] = self._lowered_part(reads)
+        return self._parts[reads]
 
     def executables(self, before_each: Callable[[], object]) -> dict[str, Compiled]:
         """Wait for all executables, and return those needed; the callback is before each wait."""

@@ -268,7 +268,7 @@ class StageFunctions:
         self, compute: Parameters, carried: Carried, gradients: Parameters
     ) -> Parameters:
         """Return the accumulated `gradients` of the weights."""
-        assert carried.split is not None, "carried by a stage that computes nothing"
+        assert carried.split is not None, "carried between halves that are compiled, or by none"
         return add_gradients(gradients, carried.split.weight_part(carried, compute))
 
     def loss_cotangent(self) -> Float[Array, ""]:
@@ -375,7 +375,7 @@ class StageFunctions:
 # stages ask for are found once in a process.
 @partial(jax.jit, static_argnums=0)
 def _embedded(model: Model, inputs: Array) -> Array:
-    params = model.init(jax.random.key(0), layers=range(1), embed=True, head=False)
+    params = model.init(jax.random.key(0), layers=range(0), embed=True, head=False)
     return model.embed(params, inputs, None)
 
 

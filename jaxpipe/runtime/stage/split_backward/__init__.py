@@ -11,9 +11,10 @@
 
 from jaxpipe.runtime.stage.split_backward.backward import (
     Carried,
+    CarryForm,
     Crossing,
     SplitBackward,
     split_backward,
 )
 
-__all__ = ["Carried", "Crossing", "SplitBackward", "split_backward"]
+__all__ = ["Carried", "CarryForm", "Crossing", "SplitBackward", "split_backward"]

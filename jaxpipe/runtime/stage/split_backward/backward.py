@@ -9,7 +9,7 @@ carried than was kept.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import jax
@@ -44,12 +44,14 @@ class SplitBackward:
 
     def carry(self, residuals: Any, cotangent: Any, crossing: Crossing) -> "Carried":
         """Return what the weight part reads: nothing is copied, all other residuals may go."""
-        inputs = dict(enumerate(jax.tree.leaves(residuals)))
-        of_output = jax.tree.leaves(cotangent)  # the last arguments
-        inputs |= enumerate(of_output, start=len(self.flat.arguments) - len(of_output))
-        # The weights are among the inputs too: `weight_part` receives them again, instead of here.
-        inputs_kept = {p: inputs[p] for p in sorted(self.halves.second_inputs & inputs.keys())}
-        return Carried(values=inputs_kept, crossing=crossing, split=self)
+        carried = self.carry_form.carry(residuals, cotangent, crossing)
+        return replace(carried, split=self)
+
+    @property
+    def carry_form(self) -> "CarryForm":
+        """What `carry` needs to know."""
+        positions = tuple(sorted(self.halves.second_inputs))
+        return CarryForm(positions=positions, num_arguments=len(self.flat.arguments))
 
     def weight_part(self, carried: "Carried", weights: Any) -> Any:
         """Return the gradients of the weights."""
@@ -65,12 +67,33 @@ class SplitBackward:
         return {self.flat.arguments[position]: array for position, array in inputs.items()}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarryForm:
+    """What of the arguments of a backward its second half reads, by their positions.
+
+    Arguments are the leaves of residuals, weights and cotangent. All that is needed to `carry`
+    between halves that are compiled.
+    """
+
+    positions: tuple[int, ...]
+    num_arguments: int
+
+    def carry(self, residuals: Any, cotangent: Any, crossing: Crossing) -> "Carried":
+        """Return what the weight part reads: nothing is copied, all other residuals may go."""
+        inputs = dict(enumerate(jax.tree.leaves(residuals)))
+        of_output = jax.tree.leaves(cotangent)  # the last arguments
+        inputs |= enumerate(of_output, start=self.num_arguments - len(of_output))
+        # The weights are among the inputs too: `weight_part` receives them again, instead of here.
+        values = {position: inputs[position] for position in self.positions if position in inputs}
+        return Carried(values=values, crossing=crossing, split=None)
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
     """What lives between the halves: `values` of inputs, by their position, and what crosses.
 
-    `split` is None where nothing is computed, as in a paced run.
+    `split` is None where nothing is traced: between halves that are compiled, and in a paced run.
     """
 
     values: dict[int, Any]

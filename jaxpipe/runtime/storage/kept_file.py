@@ -1,4 +1,4 @@
-"""Measurements that a user keeps between runs: a JSON file for each, found by what it is of.
+"""What a user keeps between runs, as measurements: a JSON file for each, found by what it is of.
 
 ::
 
@@ -7,7 +7,7 @@
     {"key": {"processor": ..., "jax": ...}, "checksum": "...", "value": {...}}
 
 The key is everything that the value depends on. A file that is damaged, written by somebody else,
-or of another key counts as none: it is measured again. Needs no jax.
+or of another key counts as none: the value is computed again. Needs no jax.
 """
 
 import hashlib
@@ -32,11 +32,16 @@ _MOST_BYTES = 2**24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptFile:
-    """Where a measurement of a `kind` is kept that depends on the `key`; `key` is plain data."""
+    """Where a value of a `kind` is kept that depends on the `key`; `key` is plain data.
+
+    `folder` is that in the user's caches, `suffix` the end of the file's name.
+    """
 
     kind: str
     key: Mapping[str, Any]
     environment: Mapping[str, str]
+    folder: str = "measured"
+    suffix: str = ".json"
 
     @property
     def path(self) -> Path:
@@ -46,7 +51,7 @@ class KeptFile:
             RuntimeError: the user has no home.
         """
         name = hashlib.sha256(_encoded(self.key)).hexdigest()[:24]
-        return user_cache(self.environment) / "measured" / f"{self.kind}-{name}.json"
+        return user_cache(self.environment) / self.folder / f"{self.kind}-{name}{self.suffix}"
 
     def read(self, kind: type[T]) -> T | None:
         """Return the value, or None where there is none, or none that can be trusted."""
@@ -56,7 +61,7 @@ class KeptFile:
             content = read_json(path, _Content, most_bytes=_MOST_BYTES)
             is_whole = hashlib.sha256(content.value).hexdigest() == content.checksum
             if not is_whole or _encoded(content.key) != _encoded(self.key):
-                logger.info("%s is damaged, or of another key: it is measured again", path)
+                logger.info("%s is damaged, or of another key: it counts as none", path)
                 return None
             return parse_json(bytes(content.value), kind)
         except (OSError, ValueError, RuntimeError) as error:  # pathlib's, without a home
@@ -64,7 +69,7 @@ class KeptFile:
             return None
 
     def write(self, value: Any) -> None:
-        """Keep the value; where the folder cannot be written, it is measured again next time."""
+        """Keep the value; where the folder cannot be written, it is computed again next time."""
         encoded = _encoded(value)
         content = _Content(
             key=dict(self.key),
@@ -80,7 +85,7 @@ class KeptFile:
             write_durably(temporary, msgspec.json.encode(content))
             temporary.replace(self.path)
         except (OSError, RuntimeError) as error:
-            logger.warning("the measurement is not kept: %s", error)
+            logger.warning("the %s is not kept: %s", self.kind, error)
 
 
 class _Content(msgspec.Struct, kw_only=True):
