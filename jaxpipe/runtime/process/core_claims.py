@@ -10,17 +10,16 @@ others read its claim. A claim ends with the parent of the ranks, which is their
 Processes of other programs and users that are pinned to one core are left alone as well.
 """
 
-import fcntl
 import logging
 import os
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
+from jaxpipe.runtime.process.file_lock import lock_within
 from jaxpipe.topo.machine_limits import siblings_of
 
 logger = logging.getLogger(__name__)
@@ -62,7 +61,7 @@ def _claims(folder: Path) -> Iterator[dict[str, list[int]]]:
         yield {}
         return
     with open(descriptor, "r+b") as file:
-        if os.fstat(descriptor).st_uid != os.geteuid() or not _lock(descriptor):
+        if os.fstat(descriptor).st_uid != os.geteuid() or not lock_within(descriptor, _PATIENCE_S):
             yield {}
             return
         claims: dict[str, list[int]] = {}
@@ -72,18 +71,6 @@ def _claims(folder: Path) -> Iterator[dict[str, list[int]]]:
         file.seek(0)
         file.write(msgspec.json.encode(claims))
         file.truncate()
-
-
-def _lock(descriptor: int) -> bool:
-    until_s = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < until_s:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.01)
-        else:
-            return True
-    return False
 
 
 def _job(parent: int) -> str:

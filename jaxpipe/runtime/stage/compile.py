@@ -26,7 +26,7 @@ from jaxpipe.runtime.stage.calls import OutputArrays, Scalar, StageSpec, TargetA
 from jaxpipe.runtime.stage.compiler import Compiler, Once, compile_threads, compiler_options
 from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.runtime.stage.gradient_buckets import Buckets
-from jaxpipe.runtime.stage.lowered_cache import LoweredCache
+from jaxpipe.runtime.stage.lowered_cache import LoweredCache, LoweredFor, opened_parts
 from jaxpipe.runtime.stage.mesh import StageLayout
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.placed import SampleParts
@@ -183,15 +183,15 @@ def compile_stage(
     kept of an equal function, of this precision. What the cache `lowered` has, is not traced.
     """
     products = use_products(os.environ)
+    settings = LoweredFor(ops=ops, precision=precision, products=products)
     # JAX reads the precision while it traces; of this thread alone, since ranks may be threads.
     with (
         jax.default_matmul_precision(precision.jax_name),
         compile_threads(os.environ) as threads,
         offered(attention_of(functions, products)),
+        opened_parts(lowered, functions, settings) as parts,
     ):
         options = compiler_options(functions.activation().dtype)
-        for_all = {"ops": ops, "precision": precision.jax_name, "products": products}
-        parts = lowered and partial(lowered.part, **for_all)
         compiler = Compiler(functions.stage.layout, threads, once, products, options, parts)
         return _compile_stage(functions, ops=ops, compiler=compiler, before_each=before_each)
 
@@ -240,7 +240,6 @@ def _compile_stage(
     add("square_norm", reduces.square_norm, buckets, out=sharding)
     scalars = (scalar, scalar) if functions.scales_loss or functions.masked else (scalar,)
     _compile_update(compiler, functions, (params, moments, buckets, *scalars), layout=layout)
-    compiler.keep_lowered()
     is_scanned = functions.stage.loop is Loop.SCAN
     return CompiledStage(
         spec=spec,

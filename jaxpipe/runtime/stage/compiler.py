@@ -18,7 +18,7 @@ from jax.stages import Compiled
 from jaxpipe.runtime.blas.chosen_products import Products
 from jaxpipe.runtime.process.affinity import NUM_THREADS
 from jaxpipe.runtime.stage.functions import StageFunctions
-from jaxpipe.runtime.stage.lowered_cache import LoweredPart, is_kept
+from jaxpipe.runtime.stage.lowered_cache import LoweredParts, is_kept
 from jaxpipe.runtime.stage.mesh import StageLayout
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.split_backward import Carried, CarryForm
@@ -99,11 +99,10 @@ class Compiler:
         once: Once,
         products: Products,
         options: dict[str, str | bool],
-        lowered_part: Callable[[StageFunctions], LoweredPart | None] | None = None,
+        parts: LoweredParts,
     ) -> None:
         self._layout, self._threads, self._options = layout, threads, options
-        self._lowered_part = lowered_part or (lambda _: None)
-        self._parts: dict[StageFunctions, LoweredPart | None] = {}
+        self._parts = parts
         self.once, self.products = once, products
         self.under_way: dict[str, Future[Compiled]] = {}
         self.unneeded: set[str] = set()
@@ -124,7 +123,7 @@ class Compiler:
         """
 
         def make() -> tuple[Future[Compiled], Any]:
-            part = self._part(reads)
+            part = self._parts.part(reads)
             computes = function if part is None else part.function(name, function, arguments)
             # Donation is decided at compilation: XLA writes results over the donated arguments.
             jitted = jax.jit(_named(name, computes), donate_argnums=donate, out_shardings=out)
@@ -140,7 +139,7 @@ class Compiler:
 
     def halves(self, functions: StageFunctions, given: tuple[Any, Any, Any]) -> BackwardHalves:
         """Return the halves of a backward, `given` the shapes of compute, residuals, cotangent."""
-        part = self._part(functions)
+        part = self._parts.part(functions)
         if part is not None and part.stored is not None:
             assert part.stored.carry_form is not None, "kept for a schedule that splits no backward"
             return BackwardHalves(carry_form=part.stored.carry_form)
@@ -156,17 +155,6 @@ class Compiler:
             input_half=partial(functions.input_half, split),
             weight_half=weight_half,
         )
-
-    def keep_lowered(self) -> None:
-        """Keep what was lowered, for the next start."""
-        for part in self._parts.values():
-            if part is not None:
-                part.keep()
-
-    def _part(self, reads: StageFunctions) -> LoweredPart | None:
-        if reads not in self._parts:
-            self._parts[reads] = self._lowered_part(reads)
-        return self._parts[reads]
 
     def executables(self, before_each: Callable[[], object]) -> dict[str, Compiled]:
         """Wait for all executables, and return those needed; the callback is before each wait."""

@@ -18,7 +18,8 @@ import hashlib
 import logging
 import os
 import platform
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
@@ -34,7 +35,9 @@ from jax import export
 from jaxpipe.installed import version_of
 from jaxpipe.runtime.blas.chosen_products import Products
 from jaxpipe.runtime.blas.product_lowering import call_names
-from jaxpipe.runtime.process.compile_cache import is_in_use
+from jaxpipe.runtime.process.compile_cache import is_in_use, publish
+from jaxpipe.runtime.process.file_lock import in_turn
+from jaxpipe.runtime.run_config import MatmulPrecision
 from jaxpipe.runtime.stage.functions import StageFunctions
 from jaxpipe.runtime.stage.split_backward import CarryForm
 from jaxpipe.runtime.stage.tree_form import TreeForm, form_of, tree_of
@@ -44,6 +47,8 @@ from jaxpipe.schedule import Op
 logger = logging.getLogger(__name__)
 
 _FORMAT = 1
+_MOST_WAIT_S = 300.0
+"""That a process waits for another one which compiles the same; then it compiles as well."""
 _PACKAGE = Path(__file__).parents[2]
 _PACKAGES = ("jaxpipe", "jax", "jaxlib", "flax", "optax", "numpy")
 _PLACES = ("jax_compilation_cache_dir", "jax_persistent_cache", "jax_enable_compilation_cache")
@@ -108,27 +113,17 @@ class LoweredPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoweredCache:
-    """The cache of a user, for the functions of one device."""
+    """The cache of a user, for stages of one device."""
 
     environment: Mapping[str, str]
 
-    def part(
-        self,
-        functions: StageFunctions,
-        *,
-        ops: Collection[Op],
-        precision: str,
-        products: Products,
-    ) -> LoweredPart | None:
-        """Return a part of a stage by what it reads; None where it cannot be kept.
-
-        It has the functions that `ops` need, with products of a precision.
-        """
+    def part(self, functions: StageFunctions, settings: "LoweredFor") -> LoweredPart | None:
+        """Return a part of a stage by what it reads; None where it cannot be kept."""
         if not is_in_use(self.environment) or functions.stage.layout.mesh is not None:
             return None
         if jax.default_backend() != "cpu":  # calls of other libraries may be no part of a module
             return None
-        calls = call_names(products)  # which change with what they compute
+        calls = call_names(settings.products)  # which change with what they compute
         try:
             stage = _plain(functions)
         except UnknownValueError as error:
@@ -140,9 +135,9 @@ class LoweredCache:
             "python": platform.python_version(),
             "code": _code(),
             "jax": _settings_of_jax(),
-            "ops": sorted(op.value for op in ops),
+            "ops": sorted(op.value for op in settings.ops),
             "stage": stage,
-            "precision": precision,
+            "precision": settings.precision.jax_name,
             "calls": calls,
         }
         file = KeptFile(
@@ -153,6 +148,60 @@ class LoweredCache:
             suffix="-cache",
         )
         return LoweredPart(file=file, stored=file.read(_Part), calls=calls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweredFor:
+    """What the functions of a stage are lowered for: all that `ops` need, with these products."""
+
+    ops: Collection[Op]
+    precision: MatmulPrecision
+    products: Products
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweredParts:
+    """The parts of a stage that are asked for; of none where there is no `cache`."""
+
+    cache: LoweredCache | None
+    settings: LoweredFor
+    known: dict[StageFunctions, LoweredPart | None] = field(default_factory=dict)
+
+    def part(self, functions: StageFunctions) -> LoweredPart | None:
+        """Return a part by what it reads; None where it is not kept."""
+        if self.cache is not None and functions not in self.known:
+            self.known[functions] = self.cache.part(functions, self.settings)
+        return self.known.get(functions)
+
+    def keep(self) -> None:
+        """Keep what was lowered, for the next start."""
+        for part in self.known.values():
+            if part is not None:
+                part.keep()
+
+
+@contextmanager
+def opened_parts(
+    cache: LoweredCache | None, functions: StageFunctions, settings: LoweredFor
+) -> Iterator[LoweredParts]:
+    """Open the parts of a stage, and keep at the end what was lowered and compiled meanwhile.
+
+    Of equal stages that processes of a host compile first, all but one wait, and read it.
+    """
+    parts = LoweredParts(cache=cache, settings=settings)
+    last = parts.part(functions)
+    if cache is None or last is None:
+        yield parts
+        return
+    turn: AbstractContextManager[object] = nullcontext()
+    if last.stored is None:
+        parts.known.clear()  # what the process before this one keeps is to be read
+        turn = in_turn(last.file.path.with_suffix(".lock"), wait_s=_MOST_WAIT_S)
+    with turn:
+        publish(cache.environment)
+        yield parts
+        publish(cache.environment)  # before the parts, by which others know what is compiled
+        parts.keep()
 
 
 def _exported(

@@ -1,7 +1,10 @@
 """What was lowered once is not traced again, and is found by all that it depends on."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +22,7 @@ from jaxpipe.runtime.run_config import MatmulPrecision
 from jaxpipe.runtime.stage import lowered_cache
 from jaxpipe.runtime.stage.compile import CompiledStage, compile_stage, stage_compiler
 from jaxpipe.runtime.stage.functions import StageFunctions
-from jaxpipe.runtime.stage.lowered_cache import LoweredCache
+from jaxpipe.runtime.stage.lowered_cache import LoweredCache, LoweredFor
 from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig, OptimizerName
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.runtime.stage.tree_form import UnknownNodeError, form_of, tree_of
@@ -40,7 +43,11 @@ def lowered(tmp_path: Path) -> LoweredCache:
 
 
 def files(lowered: LoweredCache) -> list[Path]:
-    folder = Path(lowered.environment["XDG_CACHE_HOME"]) / "jaxpipe" / "compiled" / "lowered"
+    return files_in(Path(lowered.environment["XDG_CACHE_HOME"]))
+
+
+def files_in(caches: Path) -> list[Path]:
+    folder = caches / "jaxpipe" / "compiled" / "lowered"
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
@@ -151,13 +158,12 @@ def test_what_the_cache_cannot_tell_apart_is_not_kept(lowered: LoweredCache):
 
 def test_nothing_is_kept_without_a_compile_cache(tmp_path: Path):
     folder, products = variables_of_cache(tmp_path / "compiled"), by_xla("of the test")
+    settings = LoweredFor(ops=(), precision=MatmulPrecision.TF32, products=products)
     off = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
     moved = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "mine")}
     for variables in ({**folder, **off}, moved, {}):
         lowered = LoweredCache(environment={"XDG_CACHE_HOME": str(tmp_path), **variables})
-        assert (
-            lowered.part(stage_functions(0), ops=(), precision="default", products=products) is None
-        )
+        assert lowered.part(stage_functions(0), settings) is None
 
 
 def test_a_rank_reads_the_cache_unless_code_of_the_user_may_change_what_is_traced(
@@ -191,3 +197,42 @@ def test_a_tree_of_another_kind_has_no_form():
     for tree in ({1: 0.0}, jax.tree_util.Partial(Stage)):
         with pytest.raises(UnknownNodeError):
             form_of(jax.tree.structure(tree))
+
+
+ONE_RANK = """
+import os, sys
+from jaxpipe.runtime.process.compile_cache import use_compile_cache
+use_compile_cache(os.environ)
+import jax
+compiled = []
+jax.monitoring.register_event_listener(
+    lambda name, **_: compiled.append(name) if name == "/jax/compilation_cache/cache_misses" else 0
+)
+from jaxpipe.runtime.stage.compile import stage_compiler
+from jaxpipe.schedule import Op
+from tests.runtime.stage.one_step import stage_functions
+print("ready", flush=True)
+sys.stdin.readline()
+stage_compiler(os.environ, has_hooks=False)(stage_functions(0), ops=tuple(Op))
+print(len(compiled), flush=True)
+"""
+
+
+def test_of_equal_stages_of_a_host_that_start_together_one_is_compiled(tmp_path: Path):
+    environment = {**os.environ, **variables_of_cache(tmp_path / "compiled")}
+    environment |= {"XDG_CACHE_HOME": str(tmp_path), "JAX_ENABLE_COMPILATION_CACHE": "true"}
+    command = [sys.executable, "-c", ONE_RANK]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(subprocess.Popen(command, env=environment, **pipes))
+            for _ in range(3)
+        ]
+        for rank in ranks:
+            assert rank.stdout is not None
+            assert rank.stdout.readline() == "ready\n"
+        outputs = [rank.communicate("go\n", timeout=120.0)[0] for rank in ranks]
+    compiled = sorted(map(int, outputs))
+    assert compiled[:2] == [0, 0]
+    assert compiled[2] >= 9
+    assert not [file for file in files_in(tmp_path) if file.suffix == ".lock"]
