@@ -72,6 +72,7 @@ ELSEWHERE = {
     "jaxpipe/runtime/metrics/metrics_file.py": (2, WRITTEN),
     "jaxpipe/runtime/metrics/trace_file.py": (1, RANKS),
     "jaxpipe/runtime/process/core_claims.py": (4, KERNEL),
+    "jaxpipe/runtime/process/file_lock.py": (1, WRITTEN),
     "jaxpipe/runtime/process/mpirun.py": (1, WRITTEN),
     "jaxpipe/runtime/process/preflight.py": (1, RANKS),
     "jaxpipe/runtime/process/process_signals.py": (3, KERNEL),

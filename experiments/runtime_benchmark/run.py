@@ -34,6 +34,7 @@ from experiments.runtime_benchmark.benchmarks.library import LIBRARY
 from experiments.runtime_benchmark.benchmarks.one_device import ONE_DEVICE
 from experiments.runtime_benchmark.benchmarks.overlap import OVERLAP
 from experiments.runtime_benchmark.benchmarks.stage import STAGE
+from experiments.runtime_benchmark.benchmarks.start import START
 from experiments.runtime_benchmark.benchmarks.torch import TORCH
 from experiments.runtime_benchmark.benchmarks.transport import TRANSPORT
 from experiments.table import Row, markdown, read_values, write_csv
@@ -41,6 +42,7 @@ from experiments.table import Row, markdown, read_values, write_csv
 _HERE = Path(__file__).parent
 CLAIMS: Mapping[str, Claim] = {
     "stage": STAGE,
+    "start": START,
     "host": HOST,
     "efficiency": EFFICIENCY,
     "torch": TORCH,

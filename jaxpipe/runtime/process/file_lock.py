@@ -40,7 +40,7 @@ def in_turn(path: Path, *, wait_s: float) -> Iterator[None]:
         logger.debug("%s is not locked: %s", path, error)
         yield
         return
-    with open(descriptor, "rb"):
+    try:
         try:
             lock_within(descriptor, wait_s)
         except OSError as error:  # of a file system without locks
@@ -49,3 +49,5 @@ def in_turn(path: Path, *, wait_s: float) -> Iterator[None]:
         # Whoever waits has opened the same file, and takes its turn as before.
         with suppress(OSError):
             path.unlink()
+    finally:
+        os.close(descriptor)  # which releases the lock

@@ -95,7 +95,7 @@ def test_stored_summaries_follow_from_stored_raw_tables(cases: str, tmp_path: Pa
     shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
     run.main(["--summarise", "--cases", cases, "--out", str(tmp_path)])
     summaries = [path.relative_to(stored) for path in stored.glob("*/summary.csv")]
-    assert len(summaries) == (11 if cases == "cases" else 2)
+    assert len(summaries) == (12 if cases == "cases" else 2)
     for path in summaries:
         assert read_csv(tmp_path / path) == read_csv(stored / path), path
 
