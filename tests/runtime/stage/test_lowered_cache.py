@@ -231,7 +231,11 @@ def test_of_equal_stages_of_a_host_that_start_together_one_is_compiled(tmp_path:
         for rank in ranks:
             assert rank.stdout is not None
             assert rank.stdout.readline() == "ready\n"
-        outputs = [rank.communicate("go\n", timeout=120.0)[0] for rank in ranks]
+        for rank in ranks:
+            assert rank.stdin is not None
+            rank.stdin.write("go\n")
+            rank.stdin.flush()
+        outputs = [rank.communicate(timeout=120.0)[0] for rank in ranks]
     compiled = sorted(map(int, outputs))
     assert compiled[:2] == [0, 0]
     assert compiled[2] >= 9
