@@ -40,14 +40,16 @@ def in_turn(path: Path, *, wait_s: float) -> Iterator[None]:
         logger.debug("%s is not locked: %s", path, error)
         yield
         return
+    is_locked = False
     try:
         try:
-            lock_within(descriptor, wait_s)
+            is_locked = lock_within(descriptor, wait_s)
         except OSError as error:  # of a file system without locks
             logger.debug("%s is not locked: %s", path, error)
         yield
-        # Whoever waits has opened the same file, and takes its turn as before.
-        with suppress(OSError):
-            path.unlink()
+        # Waiting processes have the file open: they lock it after it is removed as well.
+        if is_locked:
+            with suppress(OSError):
+                path.unlink()
     finally:
         os.close(descriptor)  # which releases the lock

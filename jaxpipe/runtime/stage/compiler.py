@@ -18,7 +18,7 @@ from jax.stages import Compiled
 from jaxpipe.runtime.blas.chosen_products import Products
 from jaxpipe.runtime.process.affinity import NUM_THREADS
 from jaxpipe.runtime.stage.functions import StageFunctions
-from jaxpipe.runtime.stage.lowered_cache import LoweredParts, is_kept
+from jaxpipe.runtime.stage.lowered_cache import LoweredParts, never_traced
 from jaxpipe.runtime.stage.mesh import StageLayout
 from jaxpipe.runtime.stage.model import Parameters
 from jaxpipe.runtime.stage.split_backward import Carried, CarryForm
@@ -72,8 +72,8 @@ class BackwardHalves:
     """The halves of a backward to compile; those that are kept are not traced again."""
 
     carry_form: CarryForm
-    input_half: Callable = is_kept
-    weight_half: Callable = is_kept
+    input_half: Callable = never_traced
+    weight_half: Callable = never_traced
 
 
 def _named(name: str, function: Callable) -> Callable:

@@ -55,7 +55,7 @@ _PLACES = ("jax_compilation_cache_dir", "jax_persistent_cache", "jax_enable_comp
 """Settings of jax that say where something is kept, which no function depends on."""
 
 
-def is_kept(*_: Any) -> Any:
+def never_traced(*_: Any) -> Any:
     """Stand in for a function that is not traced, since it is kept."""
     raise AssertionError("a kept function is traced")
 

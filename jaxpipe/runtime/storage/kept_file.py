@@ -1,4 +1,4 @@
-"""What a user keeps between runs, as measurements: a JSON file for each, found by what it is of.
+"""Values kept between runs in the caches of a user: a JSON file each, named by a hash of its key.
 
 ::
 

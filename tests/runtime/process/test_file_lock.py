@@ -36,8 +36,12 @@ def test_turns_follow_each_other_and_leave_no_file(tmp_path: Path):
 
 
 def test_who_has_waited_long_enough_goes_on(tmp_path: Path):
-    with in_turn(tmp_path / "lock", wait_s=0.0), in_turn(tmp_path / "lock", wait_s=0.05):
-        pass
+    path = tmp_path / "lock"
+    with in_turn(path, wait_s=0.0):
+        with in_turn(path, wait_s=0.05):
+            pass
+        assert path.exists()  # it belongs to the process that holds the lock
+    assert not path.exists()
 
 
 def test_a_file_that_cannot_be_made_locks_nothing(tmp_path: Path):
