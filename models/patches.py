@@ -19,7 +19,8 @@ from jaxtyping import Array, Integer, Key
 from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.models.kernels.accumulation import accumulation_dtype
 from jaxpipe.models.kernels.dropout import dropout
-from jaxpipe.models.transformer import INIT_STD, Hidden, table
+from jaxpipe.models.modules import table
+from jaxpipe.models.transformer import INIT_STD, Hidden
 
 
 class Patches(nnx.Module):

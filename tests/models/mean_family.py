@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxpipe.models.family import ByRemat, Family
-from jaxpipe.models.transformer import Head, Parts, Transformer, look_up, table
+from jaxpipe.models.modules import Head, look_up, table
+from jaxpipe.models.transformer import Parts, Transformer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from docs.examples.own_model import Decays
+from jaxpipe.finetune import LoraConfig
+from jaxpipe.finetune.tuned_model import tuned
 from jaxpipe.models.gpt import Gpt
 from jaxpipe.models.gpt_config import GptConfig
 from jaxpipe.models.llama import Llama
@@ -22,7 +24,7 @@ from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.data.dataset.dataset import InputShape
 from jaxpipe.runtime.data.order.samples import IGNORED
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
-from jaxpipe.runtime.stage.model import Model
+from jaxpipe.runtime.stage.model import Model, hidden_shape
 from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.runtime.stage.stage import Stage
 from tests.oracles.llamas import GEMMA, GEMMA3_RAGGED, LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3
@@ -205,6 +207,17 @@ def by_name(trees: Trees, cut: tuple[int, ...]) -> dict[str, np.ndarray]:
         for name, tensor in flatten(tree, first_layer=sum(cut[:index])).items():
             found[name] = found[name] + tensor if name in found else tensor
     return found
+
+
+@every_model
+def test_the_shape_of_the_input_of_a_layer_is_that_of_what_is_embedded(name: str):
+    model = MODELS[name]
+    inputs, _ = samples_of(model)
+    params = model.init(jax.random.key(0), layers=range(0), embed=True, head=False)
+    embedded = model.embed(params, inputs, None)
+    for of in (model, tuned(model, lora=LoraConfig(), frozen=("embed.*",))):
+        shape = hidden_shape(of, jax.ShapeDtypeStruct(inputs.shape, inputs.dtype))
+        assert (shape.shape, shape.dtype) == (embedded.shape, embedded.dtype)
 
 
 @every_model

@@ -19,23 +19,14 @@ from typing import NoReturn
 
 import mpi4py
 
+from jaxpipe.comm.mpi.open_mpi import chosen_settings
 from jaxpipe.comm.tags import LARGEST_TAG
 from jaxpipe.errors import RankLostError, TransportError
 
 mpi4py.rc(initialize=False, finalize=False)
 
-_EAGER_BYTES = 32 * 2**20
-_SETTINGS = {
-    # Messages over TCP up to this size are sent without a rendezvous, a round trip that far links
-    # make long and that is not needed: receives are posted ahead.
-    "OMPI_MCA_btl_tcp_eager_limit": f"{_EAGER_BYTES}",
-    "OMPI_MCA_btl_tcp_rndv_eager_limit": f"{_EAGER_BYTES}",
-    # How many buffers of that size are made at once: 32 by default, which is 1 GiB.
-    "OMPI_MCA_btl_tcp_free_list_inc": "2",
-}
-for _name, _setting in _SETTINGS.items():
-    # Before `MPI` is imported: Open MPI reads them then, and not again when it is initialised.
-    os.environ.setdefault(_name, _setting)
+# Before `MPI` is imported: Open MPI reads them then, and not again when it is initialised.
+os.environ |= chosen_settings(os.environ)
 
 from mpi4py import MPI  # noqa: E402  the lines above must come first
 

@@ -19,7 +19,7 @@ from jaxpipe.runtime.stage.master_weights import (
     updated,
     with_master_weights,
 )
-from jaxpipe.runtime.stage.model import Model, Parameters, Tuned
+from jaxpipe.runtime.stage.model import Model, Parameters, Tuned, hidden_shape
 from jaxpipe.runtime.stage.optimizer import clip_factor, decay_mask, stage_optimizer
 from jaxpipe.runtime.stage.optimizer_config import OptimizerConfig
 from jaxpipe.runtime.stage.split_backward import Carried, Crossing, SplitBackward, split_backward
@@ -163,7 +163,7 @@ class StageFunctions:
 
     def hidden(self) -> jax.ShapeDtypeStruct:
         """Return the shape of the input of a layer, of one microbatch."""
-        return _embedded.eval_shape(self.stage.model, self.work.inputs)
+        return hidden_shape(self.stage.model, self.work.inputs)
 
     def init(self) -> tuple[Parameters, optax.OptState]:
         """Return fresh parameters and moments."""
@@ -373,12 +373,6 @@ class StageFunctions:
 
 # JAX keeps what it has traced by function and static arguments: shapes that many functions of all
 # stages ask for are found once in a process.
-@partial(jax.jit, static_argnums=0)
-def _embedded(model: Model, inputs: Array) -> Array:
-    params = model.init(jax.random.key(0), layers=range(0), embed=True, head=False)
-    return model.embed(params, inputs, None)
-
-
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _fresh(model: Model, layers: range, embed: bool, head: bool) -> Parameters:
     return model.init(jax.random.key(0), layers=layers, embed=embed, head=head)

@@ -11,8 +11,10 @@ A model with bottlenecks (`Bottlenecked`) has the part "bottlenecks" on the stag
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+import jax
 from jaxtyping import Array, Float, Int, Integer, Key
 
 Parameters: TypeAlias = dict[str, Any]
@@ -129,6 +131,31 @@ class Bottlenecked(Protocol):
 def bottlenecks_of(model: Model) -> Mapping[int, int]:
     """Return the ranks of the bottlenecks of a model, by the number of layers before them."""
     return model.bottlenecks if isinstance(model, Bottlenecked) else {}
+
+
+@runtime_checkable
+class Shaped(Protocol):
+    """What a `Model` that knows the shape of its activations offers, in addition.
+
+    Others are traced for it, at each start.
+    """
+
+    def hidden_shape(self, inputs: jax.ShapeDtypeStruct, /) -> jax.ShapeDtypeStruct:
+        """Return the shape of what `embed` returns."""
+        ...
+
+
+def hidden_shape(model: Model, inputs: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    """Return the shape of the input of a layer, given that of samples."""
+    is_shaped = isinstance(model, Shaped)
+    return model.hidden_shape(inputs) if is_shaped else _embedded.eval_shape(model, inputs)
+
+
+# JAX keeps what it has traced by function and static arguments: all stages of a process ask.
+@partial(jax.jit, static_argnums=0)
+def _embedded(model: Model, inputs: Inputs) -> Hidden:
+    params = model.init(jax.random.key(0), layers=range(0), embed=True, head=False)
+    return model.embed(params, inputs, None)
 
 
 @runtime_checkable

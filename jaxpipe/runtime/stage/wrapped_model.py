@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import jax
 from jaxtyping import Array, Float, Int, Key
 
 from jaxpipe.runtime.stage.model import (
@@ -16,6 +17,7 @@ from jaxpipe.runtime.stage.model import (
     Targets,
     bottlenecks_of,
     equal_layers,
+    hidden_shape,
     model_of_layer,
 )
 
@@ -56,6 +58,10 @@ class WrappedModel:
     def embed(self, params: Parameters, inputs: Inputs, key: Key[Array, ""] | None) -> Hidden:
         """Return the input of the first layer."""
         return self.model.embed(params, inputs, key)
+
+    def hidden_shape(self, inputs: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        """Return the shape of what `embed` returns."""
+        return hidden_shape(self.model, inputs)
 
     def of_layer(self: _Wrapped, number: int) -> _Wrapped:
         """Return the wrapped model whose layers all are as the one of this number."""
