@@ -12,6 +12,9 @@ They are stages of the runtime, so that adapters, frozen parameters and dtypes c
 and backwards are called in turn, as a rank calls them; the optimizer is that of the blocks, and
 takes as long for each trained parameter of the ends.
 
+Sizes of microbatches take their turns, too: they differ by a few percent for each token, and other
+work on a machine changes its speed by more within seconds.
+
 Compilation takes most of the time. So the ends are measured with one size of microbatches, and
 count in proportion to the samples of the others; and the processes of the cores compile different
 functions first, then read each other's from the compile cache.
@@ -41,6 +44,8 @@ from jaxpipe.profile.brief_stage import (
     BriefUpdate,
     BusyStage,
     Program,
+    StageWeights,
+    call_seconds,
     copy_seconds,
 )
 from jaxpipe.profile.measuring_process import Parent
@@ -52,9 +57,9 @@ from jaxpipe.runtime.stage.model import Model
 from jaxpipe.runtime.stage.stage import Stage
 from jaxpipe.schedule import Op
 
-_ROUNDS, _LEAST_ROUNDS = 15, 3
+_ROUNDS, _LEAST_ROUNDS = 15, 5
 _BUDGET_S = 1.5
-"""Of the calls for one size of microbatch, without the first of each."""
+"""For each size of microbatch: of all calls, without the first of each."""
 _MOST_BLOCKS, _CACHED_BYTES = 4, 2**24
 """Blocks are measured in a row until their parameters exceed a core's caches, as in a stage."""
 _COPIED_BYTES = 2**22
@@ -84,18 +89,18 @@ def measure_briefly(task: ProfileTask, *, clock: Clock, parent: Parent) -> Profi
         parts = (*blocks.values(), *ends, update)
         programs = parent.in_turn([program for part in parts for program in part.programs])
         num_own = ceil(len(programs) / parent.num_processes)
-        steps = _Steps(parent, total=num_own + len(blocks) + 2)
+        steps = _Steps(parent, total=num_own + 3)
         _compile(programs, num_own=num_own, steps=steps)
-        seconds: dict[int, list[Mapping[Op, float]]] = {}
-        for size, block in blocks.items():
-            steps.begin(f"forward and backward, microbatch {size}", times=True)
-            stages = (block, *ends) if size == _usual_size(task) else (block,)
-            seconds[size] = _seconds(stages, clock=clock)
+        sizes = ", ".join(map(str, blocks))
+        steps.begin(f"forward and backward, microbatches of {sizes}", times=True)
+        call_s = call_seconds(StageWeights(blocks[min(blocks)]), clock)
+        seconds = _seconds(tuple(blocks.values()), ends, call_s=call_s, clock=clock)
         steps.begin("optimizer, and the work of a rank beside its layers", times=True)
         update_s = update.seconds(clock)
-        call_s = BusyStage(blocks[min(blocks)]).call_seconds(clock)
         byte_s = copy_seconds(_COPIED_BYTES, clock) / _COPIED_BYTES
-    first, *others = _profiles(task, seconds, {n: blocks[n].kept_bytes for n in blocks})
+    kept_bytes = {size: block.kept_bytes for size, block in blocks.items()}
+    of_blocks = dict(zip(blocks, seconds, strict=False))
+    first, *others = _profiles(task, of_blocks, seconds[len(blocks) :], kept_bytes)
     software = Software(
         call_s=_INSTRUCTION_S + call_s,
         message_s=_MESSAGE_S,
@@ -134,34 +139,42 @@ def _compile(programs: Sequence[Program], *, num_own: int, steps: _Steps) -> Non
         program.compile()
 
 
-def _seconds(stages: Sequence[BriefStage], *, clock: Clock) -> list[Mapping[Op, float]]:
-    """Return the seconds of the forwards and backwards of stages that are called in turn."""
-    busy = [BusyStage(stage) for stage in stages]
+def _seconds(
+    blocks: Sequence[BriefStage], ends: Sequence[BriefStage], *, call_s: float, clock: Clock
+) -> list[Mapping[Op, float]]:
+    """Return the seconds of forwards and backwards of stages, which are called in turn.
+
+    `blocks` are one stage with several sizes of microbatches. What a call that computes nothing
+    takes, is left out.
+    """
+    weights = StageWeights(blocks[0])
+    busy = [BusyStage(block, weights) for block in blocks]
+    busy += [BusyStage(end, StageWeights(end)) for end in ends]
     rounds: list[list[Mapping[Op, float]]] = []
-    start_s = clock()
+    start_s, budget_s = clock(), _BUDGET_S * len(blocks)
     for stage in busy:
         stage.seconds(clock)  # the first calls are slower
-    while len(rounds) < _ROUNDS and (len(rounds) < _LEAST_ROUNDS or clock() - start_s < _BUDGET_S):
+    while len(rounds) < _ROUNDS and (len(rounds) < _LEAST_ROUNDS or clock() - start_s < budget_s):
         rounds.append([stage.seconds(clock) for stage in busy])
-    overhead_s = busy[0].call_seconds(clock)
     return [
-        {op: usual_s([seconds[n][op] for seconds in rounds]) - overhead_s for op in rounds[0][n]}
-        for n in range(len(stages))
+        {op: usual_s([seconds[n][op] for seconds in rounds]) - call_s for op in rounds[0][n]}
+        for n in range(len(busy))
     ]
 
 
 def _profiles(
     task: ProfileTask,
-    seconds: Mapping[int, Sequence[Mapping[Op, float]]],
+    of_blocks: Mapping[int, Mapping[Op, float]],
+    of_ends: Sequence[Mapping[Op, float]],
     kept_bytes: Mapping[int, int],
 ) -> Iterator[Profile]:
     """Yield the profile of each size of microbatches, without parameters."""
     num_blocks, usual_size = _num_blocks(task), _usual_size(task)
     block = {
-        size: {op: blocks_s / num_blocks for op, blocks_s in stages[0].items()}
-        for size, stages in seconds.items()
+        size: {op: blocks_s / num_blocks for op, blocks_s in seconds.items()}
+        for size, seconds in of_blocks.items()
     }
-    embed, head = (_part(_beyond(end, block[usual_size])) for end in seconds[usual_size][1:])
+    embed, head = (_part(_beyond(end, block[usual_size])) for end in of_ends)
     for size in task.microbatches:
         shape = {"batch": size, "sequence": task.model.sequence}
         flops = [

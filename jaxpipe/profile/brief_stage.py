@@ -101,18 +101,25 @@ class BriefStage:
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.residuals))
 
 
+class StageWeights:
+    """The parameters of a stage and their gradients, for microbatches of any size."""
+
+    def __init__(self, stage: BriefStage) -> None:
+        arrays = _Arrays()
+        self.compute = arrays.filled(stage.compute)
+        self.gradients = arrays.filled(stage.gradients)
+
+
 class BusyStage:
     """A stage with its arrays; `seconds` times its forward and its backwards."""
 
-    def __init__(self, stage: BriefStage) -> None:
-        self._stage = stage
+    def __init__(self, stage: BriefStage, weights: StageWeights) -> None:
+        self._stage, self._weights = stage, weights
         arrays = _Arrays()
-        self._compute = arrays.filled(stage.compute)
-        self._gradients = arrays.filled(stage.gradients)
         spec, vocabulary = stage.functions.spec, stage.functions.stage.model.vocabulary
         fill = partial(arrays.tokens, below=vocabulary) if spec.is_first else arrays.filled
         targets = None if stage.targets is None else arrays.tokens(stage.targets, vocabulary)
-        self._given = (self._compute, fill(stage.inputs), targets, np.zeros(2, np.int32))
+        self._given = (weights.compute, fill(stage.inputs), targets, np.zeros(2, np.int32))
         output, residuals = stage.forward(*self._given)
         self._cotangent = spec.loss_cotangent if spec.is_last else _cotangent(output, spec)
         self._in_flight = deque([residuals])
@@ -120,33 +127,27 @@ class BusyStage:
 
     def seconds(self, clock: Clock) -> Mapping[Op, float]:
         """Return the seconds of a forward, a backward, and one in halves after another forward."""
-        timed = _Timed(clock)
+        timed, weights = _Timed(clock), self._weights
         while len(self._in_flight) < self._num_in_flight:
             self._in_flight.append(self._stage.forward(*self._given)[1])
         _, residuals = timed(Op.FORWARD, self._stage.forward, *self._given)
         self._in_flight.append(residuals)
-        backward = (self._compute, self._in_flight.popleft(), self._cotangent)
+        backward = (weights.compute, self._in_flight.popleft(), self._cotangent)
         # `gradients` are donated: each call continues with the result of the last.
-        _, self._gradients = timed(Op.BACKWARD, self._stage.backward, *backward, self._gradients)
+        _, weights.gradients = timed(
+            Op.BACKWARD, self._stage.backward, *backward, weights.gradients
+        )
         # JAX returns before a result is computed: the next call would be timed with the rest of it.
         _, residuals = jax.block_until_ready(self._stage.forward(*self._given))
         self._in_flight.append(residuals)
         residuals = self._in_flight.popleft()
-        backward = (self._compute, residuals, self._cotangent)
+        backward = (weights.compute, residuals, self._cotangent)
         _, crossing = timed(Op.BACKWARD_INPUT, self._stage.input_half, *backward)
         carried = self._stage.split.carry(residuals, self._cotangent, crossing)
-        self._gradients = timed(
-            Op.BACKWARD_WEIGHT, self._stage.weight_half, self._compute, carried, self._gradients
+        weights.gradients = timed(
+            Op.BACKWARD_WEIGHT, self._stage.weight_half, weights.compute, carried, weights.gradients
         )
         return timed.seconds
-
-    def call_seconds(self, clock: Clock) -> float:
-        """Return the seconds of a call that computes nothing with the arrays of the stage."""
-        given = (self._compute, self._gradients)
-        program = Program(lambda *_: jnp.zeros(()), *given, options=self._stage.options)
-        program.compile()
-        call = partial(program, *given)
-        return time_calls(call, warmup=2, repeats=50, budget_s=0.2, clock=clock).median_s
 
 
 class BriefUpdate:
@@ -217,6 +218,15 @@ class _Timed:
         result = jax.block_until_ready(function(*arguments))
         self.seconds[op] = self._clock() - start_s
         return result
+
+
+def call_seconds(weights: StageWeights, clock: Clock) -> float:
+    """Return the seconds of a call that computes nothing with the weights of a stage."""
+    given = (weights.compute, weights.gradients)
+    program = Program(lambda *_: jnp.zeros(()), *given, options={})
+    program.compile()
+    call = partial(program, *given)
+    return time_calls(call, warmup=2, repeats=50, budget_s=0.2, clock=clock).median_s
 
 
 def copy_seconds(num_bytes: int, clock: Clock) -> float:

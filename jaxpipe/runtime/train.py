@@ -49,7 +49,6 @@ from jaxpipe.runtime.outer.quorum_loop import QuorumLoop, joined_quorum
 from jaxpipe.runtime.process.compile_cache import publish
 from jaxpipe.runtime.recovery.last_state import LastState, Trained
 from jaxpipe.runtime.stage.compile import CompiledStage
-from jaxpipe.runtime.stage.optimizer import learning_rate
 from jaxpipe.runtime.stage.train_state import TrainState
 from jaxpipe.runtime.step.nonfinite import NonfiniteSteps
 from jaxpipe.runtime.step.step_totals import StepTotals
@@ -375,7 +374,6 @@ class _Reporter:
         self._job = job
         self._observe = observe
         self.bubbles: dict[int, float] = {}
-        self._rate = learning_rate(job.optimizer, num_steps=job.train.steps)
         self._file = None
         if transport.rank == 0:
             self._file = MetricsFile(
@@ -391,7 +389,7 @@ class _Reporter:
         """Report a step that has ended."""
         if self._file is None:
             return
-        metrics = ended.metrics(self._job, self._rate, eval_loss=eval_loss, links=links)
+        metrics = ended.metrics(self._job, eval_loss=eval_loss, links=links)
         if metrics.step >= self._job.train.steps - self._job.trace.steps:
             self.bubbles[metrics.step] = metrics.bubble
         self._file.write(metrics)

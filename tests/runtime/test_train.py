@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 ROUNDING = 1e-5
 COMPILED = (
     *("init", "cast", "cast_layer", "zeros", "forward", "backward", "evaluate"),
-    *("pack", "square_norm", "update"),
+    *("pack", "square_norm", "update", "_rate"),
 )
 
 

@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-import optax
-
 from jaxpipe.runtime.job import Job
 from jaxpipe.runtime.metrics.records import StepMetrics
+from jaxpipe.runtime.stage.optimizer import rate_after
 from jaxpipe.runtime.step.step_totals import StepTotals
 from jaxpipe.trace import LinkReport
 
@@ -36,12 +34,11 @@ class StepEnd:
     def metrics(
         self,
         job: Job,
-        rate: optax.Schedule,
         *,
         eval_loss: float | None,
         links: LinkReport | None = None,
     ) -> StepMetrics:
-        """Return the metrics; `rate` maps the number of updates to the learning rate."""
+        """Return the metrics."""
         tokens_per_s = job.tokens_per_step / self.step_s
         is_taken = self.skipped_after == self.skipped_before
         # A skipped step updates nothing, so the schedule of the learning rate does not advance.
@@ -51,7 +48,7 @@ class StepEnd:
             loss=self.totals.mean_loss,
             eval_loss=eval_loss,
             grad_norm=self.totals.square_norm**0.5 if is_taken else None,
-            learning_rate=float(np.asarray(rate(num_updates))),
+            learning_rate=rate_after(num_updates, job.optimizer, num_steps=job.train.steps),
             step_s=self.step_s,
             tokens_per_s=tokens_per_s,
             bubble=self.totals.bubble,

@@ -1,6 +1,7 @@
 """The optimizer of a stage by its name, its learning rate, and the clip over all stages."""
 
 from collections.abc import Callable
+from functools import partial
 from pkgutil import resolve_name
 from typing import Any
 
@@ -8,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from optax.contrib import MuonDimensionNumbers
 from optax.contrib import muon as optax_muon
 
@@ -51,6 +52,17 @@ def learning_rate(config: OptimizerConfig, *, num_steps: int) -> optax.Schedule:
     start = max(warmup, end - round(config.decay_fraction * end))
     fall = optax.linear_schedule(peak, final, max(end - start, 1))
     return optax.join_schedules([rise, optax.constant_schedule(peak), fall], [warmup, start])
+
+
+def rate_after(num_updates: int, config: OptimizerConfig, *, num_steps: int) -> float:
+    """Return the learning rate after a number of updates."""
+    return float(_rate(config, num_steps, num_updates))
+
+
+# Compiled as one: its operations one by one take 0.3 s the first time, this 0.04 (measured).
+@partial(jax.jit, static_argnums=(0, 1))
+def _rate(config: OptimizerConfig, num_steps: int, num_updates: Int[Array, ""]) -> Array:
+    return jnp.asarray(learning_rate(config, num_steps=num_steps)(num_updates))
 
 
 def stage_optimizer(
