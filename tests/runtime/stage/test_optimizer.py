@@ -119,7 +119,7 @@ def test_the_learning_rate_rises_to_its_peak_and_falls_to_its_end(
     config = OptimizerConfig(learning_rate=0.1, warmup_steps=warmup_steps, final_fraction=0.2)
     rate = learning_rate(config, num_steps=num_steps)
     rates = [rate_after(step, config, num_steps=num_steps) for step in range(num_steps + 1)]
-    assert rates == pytest.approx([float(rate(step)) for step in range(num_steps + 1)])
+    assert rates == pytest.approx([float(np.asarray(rate(step))) for step in range(num_steps + 1)])
     assert all(0 < r <= 0.1 + 1e-7 for r in rates)
     if num_steps > warmup_steps:
         assert max(rates) == pytest.approx(0.1)
