@@ -94,13 +94,13 @@ def measure_briefly(task: ProfileTask, *, clock: Clock, parent: Parent) -> Profi
         sizes = ", ".join(map(str, blocks))
         steps.begin(f"forward and backward, microbatches of {sizes}", times=True)
         call_s = call_seconds(StageWeights(blocks[min(blocks)]), clock)
-        seconds = _seconds(tuple(blocks.values()), ends, call_s=call_s, clock=clock)
+        of_blocks, of_ends = stage_seconds(tuple(blocks.values()), ends, call_s=call_s, clock=clock)
         steps.begin("optimizer, and the work of a rank beside its layers", times=True)
         update_s = update.seconds(clock)
         byte_s = copy_seconds(_COPIED_BYTES, clock) / _COPIED_BYTES
     kept_bytes = {size: block.kept_bytes for size, block in blocks.items()}
-    of_blocks = dict(zip(blocks, seconds, strict=False))
-    first, *others = _profiles(task, of_blocks, seconds[len(blocks) :], kept_bytes)
+    of_sizes = dict(zip(blocks, of_blocks, strict=True))
+    first, *others = _profiles(task, of_sizes, of_ends, kept_bytes)
     software = Software(
         call_s=_INSTRUCTION_S + call_s,
         message_s=_MESSAGE_S,
@@ -139,13 +139,13 @@ def _compile(programs: Sequence[Program], *, num_own: int, steps: _Steps) -> Non
         program.compile()
 
 
-def _seconds(
+def stage_seconds(
     blocks: Sequence[BriefStage], ends: Sequence[BriefStage], *, call_s: float, clock: Clock
-) -> list[Mapping[Op, float]]:
-    """Return the seconds of forwards and backwards of stages, which are called in turn.
+) -> tuple[list[Mapping[Op, float]], list[Mapping[Op, float]]]:
+    """Return the seconds of forwards and backwards of blocks and of ends, which are called in turn.
 
-    `blocks` are one stage with several sizes of microbatches. What a call that computes nothing
-    takes, is left out.
+    `blocks` are one stage with several sizes of microbatches. Of each call `call_s` is left out,
+    what one takes that computes nothing.
     """
     weights = StageWeights(blocks[0])
     busy = [BusyStage(block, weights) for block in blocks]
@@ -156,15 +156,16 @@ def _seconds(
         stage.seconds(clock)  # the first calls are slower
     while len(rounds) < _ROUNDS and (len(rounds) < _LEAST_ROUNDS or clock() - start_s < budget_s):
         rounds.append([stage.seconds(clock) for stage in busy])
-    return [
+    usual = [
         {op: usual_s([seconds[n][op] for seconds in rounds]) - call_s for op in rounds[0][n]}
         for n in range(len(busy))
     ]
+    return usual[: len(blocks)], usual[len(blocks) :]
 
 
 def _profiles(
     task: ProfileTask,
-    of_blocks: Mapping[int, Mapping[Op, float]],
+    of_sizes: Mapping[int, Mapping[Op, float]],
     of_ends: Sequence[Mapping[Op, float]],
     kept_bytes: Mapping[int, int],
 ) -> Iterator[Profile]:
@@ -172,7 +173,7 @@ def _profiles(
     num_blocks, usual_size = _num_blocks(task), _usual_size(task)
     block = {
         size: {op: blocks_s / num_blocks for op, blocks_s in seconds.items()}
-        for size, seconds in of_blocks.items()
+        for size, seconds in of_sizes.items()
     }
     embed, head = (_part(_beyond(end, block[usual_size])) for end in of_ends)
     for size in task.microbatches:
