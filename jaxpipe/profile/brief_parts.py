@@ -141,7 +141,7 @@ def _compile(programs: Sequence[Program], *, num_own: int, steps: _Steps) -> Non
 
 def stage_seconds(
     blocks: Sequence[BriefStage], ends: Sequence[BriefStage], *, call_s: float, clock: Clock
-) -> tuple[list[Mapping[Op, float]], list[Mapping[Op, float]]]:
+) -> tuple[Sequence[Mapping[Op, float]], Sequence[Mapping[Op, float]]]:
     """Return the seconds of forwards and backwards of blocks and of ends, which are called in turn.
 
     `blocks` are one stage with several sizes of microbatches. Of each call `call_s` is left out,

@@ -19,7 +19,6 @@ from math import log
 from jaxpipe.collective import CodecKind, Codecs
 from jaxpipe.models import ModelConfig, num_parameters
 from jaxpipe.models.bottleneck_costs import bottlenecks_of
-from jaxpipe.outer import OuterConfig
 from jaxpipe.outer.loss_law import loss_price
 
 BOUNDARY_GAPS = {CodecKind.INT4: 0.006, CodecKind.ROTATED3: 0.005}
@@ -99,13 +98,13 @@ def _nearest_size(model: ModelConfig) -> float:
     return min(RANK_GAPS, key=lambda parameters: abs(log(parameters / size)))
 
 
-def outer_gap(outer: OuterConfig, *, num_parameters: float) -> Gap | None:
+def outer_gap(islands: int, *, num_parameters: float) -> Gap | None:
     """Return the gap of islands; None for more of them than were published.
 
-    >>> print(outer_gap(OuterConfig(islands=8), num_parameters=1.3e9))
+    >>> print(outer_gap(8, num_parameters=1.3e9))
     +1.3 % of loss (published for every 30 steps)
     """
-    price = loss_price(num_parameters=num_parameters, islands=outer.islands)
+    price = loss_price(num_parameters=num_parameters, islands=islands)
     if price is None:
         return None
     nearest = "" if price.is_published else ", of the nearest size"

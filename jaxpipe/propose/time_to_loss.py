@@ -299,7 +299,7 @@ class _Study:
             step_s=best.step_s,
             settings=_outer_settings(best.outer),
             compute_factor=best.compute_factor,
-            gap=outer_gap(best.outer, num_parameters=num_parameters(result.conditions)),
+            gap=outer_gap(best.outer.islands, num_parameters=num_parameters(result.conditions)),
         )
 
     def _island_plan(

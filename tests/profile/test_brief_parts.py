@@ -50,6 +50,6 @@ def test_a_machine_that_slows_down_slows_all_sizes_alike(monkeypatch: pytest.Mon
     ends: Any = (0.05,)
     (first, *others), of_ends = stage_seconds(blocks, ends, call_s=0.0, clock=machine)
     assert machine.now_s > HALF_AS_FAST_S / 3  # it is much slower than at first
-    for seconds, call_s in zip(others + of_ends, (0.11, 0.12, 0.05), strict=True):
+    for seconds, call_s in zip((*others, *of_ends), (0.11, 0.12, 0.05), strict=True):
         for op in OPS:
             assert seconds[op] / first[op] == pytest.approx(call_s / 0.10, rel=0.07)

@@ -9,7 +9,6 @@ import pytest
 from experiments.table import read_csv
 from jaxpipe.collective import CodecKind, Codecs
 from jaxpipe.models import GptConfig
-from jaxpipe.outer import OuterConfig
 from jaxpipe.propose.loss_prices import (
     BOUNDARY_GAPS,
     GRADIENT_GAPS,
@@ -75,4 +74,4 @@ def test_a_rank_between_those_measured_costs_as_the_next_narrower_one() -> None:
 
 
 def test_more_islands_than_published_have_no_price() -> None:
-    assert outer_gap(OuterConfig(islands=9), num_parameters=1e9) is None
+    assert outer_gap(9, num_parameters=1e9) is None

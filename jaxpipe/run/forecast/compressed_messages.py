@@ -1,8 +1,9 @@
-"""What a configuration compresses: bytes and seconds of each boundary, the outer loop, and prices.
+"""What a configuration compresses: bytes and seconds of each boundary, of outer steps, and prices.
 
 Boundaries between stages are listed where messages of one of them have a codec, or keep few numbers
 of a token. Bytes are those of a step, each way, of all replicas. Seconds are those of the slowest
-link: of its bandwidth before a run (`jaxpipe simulate`), measured after it (`jaxpipe trace`).
+link: of its bandwidth before a run (`jaxpipe simulate`), measured after it (`jaxpipe trace`). The
+way of an island to its merge server is in no cluster file: deliveries have seconds after a run.
 """
 
 from collections import defaultdict
@@ -14,8 +15,10 @@ from typing import TypeAlias
 import numpy as np
 
 from jaxpipe.collective import CodecKind, Codecs
+from jaxpipe.collective.codec.codecs import bytes_per_value
 from jaxpipe.config import Config
 from jaxpipe.models.bottleneck_costs import bottlenecks_of
+from jaxpipe.outer import OuterConfig, QuorumConfig
 from jaxpipe.plan import Pipeline, Plan
 from jaxpipe.propose.loss_prices import Gap, codec_gap, outer_gap, rank_gap
 from jaxpipe.propose.outer_advice import num_parameters
@@ -26,6 +29,8 @@ from jaxpipe.trace import Trace
 from jaxpipe.trace.link_use import busy
 from jaxpipe.trace.span import messages
 
+_ANCHOR_BYTES = 4
+"""Of a value: anchors are float32."""
 _NOT_COMPRESSED = Gap(fraction=0.0, basis="not compressed")
 
 Seconds: TypeAlias = Callable[[int, int, float], float]
@@ -64,6 +69,7 @@ def compressions(
         *_boundaries(config, plan, conditions, seconds),
         *_gradients(conditions.codecs),
         *(() if times is None else (_outer(config, conditions, times),)),
+        *_deliveries(config, conditions),
     )
 
 
@@ -192,18 +198,19 @@ def _measured_s(plan: Plan, trace: Trace) -> dict[tuple[int, int], float]:
 def _measured_outer(
     config: Config, conditions: Conditions, metrics: Sequence[StepMetrics]
 ) -> Iterator[Compressed]:
-    """Yield the outer loop, if there is one and an outer step has ended."""
+    """Yield the outer loop, or deliveries, if there are and an outer step has ended."""
     meetings = [step for step in metrics if step.outer_bytes is not None]
     others = [step.step_s for step in metrics if step.outer_bytes is None]
-    if not config.outer.is_on or not meetings or not others:
+    loop = config.quorum if config.quorum.is_on else config.outer
+    if not loop.is_on or not meetings or not others:
         return
     longer_s = median(step.step_s for step in meetings) - median(others)
     sent = [float(step.outer_bytes or 0) for step in meetings]
     yield Compressed(
-        name="outer loop",
-        sent=f"{_outer_name(config)}, {sum(sent) / len(sent) / 1e6:,.4g} MB each time",
+        name=_name(loop),
+        sent=f"{_facts(loop)}, {sum(sent) / len(sent) / 1e6:,.4g} MB each time",
         seconds=max(0.0, longer_s),
-        gap=_outer_gap(config, conditions),
+        gap=_gap(loop, conditions),
     )
 
 
@@ -217,20 +224,39 @@ def _gradients(codecs: Codecs) -> Iterator[Compressed]:
 
 
 def _outer(config: Config, conditions: Conditions, times: OuterTimes) -> Compressed:
+    outer = config.outer
     return Compressed(
-        name="outer loop",
-        sent=f"{_outer_name(config)}, of which {times.exposed_s(config.outer):.3g} s are not "
-        "hidden",
+        name=_name(outer),
+        sent=f"{_facts(outer)}, of which {times.exposed_s(outer):.3g} s are not hidden",
         seconds=times.outer_s,
-        gap=_outer_gap(config, conditions),
+        gap=_gap(outer, conditions),
     )
 
 
-def _outer_name(config: Config) -> str:
-    outer = config.outer
-    codec = "" if outer.codec is CodecKind.NONE else f", {outer.codec}"
-    return f"{outer.islands} islands, every {outer.every} steps{codec}"
+def _deliveries(config: Config, conditions: Conditions) -> Iterator[Compressed]:
+    """Yield what the run delivers to a merge server, if it is an island of its own."""
+    quorum, profile = config.quorum, conditions.profile
+    if not quorum.is_on:
+        return
+    parts = (profile.embed, *profile.layers, profile.head)
+    values = sum(part.parameters if part.trained is None else part.trained for part in parts)
+    sent = values * bytes_per_value(quorum.codec)
+    yield Compressed(
+        name=_name(quorum),
+        sent=f"{_facts(quorum)}, {sent / 1e6:,.4g} MB to the merge server and "
+        f"{values * _ANCHOR_BYTES / 1e6:,.4g} MB back each time, in no step here",
+        gap=_gap(quorum, conditions),
+    )
 
 
-def _outer_gap(config: Config, conditions: Conditions) -> Gap | None:
-    return outer_gap(config.outer, num_parameters=num_parameters(conditions))
+def _name(loop: OuterConfig | QuorumConfig) -> str:
+    return "deliveries" if isinstance(loop, QuorumConfig) else "outer loop"
+
+
+def _facts(loop: OuterConfig | QuorumConfig) -> str:
+    codec = "" if loop.codec is CodecKind.NONE else f", {loop.codec}"
+    return f"{loop.islands} islands, every {loop.every} steps{codec}"
+
+
+def _gap(loop: OuterConfig | QuorumConfig, conditions: Conditions) -> Gap | None:
+    return outer_gap(loop.islands, num_parameters=num_parameters(conditions))

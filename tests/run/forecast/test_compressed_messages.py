@@ -1,16 +1,19 @@
 """`jaxpipe simulate` counts the outer loop, and says what compression sends and costs."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jaxpipe.config import cluster_from, config_of_settings
+from jaxpipe.models import num_parameters
 from jaxpipe.plan import islands_of
 from jaxpipe.propose.conditions import conditions_of
 from jaxpipe.propose.resolve import plan_from
-from jaxpipe.run.forecast.compressed_messages import compression_lines
+from jaxpipe.run.forecast.compressed_messages import compression_lines, measured_compressions
 from jaxpipe.run.forecast.prediction import Prediction, predict
+from jaxpipe.runtime.metrics.records import StepMetrics
 from jaxpipe.simulate import step_breakdown
 from jaxpipe.simulate.outer_step import outer_times
 
@@ -73,6 +76,62 @@ def test_a_bottleneck_sends_its_numbers_alone() -> None:
     assert row.plain_bytes == pytest.approx(32 * row.num_bytes)
     text = "\n".join(compression_lines(prediction.compressed))
     assert "+1.3 % of loss (measured for 0.84 M parameters)" in text
+
+
+@pytest.mark.parametrize(("codec", "delivered"), [("none", 4.0), ("int8", 1.015625)])
+def test_an_island_of_its_own_says_what_it_delivers(codec: str, delivered: float) -> None:
+    quorum = (
+        "quorum.server=runs/merge",
+        "quorum.islands=4",
+        "quorum.every=7",
+        f"quorum.codec={codec}",
+    )
+    prediction = predicted(*quorum, stages=2, replicas=1)
+    assert prediction.step_s == predicted(stages=2, replicas=1).step_s
+    (row,) = prediction.compressed
+    model = config_of_settings(words()).model
+    values = num_parameters(model, layers=model.num_layers, embed=True, head=True)
+    sent, back = (f"{values * value_bytes / 1e6:,.4g} MB" for value_bytes in (delivered, 4.0))
+    assert row.name == "deliveries"
+    assert row.sent.startswith("4 islands, every 7 steps")
+    assert f"{sent} to the merge server and {back} back" in row.sent
+    assert row.seconds is None  # the way to the server is in no cluster file
+    assert "published" in str(row.gap)
+
+
+def test_a_run_shows_how_much_longer_steps_with_a_delivery_took() -> None:
+    settings = words("quorum.server=runs/merge", "quorum.islands=4", stages=2, replicas=1)
+    config = config_of_settings(settings)
+    plan, conditions = plan_from(config), conditions_of(config, cluster_from(config))
+    steps = [
+        StepMetrics(
+            step=number,
+            loss=1.0,
+            eval_loss=None,
+            grad_norm=1.0,
+            learning_rate=0.1,
+            step_s=step_s,
+            tokens_per_s=1.0,
+            bubble=0.0,
+            sent_bytes=0,
+            flops_per_s=1.0,
+            outer_bytes=delivered,
+        )
+        for number, (step_s, delivered) in enumerate([(1.0, None), (1.75, 2_000_000), (1.0, None)])
+    ]
+    trace = step_breakdown(plan, conditions).trace
+    (row,) = measured_compressions(config, plan, conditions, trace, steps)
+    assert (row.name, row.seconds) == ("deliveries", 0.75)
+    assert row.sent == "4 islands, every 30 steps, 2 MB each time"
+    assert measured_compressions(config, plan, conditions, trace, steps[::2]) == ()
+
+
+def test_only_adapters_are_delivered() -> None:
+    quorum = ("quorum.server=runs/merge", "quorum.islands=2")
+    whole = predicted(*quorum, stages=2, replicas=1).compressed[0]
+    (row,) = predicted(*quorum, "lora.rank=2", stages=2, replicas=1).compressed
+    delivered, back = (float(word) for word in re.findall(r"([\d.]+) MB", row.sent))
+    assert delivered == back < 0.1 * float(re.findall(r"([\d.]+) MB", whole.sent)[0])
 
 
 def test_nothing_compressed_is_not_told(tmp_path: Path) -> None:
