@@ -117,8 +117,8 @@ def by_token(product: Callable[[Array], _Result], x: Hidden) -> _Result:
 def gathered(flat: Float[Array, "tokens dim"]) -> Float[Array, "tokens dim"]:
     """Return tokens that every device of the mesh's axis `tensor` has, if there is a mesh.
 
-    The devices have their own heads of all tokens from here on. Without it, XLA may go on with all
-    heads of their own tokens, and exchange scores.
+    Each device then computes its share of the heads for all tokens. Without the constraint, XLA may
+    compute all heads for a share of the tokens, and exchange scores.
     """
     if "data" not in jax.sharding.get_abstract_mesh().axis_names:
         return flat

@@ -175,10 +175,9 @@ class Transformer:
 
     def hidden_shape(self, inputs: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         """Return the shape of what `embed` returns: a vector for each token, or position."""
-        is_picture = len(inputs.shape) > len(("batch", "seq"))
-        seq = self.sequence if is_picture else inputs.shape[1]
-        shape = (inputs.shape[0], seq, self.config.dim)
-        return jax.ShapeDtypeStruct(shape, jnp.dtype(self.config.compute_dtype))
+        config, (batch, seq, *_) = self.config, inputs.shape
+        seq = seq if config.picture is None else config.sequence
+        return jax.ShapeDtypeStruct((batch, seq, config.dim), jnp.dtype(config.compute_dtype))
 
     def block(
         self, layer: Parameters, x: Hidden, key: Key[Array, ""] | None

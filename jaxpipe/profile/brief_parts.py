@@ -12,8 +12,8 @@ They are stages of the runtime, so that adapters, frozen parameters and dtypes c
 and backwards are called in turn, as a rank calls them; the optimizer is that of the blocks, and
 takes as long for each trained parameter of the ends.
 
-Sizes of microbatches take their turns, too: they differ by a few percent for each token, and other
-work on a machine changes its speed by more within seconds.
+The calls for all microbatch sizes are interleaved, too: their seconds per token differ by a few
+percent, and the speed of a shared machine drifts by more within seconds.
 
 Compilation takes most of the time. So the ends are measured with one size of microbatches, and
 count in proportion to the samples of the others; and the processes of the cores compile different
@@ -93,8 +93,11 @@ def measure_briefly(task: ProfileTask, *, clock: Clock, parent: Parent) -> Profi
         _compile(programs, num_own=num_own, steps=steps)
         sizes = ", ".join(map(str, blocks))
         steps.begin(f"forward and backward, microbatches of {sizes}", times=True)
-        call_s = call_seconds(StageWeights(blocks[min(blocks)]), clock)
-        of_blocks, of_ends = stage_seconds(tuple(blocks.values()), ends, call_s=call_s, clock=clock)
+        weights = StageWeights(blocks[min(blocks)])
+        call_s = call_seconds(weights, clock)
+        of_blocks, of_ends = stage_seconds(
+            tuple(blocks.values()), ends, weights, call_s=call_s, clock=clock
+        )
         steps.begin("optimizer, and the work of a rank beside its layers", times=True)
         update_s = update.seconds(clock)
         byte_s = copy_seconds(_COPIED_BYTES, clock) / _COPIED_BYTES
@@ -140,14 +143,18 @@ def _compile(programs: Sequence[Program], *, num_own: int, steps: _Steps) -> Non
 
 
 def stage_seconds(
-    blocks: Sequence[BriefStage], ends: Sequence[BriefStage], *, call_s: float, clock: Clock
+    blocks: Sequence[BriefStage],
+    ends: Sequence[BriefStage],
+    weights: StageWeights,
+    *,
+    call_s: float,
+    clock: Clock,
 ) -> tuple[Sequence[Mapping[Op, float]], Sequence[Mapping[Op, float]]]:
     """Return the seconds of forwards and backwards of blocks and of ends, which are called in turn.
 
-    `blocks` are one stage with several sizes of microbatches. Of each call `call_s` is left out,
-    what one takes that computes nothing.
+    `blocks` are one stage, of these weights, with several microbatch sizes. `call_s`, the seconds
+    of a call that computes nothing, is subtracted from each.
     """
-    weights = StageWeights(blocks[0])
     busy = [BusyStage(block, weights) for block in blocks]
     busy += [BusyStage(end, StageWeights(end)) for end in ends]
     rounds: list[list[Mapping[Op, float]]] = []

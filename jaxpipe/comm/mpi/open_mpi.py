@@ -1,4 +1,4 @@
-"""Settings of Open MPI that jaxpipe chooses, where nobody else has chosen; other MPIs read none."""
+"""Settings of Open MPI that jaxpipe makes where neither the environment nor a file has them."""
 
 import os
 import re
@@ -18,8 +18,8 @@ _SETTINGS: Final = {
     "btl_tcp_rndv_eager_limit": f"{_EAGER_BYTES}",
     # How many buffers of that size are made at once: 32 by default, which is 1 GiB.
     "btl_tcp_free_list_inc": "2",
-    # Without the component `ofi`, which serves one-sided communication alone: wherever it finds no
-    # such network, its end within the start of MPI sleeps for a second (seen in Open MPI 5.0.11).
+    # Not the component `ofi`, which serves one-sided communication alone: where it finds no network
+    # of its kind, `MPI_Init` closes it, and that sleeps for a second (seen in Open MPI 5.0.11).
     "btl": "^ofi",
 }
 _FILE = "openmpi-mca-params.conf"
@@ -44,7 +44,7 @@ def chosen_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _files(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Yield where Open MPI may have its settings: its own folder is known to itself alone."""
+    """Yield the files that Open MPI may read; its prefix is found by its launcher and variables."""
     if home := environment.get("HOME"):
         yield Path(home) / ".openmpi" / "mca-params.conf"
     launcher = shutil.which("mpirun", path=environment.get("PATH", os.defpath))
@@ -57,7 +57,7 @@ def _files(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _names(path: Path) -> frozenset[str]:
-    """Return the names that a file sets; all that could be, if it cannot be read."""
+    """Return the names that a file sets; all of `_SETTINGS` if it cannot be read."""
     try:
         text = read_text(path, most_bytes=_MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError):

@@ -244,7 +244,7 @@ def _deliveries(config: Config, conditions: Conditions) -> Iterator[Compressed]:
     yield Compressed(
         name=_name(quorum),
         sent=f"{_facts(quorum)}, {sent / 1e6:,.4g} MB to the merge server and "
-        f"{values * _ANCHOR_BYTES / 1e6:,.4g} MB back each time, in no step here",
+        f"{values * _ANCHOR_BYTES / 1e6:,.4g} MB back each time, not counted in the step",
         gap=_gap(quorum, conditions),
     )
 
