@@ -8,6 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from jaxpipe.models.gpt_config import GptConfig
+from jaxpipe.models.kernels.activations import gelu
 from jaxpipe.models.kernels.attention import self_attention
 from jaxpipe.models.kernels.cached_attention import CachedAttention
 from jaxpipe.models.kernels.dropout import dropout
@@ -99,7 +100,6 @@ class Mlp(nnx.Module):
 
     def __call__(self, x: Hidden) -> Hidden:
         """Return the output of the MLP for each token."""
-        gelu = jax.checkpoint(partial(jax.nn.gelu, approximate=True))
         with jax.named_scope("up"):
             hidden = by_token(self.up, x)
         with jax.named_scope("down"):

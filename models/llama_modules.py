@@ -9,6 +9,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
+from jaxpipe.models.kernels.activations import rounded_once
 from jaxpipe.models.kernels.attention import grouped_attention
 from jaxpipe.models.kernels.cached_attention import CachedAttention
 from jaxpipe.models.kernels.rotary import frequencies, magnitude, rotate
@@ -142,7 +143,7 @@ class GatedMlp(nnx.Module):
         """Return the output of the MLP for each token."""
         with jax.named_scope("up"):
             gate, up = by_token(lambda flat: (self.gate(flat), self.up(flat)), x)
-        middle = jax.checkpoint(partial(gated, self.activation))
+        middle = rounded_once(partial(gated, self.activation))
         with jax.named_scope("down"):
             return gathered(self.down(middle(gate, up))).reshape(x.shape)
 

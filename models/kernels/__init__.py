@@ -3,5 +3,5 @@
 - `attention`: blocked products, or cuDNN's fused kernel; `scores` has the pieces of both directions
 - `cached_attention`, `placed_attention`, `ring_attention`: what a layer calls in its place
 - `cross_entropy`: a head's loss without all of its logits at once
-- `rotary`, `dropout`
+- `activations`, `rotary`, `dropout`
 """

@@ -1,4 +1,4 @@
-"""Attention by custom calls of a BLAS on the CPU, in float32.
+"""Attention by custom calls of a BLAS on the CPU, in float32; of arrays in bfloat16, too.
 
 They read queries, keys and values where a model has them, with the stride of a token, and write
 gradients where they are read: the product form transposes heads, copies them, and puts their
@@ -36,7 +36,7 @@ Parts = (
 def suitable_calls(q: Array, how: Scores) -> AttentionCalls | None:
     """Return the calls for queries, if they are offered and compute such attention."""
     is_plain = not how.window and not how.softcap
-    return offered_calls() if is_plain and q.dtype == jnp.float32 else None
+    return offered_calls() if is_plain and q.dtype in (jnp.float32, jnp.bfloat16) else None
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
@@ -56,7 +56,9 @@ def _forward(
         jax.ShapeDtypeStruct((batch, seq, heads, width), jnp.float32),
         jax.ShapeDtypeStruct((batch, heads, seq), jnp.float32),
     )
-    output, statistic = _call(calls.forward, shapes)(*parts, **_attributes(width, how))
+    call = _call(calls.forward, shapes)
+    output, statistic = call(*_in_float32(*parts), **_attributes(width, how))
+    output = output.astype(parts[0].dtype)
     # Both under one name: a policy that keeps the output must keep the statistic with it.
     output = checkpoint_name(output.reshape(batch * seq, heads * width), "attention")
     statistic = checkpoint_name(statistic, "attention")
@@ -70,13 +72,19 @@ def _backward(
     of_output: Float[Array, "tokens dim"],
 ) -> tuple[Parts]:
     parts, output, statistic = residuals
-    shapes = tuple(jax.ShapeDtypeStruct(part.shape, part.dtype) for part in parts)
+    shapes = tuple(jax.ShapeDtypeStruct(part.shape, jnp.float32) for part in parts)
     attributes = _attributes(parts[0].shape[-1], how)
-    call = _call(calls.backward, shapes)
-    return (tuple(call(*parts, output, statistic, of_output, **attributes)),)
+    arrays = _in_float32(*parts, output, statistic, of_output)
+    gradients = _call(calls.backward, shapes)(*arrays, **attributes)
+    pairs = zip(gradients, parts, strict=True)
+    return (tuple(gradient.astype(part.dtype) for gradient, part in pairs),)
 
 
 blas_attention.defvjp(_forward, _backward)
+
+
+def _in_float32(*arrays: Array) -> list[Array]:
+    return [array.astype(jnp.float32) for array in arrays]
 
 
 def _call(name: str, shapes: tuple[jax.ShapeDtypeStruct, ...]) -> Any:

@@ -1,7 +1,6 @@
 """The MLP of a layer with experts: a router and the kernels of all experts, as a module."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import TypeAlias
 
 import jax
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from jaxpipe.models.kernels.activations import gelu, rounded_once
 from jaxpipe.models.moe.dispatch import dispatched, sorted_by_expert
 from jaxpipe.models.moe.router import auxiliary_loss, route
 from jaxpipe.models.moe.routing import Dispatch, Routing
@@ -83,13 +83,9 @@ class ExpertMixture(nnx.Module):
 
     def _middle(self, product: Callable[[Array], Array]) -> Array:
         if self.gated is None:
-            return _gelu(product(self._kernel(self.up)))
+            return gelu(product(self._kernel(self.up)))
         gate = product(self._kernel(self.gate))
-        return jax.checkpoint(self.gated)(gate, product(self._kernel(self.up)))
+        return rounded_once(self.gated)(gate, product(self._kernel(self.up)))
 
     def _kernel(self, kernel: nnx.Param[Array]) -> Array:
         return kernel[...].astype(self.dtype)
-
-
-# Keeps its input for the backward, and nothing that it computes, as `jaxpipe.models.gpt.Mlp`.
-_gelu = jax.checkpoint(partial(jax.nn.gelu, approximate=True))

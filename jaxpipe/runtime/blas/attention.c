@@ -15,8 +15,11 @@
 
 static sgemm *cblas_sgemm;
 
-/* Set the `cblas_sgemm` of a BLAS whose integers have 64 bits; before any call. */
-void jaxpipe_attention_use(sgemm *function) { cblas_sgemm = function; }
+/* Set the product of a BLAS whose integers have 64 bits; before any call. */
+void jaxpipe_attention_use(sgemm *float32, bgemm *unused) {
+  (void)unused;
+  cblas_sgemm = float32;
+}
 
 /* Measured for heads of 64: shorter blocks compute less of what causality forbids, longer ones have
  * faster products. */

@@ -19,6 +19,8 @@ enum { MOST_PARTS = 64 };
 
 typedef void sgemm(int, int, int, int64_t, int64_t, int64_t, float, const float *, int64_t,
                    const float *, int64_t, float, float *, int64_t);
+typedef void bgemm(int, int, int, int64_t, int64_t, int64_t, float, const uint16_t *, int64_t,
+                   const uint16_t *, int64_t, float, float *, int64_t);
 
 /* Computes what is from `begin` to `end`; returns false without memory. */
 typedef bool compute_range(const void *work, int64_t begin, int64_t end);

@@ -2,9 +2,9 @@
 
 ::
 
-    sgemm.c, attention.c ── C compiler ──► ~/.cache/jaxpipe/calls/sgemm-<hash>.so ──► jax.ffi
+    gemm.c, attention.c ── C compiler ──► ~/.cache/jaxpipe/calls/gemm-<hash>.so ──► jax.ffi
                                                               ▲
-                                    cblas_sgemm of the BLAS ──┘  a pointer to the function
+                                       products of the BLAS ──┘  pointers to its functions
 """
 
 import ctypes
@@ -12,6 +12,7 @@ import hashlib
 import os
 import secrets
 import subprocess
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -33,57 +34,77 @@ _TIMEOUT_S = 60.0
 _SEQUENTIAL = 1  # as mkl_types.h numbers layers of threads
 
 
-def sgemm_of_mkl(library: Path) -> int:
-    """Load MKL, set it to one thread in each call, and return the address of `cblas_sgemm`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blas:
+    """Addresses of the products of a BLAS; its integers have 64 bits.
+
+    Args:
+        float32: `cblas_sgemm`.
+        bfloat16: `cblas_gemm_bf16bf16f32`, of factors in bfloat16 with the result in float32.
+    """
+
+    float32: int
+    bfloat16: int
+
+
+def load_mkl(library: Path) -> Blas:
+    """Load MKL, set it to one thread in each call, and return its products.
 
     Raises:
-        OSError: the library cannot be loaded, or lacks the function.
+        OSError: the library cannot be loaded, or lacks a function.
     """
     mkl = ctypes.CDLL(str(library))
     try:
         # Before any other function of MKL. Threads are those of XLA: the call divides the product.
         mkl.MKL_Set_Threading_Layer(_SEQUENTIAL)
         mkl.MKL_Set_Num_Threads(1)  # where another package of this process has chosen the layer
-        function = mkl.cblas_sgemm_64
+        return Blas(
+            float32=address_of(mkl.cblas_sgemm_64),
+            # On processors without instructions for it as fast as in float32 (measured).
+            bfloat16=address_of(mkl.cblas_gemm_bf16bf16f32_64),
+        )
     except AttributeError as error:
         raise OSError(f"{library} is too old: {error}") from error
+
+
+def address_of(function: ctypes._CFuncPtr) -> int:
+    """Return the address of a function of a loaded library."""
     address = ctypes.cast(function, ctypes.c_void_p).value
-    assert address is not None, library
+    assert address is not None, function
     return address
 
 
-def register_sgemm(sgemm: int, compiler: str, *, folder: Path) -> str:
-    """Register the custom call for the `cblas_sgemm` at an address, and return its name.
+def register_gemm(blas: Blas, compiler: str, *, folder: Path) -> str:
+    """Register the custom call for the products of a BLAS, and return its name.
 
-    The integers of the BLAS have 64 bits. The call is compiled in `folder`, unless it is there. The
-    name has the hash of the source: an executable in a cache that calls another version is none
-    that this process asks for.
+    The call is compiled in `folder`, unless it is there. The name has the hash of the source: an
+    executable in a cache that calls another version is none that this process asks for.
 
     Raises:
         OSError: the call cannot be compiled or loaded, or others may write to the folder.
     """
-    (name,) = _register("sgemm", ("jaxpipe_sgemm",), sgemm, compiler, folder=folder)
+    (name,) = _register("gemm", ("jaxpipe_gemm",), blas, compiler, folder=folder)
     return name
 
 
-def register_attention(sgemm: int, compiler: str, *, folder: Path) -> AttentionCalls:
-    """Register the calls of attention, forward and backward, as `register_sgemm` does.
+def register_attention(blas: Blas, compiler: str, *, folder: Path) -> AttentionCalls:
+    """Register the calls of attention, forward and backward, as `register_gemm` does.
 
     Raises:
         OSError: the calls cannot be compiled or loaded, or others may write to the folder.
     """
     functions = ("jaxpipe_attention", "jaxpipe_attention_backward")
-    return AttentionCalls(*_register("attention", functions, sgemm, compiler, folder=folder))
+    return AttentionCalls(*_register("attention", functions, blas, compiler, folder=folder))
 
 
 def _register(
-    source: str, functions: tuple[str, ...], sgemm: int, compiler: str, *, folder: Path
+    source: str, functions: tuple[str, ...], blas: Blas, compiler: str, *, folder: Path
 ) -> tuple[str, ...]:
-    """Register functions of a source file with the `cblas_sgemm` at an address; return names."""
+    """Register functions of a source file with the products of a BLAS; return their names."""
     library = ctypes.CDLL(str(compiled_calls(source, compiler, folder)))
     use = library[f"jaxpipe_{source}_use"]
-    use.argtypes, use.restype = (ctypes.c_void_p,), None
-    use(sgemm)
+    use.argtypes, use.restype = (ctypes.c_void_p, ctypes.c_void_p), None
+    use(blas.float32, blas.bfloat16)
     digest = hashlib.sha256(_text(source).encode()).hexdigest()[:8]
     names = tuple(f"{function}_{digest}" for function in functions)
     for name, function in zip(names, functions, strict=True):

@@ -1,4 +1,4 @@
-"""Lower large products of float32 matrices on the CPU to the custom call of a BLAS.
+"""Lower large products on the CPU, in float32 or bfloat16, to the custom call of a BLAS.
 
 jax lowers each equation by a rule. The one of `dot_general` for the CPU is replaced here, in the
 whole process; what is no large product of two matrices is lowered by the former rule. Programs of
@@ -20,7 +20,7 @@ from jaxtyping import Array
 
 from jaxpipe.attention_calls import AttentionCalls
 from jaxpipe.runtime.blas.chosen_products import Products, by_xla, chosen_products
-from jaxpipe.runtime.blas.custom_calls import register_attention, register_sgemm, sgemm_of_mkl
+from jaxpipe.runtime.blas.custom_calls import load_mkl, register_attention, register_gemm
 from jaxpipe.runtime.blas.matrix_product import MatrixProduct, matrix_product
 from jaxpipe.runtime.process.user_cache import user_cache
 
@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 LEAST_MULTIPLICATIONS: Final = 2**18
 """Those of a product that a BLAS computes; smaller ones XLA may fuse with what surrounds them."""
+
+FORMATS: Final = (np.dtype(np.float32), jnp.dtype(jnp.bfloat16))
+"""Those of the factors that it multiplies; the sum is of float32."""
 
 _IN_TURN = Lock()  # ranks may be threads of a process, and compile at the same time
 
@@ -53,7 +56,7 @@ def use_products(environment: Mapping[str, str]) -> Products:
     if products.library is not None:
         try:
             with _IN_TURN:
-                rule = sgemm_rule(registered(products), rule)
+                rule = gemm_rule(registered(products), rule)
         except (OSError, RuntimeError) as error:  # the latter without a home, and of XLA
             name = products.name
             logger.warning("XLA computes all products of matrices, not %s: %s", name, error)
@@ -68,7 +71,7 @@ def lower_products(rule: Rule) -> None:
         mlir.register_lowering(jax.lax.dot_general_p, rule, platform="cpu")
 
 
-def sgemm_rule(name: str, former: Rule, *, least: int = LEAST_MULTIPLICATIONS) -> Rule:
+def gemm_rule(name: str, former: Rule, *, least: int = LEAST_MULTIPLICATIONS) -> Rule:
     """Return the rule that lowers products to the custom call `name`, others by the `former`.
 
     Products have at least `least` multiplications.
@@ -79,7 +82,8 @@ def sgemm_rule(name: str, former: Rule, *, least: int = LEAST_MULTIPLICATIONS) -
         if product is None or product.num_multiplications < least:
             return former(context, left, right, **params)
         (result,) = context.avals_out
-        function = partial(_multiply, name, product, result.shape)
+        like = jax.ShapeDtypeStruct(result.shape, result.dtype)
+        function = partial(_multiply, name, product, like)
         return mlir.lower_fun(function, multiple_results=False)(context, left, right)
 
     return lower
@@ -96,7 +100,7 @@ def call_names(products: Products) -> tuple[str, ...]:
 @cache
 def registered(products: Products) -> str:
     """Register the call, once in a process: XLA takes no other one of the same name."""
-    return _registered(register_sgemm, products)
+    return _registered(register_gemm, products)
 
 
 def use_attention(products: Products) -> AttentionCalls | None:
@@ -122,8 +126,8 @@ def registered_attention(products: Products) -> AttentionCalls:
 
 def _registered(register: Callable[..., _Names], products: Products) -> _Names:
     assert products.library is not None, products
-    sgemm = sgemm_of_mkl(products.library)
-    return register(sgemm, products.compiler, folder=user_cache(os.environ) / "calls")
+    blas = load_mkl(products.library)
+    return register(blas, products.compiler, folder=user_cache(os.environ) / "calls")
 
 
 @cache
@@ -144,21 +148,22 @@ def _rule() -> Rule | None:
 
 def _product(context: mlir.LoweringRuleContext, params: Mapping[str, Any]) -> MatrixProduct | None:
     """Return the product of an equation; None if the custom call does not compute it."""
-    avals: tuple[Any, ...] = (*context.avals_in, *context.avals_out)
-    if any(aval.dtype != np.float32 for aval in avals):
+    left, right, result = (*context.avals_in, *context.avals_out)
+    if left.dtype != right.dtype or left.dtype not in FORMATS:
+        return None
+    if result.dtype not in (left.dtype, np.float32):
         return None
     # Of jit on one device; other contexts, as that of shard_map, have another type.
     if getattr(context.module_context.axis_context, "num_devices", None) != 1:
         return None
-    # On the CPU, all precisions mean float32; what is neither None nor a pair is an algorithm.
+    # On the CPU, all precisions mean the format; what is neither None nor a pair is an algorithm.
     if not isinstance(params["precision"], tuple | None):
         return None
-    left, right, _ = (aval.shape for aval in avals)
-    return matrix_product(left, right, params["dimension_numbers"])
+    return matrix_product(left.shape, right.shape, params["dimension_numbers"])
 
 
 def _multiply(
-    name: str, product: MatrixProduct, shape: tuple[int, ...], left: Array, right: Array
+    name: str, product: MatrixProduct, like: jax.ShapeDtypeStruct, left: Array, right: Array
 ) -> Array:
     multiply = jax.ffi.ffi_call(name, jax.ShapeDtypeStruct((product.m, product.n), jnp.float32))
     result = multiply(
@@ -167,4 +172,4 @@ def _multiply(
         left_is_transposed=np.bool_(product.left_is_transposed),
         right_is_transposed=np.bool_(product.right_is_transposed),
     )
-    return result.reshape(shape)
+    return result.reshape(like.shape).astype(like.dtype)

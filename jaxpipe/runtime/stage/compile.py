@@ -19,7 +19,7 @@ from jax.stages import Compiled
 from jaxpipe.attention_calls import AttentionCalls, offered
 from jaxpipe.comm import HostOrDeviceArray
 from jaxpipe.runtime.blas.chosen_products import Products
-from jaxpipe.runtime.blas.product_lowering import use_attention, use_products
+from jaxpipe.runtime.blas.product_lowering import FORMATS, use_attention, use_products
 from jaxpipe.runtime.config import Loop
 from jaxpipe.runtime.run_config import MatmulPrecision
 from jaxpipe.runtime.stage.calls import OutputArrays, Scalar, StageSpec, TargetArrays
@@ -325,8 +325,7 @@ def attention_of(functions: StageFunctions, products: Products) -> AttentionCall
     """Return the calls of attention on offer while a stage is traced, None for products."""
     # XLA divides products among the devices of a mesh, and no custom calls.
     is_alone = functions.stage.layout.mesh is None and jax.default_backend() == "cpu"
-    is_float32 = functions.activation().dtype == jnp.float32
-    return use_attention(products) if is_alone and is_float32 else None
+    return use_attention(products) if is_alone else None
 
 
 def fast_backwards(functions: StageFunctions, products: Products) -> Callable[[Callable], Callable]:
@@ -335,9 +334,8 @@ def fast_backwards(functions: StageFunctions, products: Products) -> Callable[[C
     # The devices of a mesh have parts of the factors, which XLA moves as it chooses.
     if functions.stage.layout.mesh is not None:
         return lambda backward: backward
-    # A BLAS, which is for float32 alone, transposes a factor while it packs it.
-    is_float32 = functions.activation().dtype == jnp.float32
-    by_blas = products.library is not None and is_float32
+    # A BLAS transposes a factor while it packs it.
+    by_blas = products.library is not None and functions.activation().dtype in FORMATS
     return partial(fast_row_products, copied=on_cpu and not by_blas)
 
 

@@ -200,6 +200,8 @@ class _Evaluation:
             return barrier(tuple(operands))
         if equation.scan is not None:
             return self._scanned(equation.scan, operands)
+        if equation.primitive == "reduce_sum" and operands[0].dtype.itemsize == 2:
+            return (_sum_in_float32(equation, operands[0]),)
         return compute(equation, operands)
 
     def _scanned(self, scan: Scan, operands: Sequence[Any]) -> Sequence[Any]:
@@ -224,6 +226,12 @@ def _evaluate(flat: FlatJaxpr, arguments: Sequence[Any], *, copied: bool) -> lis
     for equation in flat.equations:
         evaluation.run(equation)
     return [evaluation.read(variable) for variable in flat.results]
+
+
+def _sum_in_float32(equation: Equation, terms: Array) -> Array:
+    """Return a sum of numbers of 16 bits, as of a bias over its rows, rounded once."""
+    with jax.named_scope(equation.scope):
+        return jnp.sum(terms, equation.params["axes"], jnp.float32).astype(terms.dtype)
 
 
 def _dot_like(equation: Equation) -> Callable[..., Array]:

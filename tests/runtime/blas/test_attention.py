@@ -13,16 +13,17 @@ from jaxpipe.attention_calls import AttentionCalls, offered, offered_calls
 from jaxpipe.models.gpt_config import Attention
 from jaxpipe.models.kernels.attention import grouped_attention, self_attention
 from jaxpipe.models.kernels.scores import Scores
-from tests.runtime.blas.conftest import attention_by, sgemm_of
+from jaxpipe.runtime.blas.custom_calls import Blas
+from tests.runtime.blas.conftest import attention_by, blas_of
 
 BLAS = pytest.mark.parametrize("calls", ["plain", "mkl"], indirect=True)
 
 
 @pytest.fixture(name="calls", scope="module")
-def attention_calls(request: pytest.FixtureRequest, plain_sgemm: int) -> Iterator[AttentionCalls]:
+def attention_calls(request: pytest.FixtureRequest, plain_blas: Blas) -> Iterator[AttentionCalls]:
     """The calls with the products of a BLAS, on offer."""
     name = getattr(request, "param", "plain")
-    with attention_by(sgemm_of(name, plain_sgemm)) as calls, offered(calls):
+    with attention_by(blas_of(name, plain_blas)) as calls, offered(calls):
         yield calls
 
 
@@ -44,16 +45,19 @@ def results(attention: Callable[..., jax.Array], *parts: jax.Array) -> Any:
     return lowered.compile()(*parts), num_calls
 
 
-def check(attention: Callable[..., jax.Array], *parts: jax.Array) -> None:
-    """Check a form that takes `form` against products."""
+def check(attention: Callable[..., jax.Array], *parts: jax.Array, tolerance: float = 2e-5) -> None:
+    """Check a form that takes `form` against products in float32."""
     (output, gradients), num_calls = results(partial(attention, form=Attention.AUTO), *parts)
     assert num_calls == 2
-    expected, num_calls = results(partial(attention, form=Attention.PRODUCT), *parts)
+    in_float32 = [part.astype(jnp.float32) for part in parts]
+    expected, num_calls = results(partial(attention, form=Attention.PRODUCT), *in_float32)
     assert num_calls == 0
     for one, other in zip(
         jax.tree.leaves((output, gradients)), jax.tree.leaves(expected), strict=True
     ):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5 * float(abs(other).max()))
+        assert one.dtype == parts[0].dtype
+        margin = tolerance * float(abs(other).max())
+        np.testing.assert_allclose(np.float32(one), other, rtol=tolerance, atol=margin)
 
 
 @BLAS
@@ -75,6 +79,15 @@ def test_queries_keys_and_values_in_one_array(
 def test_heads_that_share_keys(calls: AttentionCalls, kv_heads: int) -> None:
     q, k, v = heads(0, 2, 40, 6, 8), heads(1, 2, 40, kv_heads, 8), heads(2, 2, 40, kv_heads, 8)
     check(partial(grouped_attention, scores=Scores(scale=0.3)), q, k, v)
+
+
+@BLAS
+def test_bfloat16_is_computed_in_float32(calls: AttentionCalls) -> None:
+    epsilon = float(jnp.finfo(jnp.bfloat16).eps)
+    qkv = heads(0, 2, 40, 3, 2 * 16).astype(jnp.bfloat16)
+    check(partial(self_attention, num_heads=2), qkv, tolerance=epsilon)
+    parts = [heads(n, 2, 40, 6 // (n + 1), 8).astype(jnp.bfloat16) for n in (0, 1, 1)]
+    check(partial(grouped_attention, scores=Scores()), *parts, tolerance=epsilon)
 
 
 def test_large_scores_keep_their_order(calls: AttentionCalls) -> None:
@@ -107,7 +120,7 @@ def test_not_a_number_is_not_hidden(calls: AttentionCalls) -> None:
     [
         (Scores(window=4), jnp.float32, False),
         (Scores(softcap=2.0), jnp.float32, False),
-        (Scores(), jnp.bfloat16, False),
+        (Scores(), jnp.float16, False),
         (Scores(), jnp.float32, True),
     ],
 )

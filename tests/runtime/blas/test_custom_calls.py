@@ -18,7 +18,7 @@ from jaxpipe.errors import ConfigError
 from jaxpipe.runtime.blas import chosen_products as choice
 from jaxpipe.runtime.blas import product_lowering
 from jaxpipe.runtime.blas.chosen_products import SWITCH, Products, chosen_products
-from jaxpipe.runtime.blas.custom_calls import compiled_calls, sgemm_of_mkl
+from jaxpipe.runtime.blas.custom_calls import Blas, compiled_calls, load_mkl
 from jaxpipe.runtime.blas.product_lowering import (
     former_rule,
     lower_products,
@@ -33,11 +33,11 @@ FLAGS = {"left_is_transposed": np.bool_(False), "right_is_transposed": np.bool_(
 
 def test_the_call_is_compiled_once_for_its_owner_alone(tmp_path: Path):
     folder = tmp_path / "calls"
-    path = compiled_calls("sgemm", "cc", folder)
+    path = compiled_calls("gemm", "cc", folder)
     written = path.stat()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(written.st_mode) == 0o700
-    assert compiled_calls("sgemm", "cc", folder) == path
+    assert compiled_calls("gemm", "cc", folder) == path
     assert path.stat().st_mtime_ns == written.st_mtime_ns
     assert os.listdir(folder) == [path.name]
 
@@ -45,18 +45,18 @@ def test_the_call_is_compiled_once_for_its_owner_alone(tmp_path: Path):
 def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path):
     tmp_path.chmod(0o777)
     with pytest.raises(PermissionError, match="others may write to"):
-        compiled_calls("sgemm", "cc", tmp_path)
+        compiled_calls("gemm", "cc", tmp_path)
 
 
 def test_a_compiler_that_fails_is_named_with_its_error(tmp_path: Path):
-    with pytest.raises(OSError, match=r"false cannot compile sgemm\.c: exit code 1"):
-        compiled_calls("sgemm", "false", tmp_path / "calls")
+    with pytest.raises(OSError, match=r"false cannot compile gemm\.c: exit code 1"):
+        compiled_calls("gemm", "false", tmp_path / "calls")
     assert os.listdir(tmp_path / "calls") == []
 
 
 def test_a_library_without_the_function_is_refused():
     with pytest.raises(OSError, match=r"is too old: .*undefined symbol"):
-        sgemm_of_mkl(Path("libc.so.6"))
+        load_mkl(Path("libc.so.6"))
 
 
 @pytest.mark.parametrize(
@@ -64,25 +64,25 @@ def test_a_library_without_the_function_is_refused():
     [
         (((4, 5), (6, 7)), (4, 7), FLAGS, "the shapes of factors and result do not fit"),
         (((4, 5), (5, 7)), (4, 8), FLAGS, "the shapes of factors and result do not fit"),
-        (((4, 5, 1), (5, 7)), (4, 7), FLAGS, "must be matrices of float32"),
+        (((4, 5, 1), (5, 7)), (4, 7), FLAGS, "must be matrices of float32 or of bfloat16"),
         (((4, 5), (5, 7)), (4, 7), {}, "`left_is_transposed` and `right_is_transposed`"),
         (((4, 5), (5, 7), (1, 1)), (4, 7), FLAGS, "not two factors and one result"),
     ],
 )
 def test_wrong_calls_are_errors(
-    plain_sgemm: int, shapes: Any, result: Any, flags: Any, message: str
+    plain_blas: Blas, shapes: Any, result: Any, flags: Any, message: str
 ):
-    name = register_call(plain_sgemm)
+    name = register_call(plain_blas)
     call = jax.ffi.ffi_call(name, jax.ShapeDtypeStruct(result, jnp.float32))
     with pytest.raises(Exception, match=message):
         jax.block_until_ready(jax.jit(partial(call, **flags))(*map(jnp.ones, shapes)))
 
 
-def test_factors_of_another_format_are_an_error(plain_sgemm: int):
-    name = register_call(plain_sgemm)
+def test_factors_of_another_format_are_an_error(plain_blas: Blas):
+    name = register_call(plain_blas)
     call = jax.ffi.ffi_call(name, jax.ShapeDtypeStruct((4, 7), jnp.float32))
     factors = jnp.ones((4, 5), jnp.int32), jnp.ones((5, 7), jnp.int32)
-    with pytest.raises(Exception, match="must be matrices of float32"):
+    with pytest.raises(Exception, match="must be matrices of float32 or of bfloat16"):
         jax.block_until_ready(jax.jit(partial(call, **FLAGS))(*factors))
 
 
@@ -127,7 +127,7 @@ def test_a_library_that_cannot_be_loaded_leaves_products_to_xla(
         products = use_products(environment)
     assert products.library is None
     assert "XLA computes all products of matrices, not MKL 1.2: " in caplog.text
-    assert "jaxpipe_sgemm" not in jax.jit(jnp.matmul).lower(*[jnp.ones((256, 256))] * 2).as_text()
+    assert "jaxpipe_gemm" not in jax.jit(jnp.matmul).lower(*[jnp.ones((256, 256))] * 2).as_text()
 
 
 def test_jax_without_the_known_rules_computes_with_xla(monkeypatch: pytest.MonkeyPatch):
@@ -144,19 +144,19 @@ def test_without_a_blas_the_rule_of_jax_is_left_alone(monkeypatch: pytest.Monkey
 
 
 def test_the_call_of_a_loaded_library_is_used(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plain_sgemm: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plain_blas: Blas
 ):
     installed(monkeypatch, tmp_path)
-    monkeypatch.setattr(product_lowering, "sgemm_of_mkl", lambda _: plain_sgemm)
+    monkeypatch.setattr(product_lowering, "load_mkl", lambda _: plain_blas)
     environment = {"PATH": os.environ["PATH"]}
     former = former_rule()
     assert former is not None
     factors = [jnp.ones((256, 256))] * 2
     try:
         assert str(use_products(environment)) == "MKL 1.2"
-        assert "jaxpipe_sgemm" in jax.jit(lambda a, b: a @ b).lower(*factors).as_text()
+        assert "jaxpipe_gemm" in jax.jit(lambda a, b: a @ b).lower(*factors).as_text()
         assert str(use_products({SWITCH: "off"})) == "XLA (`JAXPIPE_BLAS` is off)"
-        assert "jaxpipe_sgemm" not in jax.jit(lambda a, b: a @ b).lower(*factors).as_text()
+        assert "jaxpipe_gemm" not in jax.jit(lambda a, b: a @ b).lower(*factors).as_text()
     finally:
         lower_products(former)
         registered.cache_clear()
@@ -193,12 +193,12 @@ from jaxpipe.runtime.process.compile_cache import use_compile_cache
 use_compile_cache(os.environ)
 import jax, jax.numpy as jnp
 from jaxpipe.runtime.compile_count import counted_compiles
-from tests.runtime.blas.conftest import lowered_by, sgemm_in
+from tests.runtime.blas.conftest import lowered_by, blas_in
 
 x = jnp.eye(128)
 with ExitStack() as held:
     if sys.argv[1:]:
-        held.enter_context(lowered_by(sgemm_in(Path(sys.argv[1]))))
+        held.enter_context(lowered_by(blas_in(Path(sys.argv[1]))))
     with counted_compiles() as count:
         compiled = jax.jit(lambda x: x @ x).lower(x).compile()
     print(count.num_hits, float(compiled(x).sum()))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxpipe.runtime.blas.chosen_products import Products, by_xla
+from jaxpipe.runtime.blas.custom_calls import Blas
 from jaxpipe.runtime.stage import compile as compile_module
 from jaxpipe.runtime.stage.compile import CompiledStage, compile_stage
 from jaxpipe.runtime.stage.functions import StageFunctions, Work
@@ -17,7 +18,7 @@ from jaxpipe.schedule import Op
 from tests.oracles.one_device import MICROBATCH, SEED, SEQUENCE, VOCABULARY, tiny_gpt
 from tests.runtime.blas.conftest import attention_by, lowered_by
 
-BY_BLAS = Products(name="plain", library=Path("plain_sgemm.so"))
+BY_BLAS = Products(name="plain", library=Path("plain_gemm.so"))
 
 
 def compiled(monkeypatch: pytest.MonkeyPatch, products: Products) -> CompiledStage:
@@ -42,13 +43,13 @@ def results(calls: CompiledStage) -> Any:
 
 
 @pytest.mark.slow
-def test_loss_and_gradients_are_those_of_xla(monkeypatch: pytest.MonkeyPatch, plain_sgemm: int):
+def test_loss_and_gradients_are_those_of_xla(monkeypatch: pytest.MonkeyPatch, plain_blas: Blas):
     expected = results(compiled(monkeypatch, by_xla("of the test")))
-    with lowered_by(plain_sgemm), attention_by(plain_sgemm) as attention:
+    with lowered_by(plain_blas), attention_by(plain_blas) as attention:
         monkeypatch.setattr(compile_module, "use_attention", lambda _: attention)
         calls = compiled(monkeypatch, BY_BLAS)
     text = calls.executables["backward"].as_text() or ""
-    assert "jaxpipe_sgemm" in text
+    assert "jaxpipe_gemm" in text
     assert attention.backward in text
     for one, other in zip(*map(jax.tree.leaves, (results(calls), expected)), strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5 * float(abs(other).max()))
