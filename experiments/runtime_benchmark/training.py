@@ -22,6 +22,9 @@ from experiments.table import Row, grouped
 from jaxpipe.schedule import ScheduleKind, Timetable, generate, timetable
 
 NUM_RANKS = 2
+REPLICAS = "replicas"
+"""A replica of the whole model on each rank, in place of a pipeline."""
+
 _COLUMNS = ("system", "how", "cores")
 
 Span = Mapping[str, Any]
@@ -40,7 +43,7 @@ class System(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A training run; `how` is a schedule or, on one device, the form of the step.
+    """A training run; `how` is a schedule, `REPLICAS` or, on one device, the form of the step.
 
     A claim is not summarised while one of its `is_required` runs is missing.
     """
@@ -119,7 +122,7 @@ def _rows(bench: Bench, run: Run) -> list[Row]:
     rows = []
     for step, step_s in enumerate(result["step_s"][1:], start=1):
         ideal = _NO_IDEAL
-        if run.system is System.JAXPIPE:
+        if run.system is System.JAXPIPE and run.how != REPLICAS:
             ideal = ideal_columns(
                 [span for span in result["spans"] if span["step"] == step],
                 step_s=step_s,
@@ -153,7 +156,9 @@ def _result(bench: Bench, run: Run) -> Any:
 def _task(cases: Mapping[str, Any], run: Run) -> dict[str, Any]:
     work = cases["work"]
     plan: dict[str, Any] = {"replicas": 1, "microbatch": work["microbatch"]}
-    if run.cores > 1 and run.system is not System.ONE_DEVICE:
+    if run.how == REPLICAS:
+        plan |= {"replicas": run.cores, "stages": 1, "schedule": "1f1b"}
+    elif run.cores > 1 and run.system is not System.ONE_DEVICE:
         plan |= {"stages": run.cores, "schedule": run.how, "cut": work["cut"]}
     else:
         plan |= {"stages": 1, "schedule": "gpipe"}

@@ -21,7 +21,7 @@ from jaxpipe.profile.profile_task import ProfileTask
 from jaxpipe.runtime.storage.kept_file import KeptFile
 from jaxpipe.topo.machine_limits import usable_cores
 
-_FORMAT = 6
+_FORMAT = 7
 """Of the profile and the method: raise it where seconds would differ."""
 
 

@@ -1,7 +1,7 @@
-"""The calls of a stage on one core, with products over rows as traced and as a rank compiles them.
+"""The calls of a stage on one core: as traced, as a rank compiles them, and so in bfloat16.
 
-Processes of both forms alternate. The share of the peak is that of a forward and a backward, whole
-or in two halves; the peak is that of square products in the same process.
+Processes of all forms alternate. The share of the peak is that of a forward and a backward, whole
+or in two halves; the peak is that of square products in float32 in the same process.
 """
 
 from collections.abc import Sequence
@@ -15,25 +15,29 @@ from experiments.runtime_benchmark.runs import run_ranks
 from experiments.table import Row, grouped, numbers
 from jaxpipe.models import GptConfig, train_flops_per_token
 
+FORMS = ("as traced", "copied", "bfloat16")
+
 
 def measurements(bench: Bench) -> list[Measurement]:
     """Return a part per round and form: a row of medians."""
     return [
         Measurement(
-            columns={"round": number, "rows": rows}, measure=partial(_row, bench, rows=rows)
+            columns={"round": number, "form": form}, measure=partial(_row, bench, form=form)
         )
         for number in range(bench.cases["stage"]["rounds"])
-        for rows in ("as traced", "copied")
+        for form in FORMS
     ]
 
 
-def _row(bench: Bench, *, rows: str) -> list[Row]:
+def _row(bench: Bench, *, form: str) -> list[Row]:
     case, microbatch = bench.cases["stage"], bench.cases["work"]["microbatch"]
     model = {**bench.cases["model"], "num_layers": case["layers"]}
+    if form == "bfloat16":
+        model["compute_dtype"] = form
     plan = {"replicas": 1, "stages": 1, "microbatch": microbatch, "schedule": "gpipe"}
     task = {"model": model, "plan": plan, "batch": microbatch, "steps": 1}
     sizes = {"count": case["count"], "matrix": case["matrix"]}
-    result = run_ranks("stage", {**task, **sizes, "copied": rows == "copied"}, num_ranks=1)
+    result = run_ranks("stage", {**task, **sizes, "copied": form != "as traced"}, num_ranks=1)
     sequence = model["sequence"]
     per_token = train_flops_per_token(GptConfig(**model), sequence=sequence)
     least_s = microbatch * sequence * per_token / result["peak_flops_per_s"]
@@ -50,17 +54,25 @@ def _row(bench: Bench, *, rows: str) -> list[Row]:
 
 
 def summarise(raw: Sequence[Row]) -> list[Row]:
-    """Return medians over the rounds, for each form."""
+    """Return medians over the rounds, for each form, and its speed over that of a rank."""
+    groups = grouped(raw, "form")
+    of_copied = _seconds(groups["copied",])
     columns = (*CALLS, "peak_gflops", "of_peak", "of_peak_in_halves")
     return [
         {
-            "rows": rows,
+            "form": form,
             "rounds": len(group),
             **{column: median(numbers(group, column)) for column in columns},
+            "speedup": of_copied / _seconds(group),
             "aim": "of_peak >= 0.8",
         }
-        for (rows,), group in grouped(raw, "rows").items()
+        for (form,), group in groups.items()
     ]
+
+
+def _seconds(rows: Sequence[Row]) -> float:
+    """Return the median seconds of a forward and a backward."""
+    return median(float(row["forward_s"]) + float(row["backward_s"]) for row in rows)
 
 
 STAGE = Claim(
@@ -68,7 +80,7 @@ STAGE = Claim(
     measurements=measurements,
     summarise=summarise,
     draw=bars(
-        "rows",
+        "form",
         value="of_peak",
         title="Forward and backward of a stage on one core (measured; a dot is a process)",
         aim=0.8,

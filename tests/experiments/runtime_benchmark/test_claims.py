@@ -77,7 +77,7 @@ def test_an_emulated_link_takes_as_long_as_the_real_one_slowed_down():
 
 
 def test_a_missing_run_is_reported():
-    cases = {"torch": {"schedules": ["gpipe"]}}
+    cases = {"torch": {"schedules": ["gpipe"], "of_jaxpipe": []}}
     with pytest.raises(CannotMeasureError, match="torch, parts; for torch give `--torch-python`"):
         TORCH.select(cases, [{"system": "one device", "how": "parts", "cores": 1}])
 
@@ -110,11 +110,13 @@ def test_speeds_are_held_against_the_same_on_one_core():
         *rows("torch", "parts", 1, 8.0),
         *rows("jaxpipe", "1f1b", 2, 18.0, 30.0, 12.0),
         *rows("torch", "1f1b", 2, 12.0),
+        *rows("jaxpipe", "replicas", 2, 15.0),
     ]
-    whole, pipeline = TORCH.summarise(raw)
+    whole, pipeline, alone = TORCH.summarise(raw)
     assert whole["ratio"] == 1.25
     assert (pipeline["ratio"], pipeline["jaxpipe_scaling"]) == (1.5, 1.8)
     assert pipeline["torch_scaling"] == 1.5
+    assert alone["ratio"] == 1.25  # beside the best of PyTorch
 
 
 def test_the_faster_form_on_one_core_is_the_baseline():

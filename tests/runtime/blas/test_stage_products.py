@@ -1,5 +1,6 @@
 """A stage whose products a BLAS computes has the loss and the gradients of XLA's."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxpipe.models.gpt import Gpt
 from jaxpipe.runtime.blas.chosen_products import Products, by_xla
 from jaxpipe.runtime.blas.custom_calls import Blas
 from jaxpipe.runtime.stage import compile as compile_module
@@ -21,10 +23,13 @@ from tests.runtime.blas.conftest import attention_by, lowered_by
 BY_BLAS = Products(name="plain", library=Path("plain_gemm.so"))
 
 
-def compiled(monkeypatch: pytest.MonkeyPatch, products: Products) -> CompiledStage:
+def compiled(
+    monkeypatch: pytest.MonkeyPatch, products: Products, *, dtype: str = "float32"
+) -> CompiledStage:
     """Compile a whole model as one stage, with jax's rules as they are now."""
     monkeypatch.setattr(compile_module, "use_products", lambda _: products)
-    stage = Stage(model=tiny_gpt(tied=True), index=0, num_stages=1, layers=range(2))
+    model = Gpt(replace(tiny_gpt(tied=True).config, compute_dtype=dtype))
+    stage = Stage(model=model, index=0, num_stages=1, layers=range(2))
     work = Work(microbatch=MICROBATCH, sequence=SEQUENCE, batch=2, num_steps=2, seed=SEED)
     functions = StageFunctions(stage=stage, work=work, optimizer=OptimizerConfig())
     return compile_stage(functions, ops=tuple(Op))
@@ -43,16 +48,20 @@ def results(calls: CompiledStage) -> Any:
 
 
 @pytest.mark.slow
-def test_loss_and_gradients_are_those_of_xla(monkeypatch: pytest.MonkeyPatch, plain_blas: Blas):
-    expected = results(compiled(monkeypatch, by_xla("of the test")))
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("bfloat16", 1.5e-2)])
+def test_loss_and_gradients_are_those_of_xla(
+    monkeypatch: pytest.MonkeyPatch, plain_blas: Blas, dtype: str, tolerance: float
+):
+    expected = results(compiled(monkeypatch, by_xla("of the test"), dtype=dtype))
     with lowered_by(plain_blas), attention_by(plain_blas) as attention:
         monkeypatch.setattr(compile_module, "use_attention", lambda _: attention)
-        calls = compiled(monkeypatch, BY_BLAS)
+        calls = compiled(monkeypatch, BY_BLAS, dtype=dtype)
     text = calls.executables["backward"].as_text() or ""
     assert "jaxpipe_gemm" in text
     assert attention.backward in text
     for one, other in zip(*map(jax.tree.leaves, (results(calls), expected)), strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5 * float(abs(other).max()))
+        margin = tolerance * float(abs(other).max())
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=margin)
 
 
 @pytest.mark.slow

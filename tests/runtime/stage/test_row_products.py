@@ -187,3 +187,14 @@ def test_a_product_that_is_read_in_half_precision_stays_in_it():
     assert fast_row_products(over_rows, copied=False)(x, g).dtype == jnp.bfloat16
     doubled = fast_row_products(lambda x, g: over_rows(x, g) * 2, copied=False)(x, g)
     np.testing.assert_array_equal(doubled, over_rows(x, g) * 2)
+
+
+def test_a_sum_in_half_precision_is_computed_in_float32():
+    def of_bias(g: jax.Array) -> jax.Array:
+        return g.sum(0, dtype=g.dtype)
+
+    (g,) = (array.astype(jnp.bfloat16) for array in arrays((ROWS, 5)))
+    equations = flat(jax.make_jaxpr(fast_row_products(of_bias, copied=True))(g)).equations
+    (total,) = (equation for equation in equations if equation.primitive == "reduce_sum")
+    assert [operand.aval.dtype for operand in total.operands] == [jnp.float32]
+    assert fast_row_products(of_bias, copied=True)(g).dtype == jnp.bfloat16
