@@ -15,7 +15,7 @@ import subprocess
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import jax
 
@@ -60,14 +60,14 @@ def load_mkl(library: Path) -> Blas:
         mkl.MKL_Set_Num_Threads(1)  # where another package of this process has chosen the layer
         return Blas(
             float32=address_of(mkl.cblas_sgemm_64),
-            # On processors without instructions for it as fast as in float32 (measured).
+            # Held to AVX-512 without instructions for it, as fast as in float32 (measured).
             bfloat16=address_of(mkl.cblas_gemm_bf16bf16f32_64),
         )
     except AttributeError as error:
         raise OSError(f"{library} is too old: {error}") from error
 
 
-def address_of(function: ctypes._CFuncPtr) -> int:
+def address_of(function: Any) -> int:
     """Return the address of a function of a loaded library."""
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None, function

@@ -30,7 +30,7 @@ LEAST_MULTIPLICATIONS: Final = 2**18
 """Those of a product that a BLAS computes; smaller ones XLA may fuse with what surrounds them."""
 
 FORMATS: Final = (np.dtype(np.float32), jnp.dtype(jnp.bfloat16))
-"""Those of the factors that it multiplies; the sum is of float32."""
+"""The formats of factors that a BLAS multiplies; its sums are of float32."""
 
 _IN_TURN = Lock()  # ranks may be threads of a process, and compile at the same time
 
@@ -148,7 +148,8 @@ def _rule() -> Rule | None:
 
 def _product(context: mlir.LoweringRuleContext, params: Mapping[str, Any]) -> MatrixProduct | None:
     """Return the product of an equation; None if the custom call does not compute it."""
-    left, right, result = (*context.avals_in, *context.avals_out)
+    avals: tuple[Any, ...] = (*context.avals_in, *context.avals_out)
+    left, right, result = avals
     if left.dtype != right.dtype or left.dtype not in FORMATS:
         return None
     if result.dtype not in (left.dtype, np.float32):
