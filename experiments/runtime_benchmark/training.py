@@ -23,7 +23,7 @@ from jaxpipe.schedule import ScheduleKind, Timetable, generate, timetable
 
 NUM_RANKS = 2
 REPLICAS = "replicas"
-"""A replica of the whole model on each rank, in place of a pipeline."""
+"""A replica of the whole model on each rank, in place of a pipeline; on one core, a rank alone."""
 
 _COLUMNS = ("system", "how", "cores")
 

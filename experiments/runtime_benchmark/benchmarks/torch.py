@@ -5,11 +5,12 @@ from statistics import median
 from typing import Any
 
 from experiments.runtime_benchmark.picture import bars
-from experiments.runtime_benchmark.training import Run, System, training_claim
+from experiments.runtime_benchmark.training import REPLICAS, Run, System, training_claim
 from experiments.table import Row, grouped, numbers
 
 _ALONE = (
     Run(system=System.ONE_DEVICE, how="parts", cores=1),
+    Run(system=System.JAXPIPE, how=REPLICAS, cores=1, is_required=False),
     Run(system=System.TORCH, how="parts", cores=1),
 )
 
@@ -29,25 +30,32 @@ def runs(cases: Mapping[str, Any]) -> tuple[Run, ...]:
 
 
 def summarise(raw: Sequence[Row]) -> list[Row]:
-    """Compare both systems: a row for one core, and a row per schedule on two.
+    """Compare both systems: the forms on one core, and a row per schedule on two.
 
-    What PyTorch does not run stands beside its best.
+    What PyTorch does not run stands beside its best on as many cores.
     """
     ours, theirs = _speeds(raw, is_torch=False), _speeds(raw, is_torch=True)
-    best = max(theirs.values())
-    return [
-        {
-            "cores": cores,
-            "how": how,
-            "jaxpipe_tokens_per_s": speed,
-            "torch_tokens_per_s": theirs.get((cores, how), best),
-            "ratio": speed / theirs.get((cores, how), best),
-            "jaxpipe_scaling": speed / ours["1", "parts"],
-            "torch_scaling": theirs.get((cores, how), best) / theirs["1", "parts"],
-            "aim": "ratio > 1, better scaling" if cores != "1" else "",
-        }
-        for (cores, how), speed in ours.items()
-    ]
+    alone, their_alone = _best(ours, "1"), _best(theirs, "1")
+    rows = []
+    for (cores, how), speed in ours.items():
+        peer = theirs.get((cores, how)) or _best(theirs, cores)
+        rows.append(
+            {
+                "cores": cores,
+                "how": how,
+                "jaxpipe_tokens_per_s": speed,
+                "torch_tokens_per_s": peer,
+                "ratio": speed / peer,
+                "jaxpipe_scaling": speed / alone,
+                "torch_scaling": peer / their_alone,
+                "aim": "ratio > 1, better scaling" if cores != "1" else "",
+            }
+        )
+    return rows
+
+
+def _best(speeds: Mapping[tuple[str, ...], float], cores: str) -> float:
+    return max(speed for (number, _), speed in speeds.items() if number == cores)
 
 
 def _speeds(raw: Sequence[Row], *, is_torch: bool) -> dict[tuple[str, ...], float]:
