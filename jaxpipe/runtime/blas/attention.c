@@ -15,11 +15,8 @@
 
 static sgemm *cblas_sgemm;
 
-/* Set the product of a BLAS whose integers have 64 bits; before any call. */
-void jaxpipe_attention_use(sgemm *float32, bgemm *unused) {
-  (void)unused;
-  cblas_sgemm = float32;
-}
+/* Set the `cblas_sgemm` of a BLAS whose integers have 64 bits; before any call. */
+void jaxpipe_attention_use(sgemm *function) { cblas_sgemm = function; }
 
 /* Measured for heads of 64: shorter blocks compute less of what causality forbids, longer ones have
  * faster products. */

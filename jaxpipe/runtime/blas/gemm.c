@@ -2,8 +2,9 @@
  *
  *     result (m, n) = op(left) (m, k) op(right) (k, n)      op transposes where the attribute says
  *
- * Both factors are float32, or both bfloat16; the result is float32. All matrices are row-major. Rows or columns of the result, whichever are more, are divided among
- * the threads of XLA; the BLAS computes with one thread. */
+ * Both factors are float32, or both bfloat16; the result is float32. All matrices are row-major.
+ * Rows or columns of the result, whichever are more, are divided among the threads of XLA; the BLAS
+ * computes with one thread. */
 
 #include "call_of_xla.h"
 

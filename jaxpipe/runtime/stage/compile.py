@@ -325,7 +325,8 @@ def attention_of(functions: StageFunctions, products: Products) -> AttentionCall
     """Return the calls of attention on offer while a stage is traced, None for products."""
     # XLA divides products among the devices of a mesh, and no custom calls.
     is_alone = functions.stage.layout.mesh is None and jax.default_backend() == "cpu"
-    return use_attention(products) if is_alone else None
+    has_calls = functions.activation().dtype in FORMATS
+    return use_attention(products) if is_alone and has_calls else None
 
 
 def fast_backwards(functions: StageFunctions, products: Products) -> Callable[[Callable], Callable]:

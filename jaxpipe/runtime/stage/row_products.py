@@ -88,7 +88,7 @@ class _RowProduct:
 
     def read_by(self, equation: Equation, *, widens: bool) -> "_RowProduct | None":
         """Return the result of an equation that reads this alone, None if it is no product."""
-        is_half = widens and self.left.dtype == self.right.dtype and self.left.dtype.itemsize == 2
+        is_half = widens and self.left.dtype == self.right.dtype and self.left.dtype in _HALVES
         match equation.primitive, equation.params:
             case "transpose", {"permutation": dims}:
                 return replace(self, order=tuple(self.order[dim] for dim in dims))
